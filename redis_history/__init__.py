@@ -1,0 +1,1 @@
+"""LLM conversation history in Redis."""

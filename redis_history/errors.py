@@ -1,0 +1,173 @@
+"""Everything this package raises, in one tree.
+
+    RedisHistoryError
+    ├── InvalidInputError (also a ValueError)   the call is wrong; nothing was sent
+    │   ├── InvalidConversationIdError
+    │   ├── InvalidMessageError
+    │   │   ├── InvalidTimestampError
+    │   │   └── MessageTooLargeError
+    │   ├── BatchTooLargeError
+    │   ├── InvalidCursorError
+    │   └── ConfigurationError                  a URL or an option is wrong
+    ├── ConflictError                           the state is not what the call needs; nothing was written
+    │   ├── MessageConflictError                same id, other content
+    │   ├── RevisionConflictError               `expected_revision` is not the current one
+    │   └── ConversationExistsError
+    ├── NotFoundError (also a LookupError)
+    │   ├── ConversationNotFoundError
+    │   └── MessageNotFoundError
+    ├── CapabilityError                         this server or backend cannot do that
+    └── BackendError                            the backend failed
+        ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
+        ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
+        ├── UnsupportedServerError              too old, or not a Redis
+        ├── CorruptDataError                    stored bytes are not what this package writes
+        ├── StoreClosedError
+        └── EmbeddedServerError                 the private server cannot be found, started or reached
+
+Messages say what was wrong, with which value, and what to do. An error of a library
+underneath is always chained as `__cause__`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "BackendRefusedError",
+    "BackendUnavailableError",
+    "BatchTooLargeError",
+    "CapabilityError",
+    "ConfigurationError",
+    "ConflictError",
+    "ConversationExistsError",
+    "ConversationNotFoundError",
+    "CorruptDataError",
+    "EmbeddedServerError",
+    "InvalidConversationIdError",
+    "InvalidCursorError",
+    "InvalidInputError",
+    "InvalidMessageError",
+    "InvalidTimestampError",
+    "MessageConflictError",
+    "MessageNotFoundError",
+    "MessageTooLargeError",
+    "NotFoundError",
+    "RedisHistoryError",
+    "RevisionConflictError",
+    "StoreClosedError",
+    "UnsupportedServerError",
+]
+
+
+class RedisHistoryError(Exception):
+    """Base of every error of this package."""
+
+
+class InvalidInputError(RedisHistoryError, ValueError):
+    """The call itself is wrong. Raised before anything is sent."""
+
+
+class InvalidConversationIdError(InvalidInputError):
+    """Not a non-empty string of at most 512 bytes UTF-8."""
+
+
+class InvalidMessageError(InvalidInputError):
+    """A message, or one of its parts, cannot be stored as it is."""
+
+
+class InvalidTimestampError(InvalidMessageError):
+    """Not a finite instant that can be stored exactly, in microseconds."""
+
+
+class MessageTooLargeError(InvalidMessageError):
+    """A message is over the caps on size, depth or number of items."""
+
+
+class BatchTooLargeError(InvalidInputError):
+    """More than one atomic change may hold; use smaller batches."""
+
+
+class InvalidCursorError(InvalidInputError):
+    """Not a cursor that a subscription of this package gave out."""
+
+
+class ConfigurationError(InvalidInputError):
+    """A URL, an option or a combination of options is wrong."""
+
+
+class ConflictError(RedisHistoryError):
+    """The stored state is not what the call requires. Nothing was written."""
+
+
+class MessageConflictError(ConflictError):
+    """A message of this id is stored already, with other content.
+
+    `message_id` is the id in question.
+    """
+
+    def __init__(self, message: str, *, message_id: str) -> None:
+        super().__init__(message)
+        self.message_id = message_id
+
+
+class RevisionConflictError(ConflictError):
+    """The conversation is not at the revision that the call expected.
+
+    `current_revision` is what it is at (0: it does not exist); `expected_revision` what was asked for.
+    """
+
+    def __init__(self, message: str, *, current_revision: int, expected_revision: int | None = None) -> None:
+        super().__init__(message)
+        self.current_revision = current_revision
+        self.expected_revision = expected_revision
+
+
+class ConversationExistsError(ConflictError):
+    """The conversation exists, and the call required that it does not."""
+
+
+class NotFoundError(RedisHistoryError, LookupError):
+    """What the call names does not exist."""
+
+
+class ConversationNotFoundError(NotFoundError):
+    """No such conversation."""
+
+
+class MessageNotFoundError(NotFoundError):
+    """No message of that id in the conversation."""
+
+
+class CapabilityError(RedisHistoryError):
+    """The server or backend in use cannot do this; the text says what could."""
+
+
+class BackendError(RedisHistoryError):
+    """The backend failed."""
+
+
+class BackendUnavailableError(BackendError):
+    """The backend did not answer within the deadline.
+
+    A write may have been applied: repeat it with the same message ids, which is safe.
+    """
+
+
+class BackendRefusedError(BackendError):
+    """The backend answered, and refused: read-only, out of memory, no permission."""
+
+
+class UnsupportedServerError(BackendError):
+    """The server is too old, or not one this package can use."""
+
+
+class CorruptDataError(BackendError):
+    """Stored bytes are not what this package writes."""
+
+
+class StoreClosedError(BackendError):
+    """The store was closed."""
+
+
+class EmbeddedServerError(BackendError):
+    """The private server cannot be found, started or reached."""
