@@ -1,0 +1,62 @@
+"""Instants as integers: microseconds since 1970-01-01 UTC, exact in a sorted-set score.
+
+A score is a double, so integers are exact only up to 2**53: from the year 1684 to 2255.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from redis_history.errors import InvalidTimestampError
+
+__all__ = ["MAX_MICROSECONDS", "Instant", "from_microseconds", "to_microseconds"]
+
+#: What users may pass for an instant: a datetime (naive means UTC), an ISO 8601 string, or seconds since 1970.
+Instant = datetime | str | int | float
+
+MAX_MICROSECONDS = 2**53 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def from_microseconds(microseconds: int) -> datetime:
+    """The aware UTC datetime of an instant; exact, unlike `datetime.fromtimestamp` of a float."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_microseconds(value: Instant) -> int:
+    """Microseconds since 1970 UTC of `value`; anything finer is rounded.
+
+    Raises InvalidTimestampError for other types, non-finite numbers, unreadable strings and
+    instants outside the years that a score holds exactly.
+    """
+    if isinstance(value, str):
+        value = _parse(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=UTC)
+        microseconds = (value - _EPOCH) // _MICROSECOND
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InvalidTimestampError(f"the timestamp {value!r} is not finite")
+        microseconds = value * 1_000_000 if isinstance(value, int) else round(value * 1_000_000)
+    else:
+        raise InvalidTimestampError(
+            f"a timestamp is a datetime, an ISO 8601 string or seconds since 1970, not {type(value).__name__}"
+        )
+    if abs(microseconds) > MAX_MICROSECONDS:
+        raise InvalidTimestampError(
+            f"the timestamp {value!r} is outside the years 1684 to 2255; numbers are seconds since 1970, "
+            "so milliseconds must be divided by 1000"
+        )
+    return microseconds
+
+
+def _parse(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidTimestampError(
+            f"{text[:64]!r} is not an ISO 8601 time; write it like 2026-01-31T12:00:00Z"
+        ) from error

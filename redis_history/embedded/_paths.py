@@ -1,0 +1,55 @@
+"""The per-user folders, and writing a file in one step."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from ..errors import EmbeddedServerError
+
+__all__ = ["cache_dir", "data_dir", "replace_file", "short_dir"]
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    """The base folder named by an XDG `variable`, which counts only if it is absolute, as XDG says."""
+    value = os.environ.get(variable, "")
+    if value.startswith("/"):
+        return Path(value)
+    try:
+        return Path.home() / fallback
+    except RuntimeError as error:
+        raise EmbeddedServerError(f"no home folder is known: set HOME or {variable}, or name a path") from error
+
+
+def data_dir() -> Path:
+    """The default data folder of this user. Not created here. Raises EmbeddedServerError without a home."""
+    return _xdg("XDG_DATA_HOME", ".local/share") / "redis_history" / "default"
+
+
+def cache_dir() -> Path:
+    """Where fetched servers are kept for this user. Not created here. Raises EmbeddedServerError without a home."""
+    return _xdg("XDG_CACHE_HOME", ".cache") / "redis_history"
+
+
+def short_dir() -> Path:
+    """A folder for the sockets whose own path would be too long. Not created here.
+
+    Not $XDG_RUNTIME_DIR or $TMPDIR: they differ between a login, ssh and cron, and every process of
+    the user has to arrive at the same path.
+    """
+    return Path("/tmp") / f"redis_history-{os.geteuid()}"  # noqa: S108 - its owner is checked before it is used
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Put `content` at `path` at once: a reader sees the old file or the new one. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,40 @@
+"""The message model: immutable values, no I/O."""
+
+from redis_history.model.helpers import assistant, system, text, tool, tool_result, tool_use, user
+from redis_history.model.message import SCHEMA_VERSION, Message, Metadata, Participant, Position, Role, Scope, Source
+from redis_history.model.parts import (
+    AttachmentPart,
+    Modality,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "AttachmentPart",
+    "Message",
+    "Metadata",
+    "Modality",
+    "Part",
+    "Participant",
+    "Position",
+    "ReasoningPart",
+    "Role",
+    "Scope",
+    "Source",
+    "TextPart",
+    "ToolResultPart",
+    "ToolUsePart",
+    "UnknownPart",
+    "assistant",
+    "system",
+    "text",
+    "tool",
+    "tool_result",
+    "tool_use",
+    "user",
+]

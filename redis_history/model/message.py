@@ -1,0 +1,205 @@
+"""The one canonical message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from redis_history._ids import new_id
+from redis_history._time import Instant, from_microseconds, to_microseconds
+from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.model.parts import (
+    AttachmentPart,
+    OpenStruct,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+    _extra,
+)
+
+__all__ = ["SCHEMA_VERSION", "Message", "Metadata", "Participant", "Position", "Role", "Scope", "Source"]
+
+#: Raised with each change of the stored form; a reader of version N reads N-1, and keeps what N+1 added.
+SCHEMA_VERSION = 1
+
+Role = Literal["user", "assistant", "system", "tool"]
+Scope = Literal["channel", "dm", "thread"]
+
+_ROLES = frozenset(get_args(Role))
+_SCOPES = frozenset(get_args(Scope))
+_POSITION = re.compile(r"(-?\d{1,16})\.(\d{1,16})")
+_KNOWN = frozenset({TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart})
+
+
+class Position(NamedTuple):
+    """Where a message sorts in its conversation: by time, then by arrival. Positions compare like tuples.
+
+    `timestamp` is in microseconds since 1970 UTC. `str(position)` is a compact text form for URLs.
+    """
+
+    timestamp: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.timestamp}.{self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The position whose text form this is. Raises InvalidInputError for other text."""
+        if (match := _POSITION.fullmatch(text)) is None:
+            raise InvalidInputError(f"{text[:64]!r} is not a position; use `message.position` or its string")
+        return cls(int(match[1]), int(match[2]))
+
+
+class Participant(OpenStruct, frozen=True):
+    """Who wrote a message."""
+
+    kind: Literal["user", "agent", "system"]
+    id: str
+    display_name: str | None = None
+    extra: dict[str, Any] | None = _extra()
+
+
+class Source(OpenStruct, frozen=True):
+    """A document that a retrieval step used for this message."""
+
+    document_id: str | None = None
+    document_name: str | None = None
+    chunk: str | None = None
+    score: float | None = None
+    extra: dict[str, Any] | None = _extra()
+
+
+class Metadata(TypedDict, total=False):
+    """The keys of `Message.metadata` that have a meaning; any other key may stand beside them."""
+
+    channel_type: str
+    channel_name: str
+    channel_id: str
+    thread_id: str
+    platform_message_id: str
+    mentions: list[str]
+    is_summary: bool
+
+
+class Message(OpenStruct, frozen=True, kw_only=True):
+    """One turn of a conversation; provider-neutral and lossless. Immutable: change it with `msgspec.structs.replace`.
+
+    `parts` takes a part, a string, dicts of the stored form, or a list of these. `timestamp` takes a datetime (naive
+    means UTC), an ISO 8601 string or seconds since 1970; None lets the server stamp the message when it is appended.
+    `sequence` is the arrival number within the conversation, from 1; the store sets it. `provider_meta` is opaque and
+    preserved. Raises InvalidMessageError (InvalidTimestampError for the time) for anything else.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    id: str = msgspec.field(default_factory=new_id)
+    participant: Participant | None = None
+    timestamp: datetime | None = None
+    scope: Scope | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    trace_id: str | None = None
+    provider_meta: dict[str, Any] = msgspec.field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+    sequence: int | None = None
+    extra: dict[str, Any] | None = _extra()
+
+    def __post_init__(self) -> None:
+        # Also runs for every message that is read, so the usual case must stay cheap.
+        if type(self.role) is not str or self.role not in _ROLES:
+            raise InvalidMessageError(f"the role {self.role!r} is not one of {', '.join(get_args(Role))}")
+        if self.scope is not None and (type(self.scope) is not str or self.scope not in _SCOPES):
+            raise InvalidMessageError(f"the scope {self.scope!r} is not one of {', '.join(get_args(Scope))}")
+        if type(self.id) is not str or not self.id:
+            raise InvalidMessageError(f"a message id is a non-empty string, not {self.id!r}")
+        if type(self.parts) is not tuple:
+            force_setattr(self, "parts", _parts(self.parts))
+        for part in self.parts:
+            if type(part) not in _KNOWN:
+                force_setattr(self, "parts", _parts(self.parts))
+                break
+        if self.timestamp is not None:
+            force_setattr(self, "timestamp", from_microseconds(to_microseconds(cast(Instant, self.timestamp))))
+        if type(self.sources) is not tuple:
+            force_setattr(self, "sources", tuple(self.sources))
+
+    @property
+    def text(self) -> str:
+        """The plain text: of the text parts and of the tool results, joined by newlines."""
+        return "\n".join(filter(None, map(_text_of, self.parts)))
+
+    @property
+    def position(self) -> Position | None:
+        """Where the message sorts, once the store has placed it; accepted as `before` and `since`."""
+        if self.timestamp is None or self.sequence is None:
+            return None
+        return Position(to_microseconds(self.timestamp), self.sequence)
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether this message stands for others that were compacted."""
+        return self.metadata.get("is_summary") is True
+
+    @property
+    def mentions(self) -> list[str]:
+        """The ids of the participants this message addresses."""
+        return list(self.metadata.get("mentions") or ())
+
+    @property
+    def tool_uses(self) -> tuple[ToolUsePart, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolUsePart))
+
+    @property
+    def tool_results(self) -> tuple[ToolResultPart, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolResultPart))
+
+
+def _parts(value: Any) -> tuple[Part, ...]:
+    if isinstance(value, str) or type(value) in _KNOWN or isinstance(value, Mapping):
+        value = (value,)
+    elif not isinstance(value, Iterable):
+        raise InvalidMessageError(f"parts are text or parts, not {type(value).__name__}")
+    return tuple(_part(item) for item in value)
+
+
+def _part(value: Any) -> Part:
+    if type(value) in _KNOWN:
+        return cast(Part, value)
+    if isinstance(value, str):
+        return TextPart(text=value)
+    try:
+        return msgspec.convert(
+            dict(value), type=TextPart | ReasoningPart | ToolUsePart | ToolResultPart | AttachmentPart
+        )
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidMessageError(
+            f"{str(value)[:80]!r} is not a part this version knows; use text(), tool_use(), tool_result(), "
+            "ReasoningPart or AttachmentPart"
+        ) from error
+
+
+def _text_of(part: Part) -> str:
+    if isinstance(part, TextPart):
+        return part.text
+    return content_text(part.content) if isinstance(part, ToolResultPart) else ""
+
+
+def content_text(content: Any) -> str:
+    """The text of a tool result: itself, or that of its text blocks, joined by newlines."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        content = (content,)
+    if not isinstance(content, list | tuple):
+        return ""
+    found = (block.get("text") if isinstance(block, Mapping) else block for block in content)
+    return "\n".join(item for item in found if isinstance(item, str) and item)

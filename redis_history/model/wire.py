@@ -1,0 +1,227 @@
+"""Messages as bytes: MessagePack maps, evolvable, bounded.
+
+The stored form of a message (its *body*) is a MessagePack map of the fields that are not at their default, without
+`timestamp` and `sequence`: those are its position, which the store keeps beside it (a *member* is the array
+`[sequence, timestamp, body]`). So the body of a message does not depend on where and when it was stored, and a
+repeated append is recognised by its bytes.
+
+Decoding tries the strict, fast decoder first. What it refuses (a field or a part of a newer version) goes through
+the tolerant one, which keeps what it does not know in `extra` and UnknownPart, and the encoder writes that back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from redis_history._time import from_microseconds
+from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
+from redis_history.model._caps import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps
+from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
+from redis_history.model.parts import PART_TYPES, OpenStruct, UnknownPart
+
+__all__ = [
+    "DIGEST_BYTES",
+    "MAX_DEPTH",
+    "MAX_ID_BYTES",
+    "MAX_ITEMS",
+    "MAX_MESSAGE_BYTES",
+    "body_digest",
+    "decode_member",
+    "encode_body",
+    "encode_member",
+]
+
+#: Enough that two different bodies under one id never look equal by chance.
+DIGEST_BYTES = 16
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_body = msgspec.msgpack.Decoder(Message).decode
+_decode_member = msgspec.msgpack.Decoder(tuple[int, int, Message]).decode
+_decode_any = msgspec.msgpack.Decoder().decode
+_place = msgspec.structs.force_setattr
+_S = TypeVar("_S", bound=OpenStruct)
+
+
+def encode_body(message: Message) -> bytes:
+    """The stored bytes of `message`, proven readable.
+
+    Raises InvalidMessageError for values that cannot be stored, MessageTooLargeError over the caps.
+    """
+    if type(message) is not Message:
+        raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
+    if message.timestamp is not None or message.sequence is not None:
+        message = msgspec.structs.replace(message, timestamp=None, sequence=None)
+    try:
+        body = _encode(message)
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise MessageTooLargeError(
+                f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
+                "keep large content elsewhere and attach a reference"
+            )
+        if len(message.id.encode()) > MAX_ID_BYTES:
+            raise InvalidMessageError(f"a message id has at most {MAX_ID_BYTES} bytes, {message.id[:32]!r}… has more")
+        _check_values(message)
+        if not _has_unknown(message):
+            _decode_body(body)  # what cannot be read back is refused here, with the path of the wrong field
+            return body
+        body = _encode(_flattened(message))
+    except RecursionError as error:
+        raise MessageTooLargeError(f"message {message.id[:64]!r} is nested deeper than {MAX_DEPTH} levels") from error
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(
+            f"a text of the message has a lone surrogate at index {error.start}, which UTF-8 cannot carry; "
+            "clean it with text.encode('utf-8', 'replace').decode()"
+        ) from error
+    except OverflowError as error:
+        raise InvalidMessageError("an integer in the message is beyond 64 bits; store it as a string") from error
+    except (msgspec.ValidationError, TypeError, NotImplementedError) as error:
+        raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {error}") from error
+    _tolerant(body)
+    return body
+
+
+def body_digest(body: bytes) -> bytes:
+    """Names the content of a body; the same id with another digest is a conflict."""
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+
+
+def encode_member(sequence: int, timestamp: int, body: bytes) -> bytes:
+    """The sorted-set member of a placed message. The fixed-width sequence first makes equal times sort by arrival."""
+    return b"\x93\xcf" + sequence.to_bytes(8, "big") + b"\xd3" + timestamp.to_bytes(8, "big", signed=True) + body
+
+
+def decode_member(member: bytes) -> Message:
+    """The message in a member, placed. Raises CorruptDataError for anything this package did not write."""
+    try:
+        check_caps(member)
+        try:
+            sequence, timestamp, message = _decode_member(member)
+        except msgspec.ValidationError:
+            sequence, timestamp, fields = _decode_any(member)
+            message = _message(fields)
+        _place(message, "sequence", sequence)
+        _place(message, "timestamp", from_microseconds(timestamp))
+    except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
+    return message
+
+
+def _tolerant(body: bytes) -> Message:
+    return _message(_decode_any(body))
+
+
+def _message(fields: dict[str, Any]) -> Message:
+    if not isinstance(fields, dict):
+        raise TypeError("not a map")
+    known, extra = _split(fields, Message)
+    known["parts"] = tuple(map(_part, known.get("parts", ())))
+    if known.get("participant") is not None:
+        known["participant"] = _struct(known["participant"], Participant)
+    known["sources"] = tuple(_struct(source, Source) for source in known.get("sources", ()))
+    return _checked(Message(**known, extra=extra))
+
+
+def _checked(message: Message) -> Message:
+    """`Message(...)` checks no field types; a strict pass over the known fields does."""
+    known = msgspec.structs.replace(
+        message,
+        extra=None,
+        parts=tuple(_bare(part) for part in message.parts if not isinstance(part, UnknownPart)),
+        participant=message.participant and _bare(message.participant),
+        sources=tuple(map(_bare, message.sources)),
+    )
+    _decode_body(_encode(known))
+    return message
+
+
+def _bare(struct: Any) -> Any:
+    return msgspec.structs.replace(struct, extra=None)
+
+
+def _part(fields: Any) -> Any:
+    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+        raise TypeError("a part is a map with a type")
+    kind = PART_TYPES.get(fields["type"])
+    if kind is None:
+        return UnknownPart(data=fields)
+    return _struct({name: value for name, value in fields.items() if name != "type"}, kind)
+
+
+def _struct(fields: Any, kind: type[_S]) -> _S:
+    if not isinstance(fields, dict):
+        raise TypeError(f"a {kind.__name__} is a map")
+    known, extra = _split(fields, kind)
+    return kind(**known, **({} if extra is None else {"extra": extra}))
+
+
+def _split(fields: dict[str, Any], kind: type[OpenStruct]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    names = set(kind.__struct_fields__) - {"extra"}
+    known = {name: value for name, value in fields.items() if name in names}
+    extra = {name: value for name, value in fields.items() if name not in names}
+    return known, extra or None
+
+
+def _has_unknown(message: Message) -> bool:
+    if message.extra or (message.participant is not None and message.participant.extra):
+        return True
+    return any(isinstance(part, UnknownPart) or part.extra for part in message.parts) or any(
+        source.extra for source in message.sources
+    )
+
+
+def _flattened(message: Message) -> dict[str, Any]:
+    """The stored map of a message that carries unknown fields, with these beside the known ones."""
+    fields = _open(message)
+    fields["parts"] = [part.data if isinstance(part, UnknownPart) else _open(part) for part in message.parts]
+    if message.participant is not None:
+        fields["participant"] = _open(message.participant)
+    if message.sources:
+        fields["sources"] = [_open(source) for source in message.sources]
+    return fields
+
+
+def _open(struct: OpenStruct) -> dict[str, Any]:
+    known: dict[str, Any] = _decode_any(_encode(_bare(struct)))
+    return {**known, **(struct.extra or {})}  # type: ignore[attr-defined]
+
+
+def _check_values(message: Message) -> None:
+    """Depth, item count and finiteness of everything free-form; silent for messages of plain text."""
+    budget = [MAX_ITEMS]
+    if message.metadata:
+        _walk(message.metadata, "metadata", 1, budget)
+    if message.provider_meta:
+        _walk(message.provider_meta, "provider_meta", 1, budget)
+    if message.extra:
+        _walk(message.extra, "extra", 1, budget)
+    for index, part in enumerate(message.parts):
+        value = getattr(part, "input", None) or getattr(part, "content", None) or getattr(part, "data", None)
+        if value is not None and type(value) is not str:
+            _walk(value, f"parts[{index}]", 1, budget)
+        if meta := getattr(part, "provider_meta", None):
+            _walk(meta, f"parts[{index}].provider_meta", 1, budget)
+
+
+def _walk(value: Any, path: str, depth: int, budget: list[int]) -> None:
+    budget[0] -= 1
+    if depth > MAX_DEPTH:
+        raise MessageTooLargeError(f"{path[:80]} is nested deeper than {MAX_DEPTH} levels")
+    if budget[0] < 0:
+        raise MessageTooLargeError(f"the message has more than {MAX_ITEMS:,} items, counted at {path[:80]}")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidMessageError(f"{path[:80]} is {value}, which JSON cannot carry; use None or a string")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _walk(item, f"{path}.{key}" if depth < 8 else path, depth + 1, budget)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            _walk(item, path, depth + 1, budget)
+
+
+assert SCHEMA_VERSION == 1  # noqa: S101 -- a new version adds its step here: how to read the one before

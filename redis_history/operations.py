@@ -1,0 +1,184 @@
+"""Operations as values: what a store asks a backend to do, already validated.
+
+A backend executes an `Op[T]` and gives back a `T`, or raises an error of `redis_history.errors`. Each write is one
+atomic change: all of it, or nothing. `token` names the change: an operation repeated with the same token (a retry after
+a lost reply) has its first outcome and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from redis_history._ids import new_token
+from redis_history.events import Cursor, Event
+from redis_history.model import Message, Position
+
+__all__ = [
+    "Append",
+    "Appended",
+    "Changes",
+    "DeleteConversation",
+    "DeleteMessages",
+    "Entry",
+    "FindMessage",
+    "Head",
+    "Op",
+    "Page",
+    "Precondition",
+    "ReadChanges",
+    "ReadHead",
+    "ReadPage",
+    "Snapshot",
+]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Op(Generic[T_co]):
+    """Marks an operation whose outcome is a `T_co`."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message on its way in. `body`, `digest`, `timestamp` (µs, None: the server's clock) are what is stored;
+    `characters` and `tokens` go into the conversation's totals."""
+
+    message: Message
+    body: bytes
+    digest: bytes
+    timestamp: int | None
+    characters: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """What must hold for a write; otherwise RevisionConflictError, ConversationNotFoundError or
+    ConversationExistsError, and nothing is written."""
+
+    expected_revision: int | None = None
+    must_exist: bool = False
+    must_not_exist: bool = False
+
+
+ANY = Precondition()
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The outcome of one appended message: as it stands in the store, with its timestamp and sequence.
+
+    `revision` is the change that stored it. `duplicate` says that an earlier call had stored it already.
+    """
+
+    revision: int
+    message: Message
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Op[list[Appended]]):
+    """Add messages, in order, as one change. Ids already stored with the same content are left as they are (all of
+    them: no change at all); with other content: MessageConflictError, nothing written."""
+
+    conversation_id: str
+    entries: tuple[Entry, ...]
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt."""
+
+    messages: list[Message]
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPage(Op[Page]):
+    """Messages of a window, ascending; an unknown conversation is empty.
+
+    The window: `after` < position, `since` <= position, position < `before`; a bound that is only an instant has
+    sequence 0, before all messages of that time. Of the window the first `limit` messages, or the last if `newest`;
+    a page of `limit` stored messages, readable or not, may have more beyond it.
+    """
+
+    conversation_id: str
+    limit: int
+    newest: bool
+    since: Position | None = None
+    after: Position | None = None
+    before: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindMessage(Op["Message | None"]):
+    """The message of this id, or None."""
+
+    conversation_id: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMessages(Op[int]):
+    """Remove messages by id as one change; unknown ids are ignored. The outcome is how many there were."""
+
+    conversation_id: str
+    message_ids: tuple[str, ...]
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteConversation(Op[bool]):
+    """Remove everything of a conversation. The outcome is whether it existed."""
+
+    conversation_id: str
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The present of a conversation: its newest change and its totals. An unknown conversation is all zero."""
+
+    cursor: Cursor
+    message_count: int = 0
+    characters: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead(Op[Head]):
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes after a cursor, in order; `more` says that there are further ones to read at once."""
+
+    events: list[Event]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChanges(Op[Changes]):
+    """At most `limit` changes after `after`; or one Reset, alone, if not all of them can be told."""
+
+    conversation_id: str
+    after: Cursor
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The newest messages of a conversation and the cursor of exactly that state: `subscribe(after=cursor)`
+    continues from it without gap or overlap."""
+
+    messages: list[Message]
+    cursor: Cursor
+    message_count: int
