@@ -1,4 +1,4 @@
-"""Message ids: UUID version 7 (RFC 9562), which sort by the time they were made."""
+"""Ids: of messages (UUID version 7 of RFC 9562, which sort by the time they were made), changes and conversations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import os
 import time
 from typing import Final
 
-__all__ = ["new_id", "new_token"]
+from redis_history.errors import InvalidConversationIdError
+
+__all__ = ["MAX_CONVERSATION_ID_BYTES", "check_conversation_id", "new_id", "new_token"]
+
+MAX_CONVERSATION_ID_BYTES: Final = 512
 
 _VERSION_7: Final = 0x7 << 76
 _VARIANT: Final = 0b10 << 62
@@ -27,3 +31,20 @@ def new_id() -> str:
 def new_token() -> str:
     """64 random bits in hex: names one change, so that a retry and a rewound log are recognised."""
     return os.urandom(8).hex()
+
+
+def check_conversation_id(conversation_id: str) -> bytes:
+    """The id as UTF-8. Raises InvalidConversationIdError unless it is 1 to 512 bytes of Unicode text."""
+    if not isinstance(conversation_id, str):
+        raise InvalidConversationIdError(f"a conversation id is a string, not {type(conversation_id).__name__}")
+    try:
+        encoded = conversation_id.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConversationIdError(
+            f"the conversation id has a lone surrogate at index {error.start}, which UTF-8 cannot carry"
+        ) from error
+    if not 1 <= len(encoded) <= MAX_CONVERSATION_ID_BYTES:
+        raise InvalidConversationIdError(
+            f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes of UTF-8, this one has {len(encoded)}"
+        )
+    return encoded

@@ -33,7 +33,8 @@ class Cursor(msgspec.Struct, frozen=True):
     """Where a subscriber is: which life of the conversation, which change, and that change's random token.
 
     The token is checked on resume, so a server that lost data and counts anew is noticed. The text form
-    (`str(cursor)`, `Cursor.parse`) is `epoch:revision:token`; it is safe to hand to a browser, which learns nothing from it.
+    (`str(cursor)`, `Cursor.parse`) is `epoch:revision:token`; it is safe to hand to a browser, which learns nothing
+    from it.
     """
 
     epoch: str

@@ -144,17 +144,24 @@ class DeleteConversation(Op[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The present of a conversation: its newest change and its totals. An unknown conversation is all zero."""
+    """The present of a conversation: its newest change, its totals, and its newest messages if asked for.
+
+    Of an unknown conversation the totals are zero and the cursor is where its first change will follow.
+    """
 
     cursor: Cursor
     message_count: int = 0
     characters: int = 0
     tokens: int = 0
+    newest: Page = field(default_factory=lambda: Page([]))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadHead(Op[Head]):
+    """The head and the `messages` newest messages, ascending, as of one moment."""
+
     conversation_id: str
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

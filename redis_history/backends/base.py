@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from redis_history.operations import Op
 
-__all__ = ["AsyncBackend", "Backend", "Capabilities", "Wake"]
+__all__ = ["AsyncBackend", "Backend", "Wake"]
 
 T = TypeVar("T")
 
@@ -21,30 +19,21 @@ T = TypeVar("T")
 Wake = Callable[[], None]
 
 
-class Capabilities(msgspec.Struct, frozen=True):
-    """What the backend in use can do; found when it is first used.
-
-    `doorbell`: how changes are noticed: "local" (same process), "keyspace" (notifications of the server) or "poll".
-    """
-
-    backend: str
-    server: str
-    server_version: str
-    doorbell: str
-    durable: bool
-
-
 class AsyncBackend(Protocol):
     async def execute(self, op: Op[T]) -> T:
         """The outcome of `op`; raises errors of `redis_history.errors` only."""
         ...
 
-    async def watch(self, conversation_id: str, wake: Wake) -> Callable[[], None]:
-        """From the moment this returns, call `wake` after each change (also when changes may have been missed);
-        until the returned function is called, which may be done more than once."""
+    async def watch(self, conversation_id: str, wake: Wake) -> None:
+        """Call `wake` soon after each change of the conversation, and whenever changes may have been missed.
+
+        It is a hint, not a promise: subscribers look by themselves every few seconds.
+        """
         ...
 
-    async def capabilities(self) -> Capabilities: ...
+    async def unwatch(self, conversation_id: str, wake: Wake) -> None:
+        """End what `watch` began with the same arguments; more than once does no harm."""
+        ...
 
     async def aclose(self) -> None:
         """Give back what the backend holds; any later call raises StoreClosedError."""
@@ -54,8 +43,8 @@ class AsyncBackend(Protocol):
 class Backend(Protocol):
     def execute(self, op: Op[T]) -> T: ...
 
-    def watch(self, conversation_id: str, wake: Wake) -> Callable[[], None]: ...
+    def watch(self, conversation_id: str, wake: Wake) -> None: ...
 
-    def capabilities(self) -> Capabilities: ...
+    def unwatch(self, conversation_id: str, wake: Wake) -> None: ...
 
     def close(self) -> None: ...

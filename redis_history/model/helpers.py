@@ -18,12 +18,14 @@ def text(value: str) -> TextPart:
     return TextPart(text=value)
 
 
-def tool_use(id: str, name: str, input: Any = None) -> ToolUsePart:  # noqa: A002 -- the providers' own names
+def tool_use(id: str, name: str, input: Any = None) -> ToolUsePart:
     """A call of the tool `name`; `input` is its arguments."""
     return ToolUsePart(id=id, name=name, input={} if input is None else input)
 
 
-def tool_result(tool_use_id: str, content: Any = "", is_error: bool = False, *, name: str | None = None) -> ToolResultPart:
+def tool_result(
+    tool_use_id: str, content: Any = "", is_error: bool = False, *, name: str | None = None
+) -> ToolResultPart:
     """The result of the nearest earlier call of this id."""
     return ToolResultPart(tool_use_id=tool_use_id, content=content, is_error=is_error, name=name)
 

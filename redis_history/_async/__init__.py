@@ -1,0 +1,1 @@
+"""The asynchronous side; the synchronous one is generated from it by scripts/unasync."""

@@ -1,0 +1,101 @@
+"""What asyncio and threads do differently, under one set of names. Its twin in _sync is written by hand too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Self, TypeVar
+
+from redis.asyncio.connection import AbstractConnection
+
+__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "disconnect", "finish", "in_thread", "sleep", "spawn"]
+
+T = TypeVar("T")
+
+Lock = asyncio.Lock
+sleep = asyncio.sleep
+
+
+class Openable:
+    """Something that begins with `open`: awaiting it begins it, and gives it back."""
+
+    async def open(self) -> None: ...
+
+    async def _opened(self) -> Self:
+        await self.open()
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._opened().__await__()
+
+
+def begin(openable: Openable) -> bool:
+    """Begin it if that can be done here; whether it was."""
+    return False  # without await nothing can be asked
+
+
+class Signal:
+    """Set from any thread, waited for by one task."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._thread = threading.get_ident()
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._event.set()
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether it was set within so many seconds."""
+        if self._event.is_set():
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        return self._event.is_set()
+
+
+class Job:
+    """Work in the background."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    async def stop(self) -> None:
+        """End it, and return when it has ended."""
+        self._task.cancel()
+        if self._task is not asyncio.current_task():
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
+    """Run `work` in the background."""
+
+    async def run() -> None:
+        await work()
+
+    return Job(asyncio.create_task(run(), name=name))
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """The outcome of a function that blocks."""
+    return await asyncio.to_thread(function)
+
+
+async def finish(outcome: Any) -> Any:
+    """The outcome of a callback that may be a coroutine function."""
+    return await outcome if isinstance(outcome, Awaitable) else outcome
+
+
+async def disconnect(connection: AbstractConnection) -> None:
+    """Drop a connection at once, whatever it is in the middle of."""
+    await connection.disconnect(nowait=True)

@@ -1,0 +1,307 @@
+"""The conversation store: what users call. It checks, asks a backend, and shapes the answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from redis_history import requests
+from redis_history._async._backend import open_backend
+from redis_history._async._runtime import Job, begin, finish, spawn
+from redis_history._async.subscription import AsyncSubscription
+from redis_history._ids import check_conversation_id
+from redis_history.backends.base import AsyncBackend
+from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.events import Cursor, Event
+from redis_history.model import Message, Position, Role, Scope
+from redis_history.operations import Appended, DeleteConversation, FindMessage, Page, ReadHead, ReadPage, Snapshot
+from redis_history.requests import Bound
+
+__all__ = ["AsyncHistoryStore"]
+
+_logger = logging.getLogger("redis_history")
+
+#: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
+PAGE = 2000
+
+
+class AsyncHistoryStore:
+    """Conversations in one namespace of one backend.
+
+    `url` says where: `redis://`, `rediss://` or `unix://` (a server), `embedded://` (a private one, started when first
+    needed), `memory://` (this process). Instead, `client` takes a redis-py client, which stays the caller's to close,
+    and `backend` any object with the methods of `backends.base`. Nothing is connected before the first call.
+
+    `log_length` is how many changes of a conversation are kept for subscribers that were away. `poll_interval` is
+    how many seconds a subscription trusts in being told of changes before it looks by itself. `retry` says how long a
+    call keeps trying while the server is away.
+
+    Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
+    the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
+    InvalidInputError, and then nothing was sent.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        client: Any = None,
+        backend: AsyncBackend | None = None,
+        log_length: int = 1000,
+        poll_interval: float = 3.0,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        requests.check_options(log_length, poll_interval)
+        self.namespace = namespace
+        self._poll_interval = poll_interval
+        self._backend = backend or open_backend(url, client, namespace, log_length, retry or RetryPolicy())
+        self._unopened: list[AsyncSubscription] = []
+        self._jobs: dict[AsyncSubscription, Job] = {}
+
+    # Writing
+
+    async def append(
+        self,
+        conversation_id: str,
+        message: Message,
+        *,
+        expected_revision: int | None = None,
+        must_exist: bool = False,
+        must_not_exist: bool = False,
+    ) -> Appended:
+        """Add one message, atomically and in one round trip; the conversation is created if need be.
+
+        The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
+        Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
+        `expected_revision`), ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`).
+        """
+        batch = requests.append(
+            conversation_id,
+            (message,),
+            expected_revision=expected_revision,
+            must_exist=must_exist,
+            must_not_exist=must_not_exist,
+        )
+        if self._unopened:
+            await self._open_subscriptions()
+        return (await self._backend.execute(batch.op))[0]
+
+    async def append_many(
+        self,
+        conversation_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_revision: int | None = None,
+        must_exist: bool = False,
+        must_not_exist: bool = False,
+    ) -> list[Appended]:
+        """Add messages in this order as one change: all of them, or none. Otherwise like `append`.
+
+        Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        """
+        batch = requests.append(
+            conversation_id,
+            messages,
+            expected_revision=expected_revision,
+            must_exist=must_exist,
+            must_not_exist=must_not_exist,
+        )
+        if not batch.order:
+            return []
+        if self._unopened:
+            await self._open_subscriptions()
+        outcome = await self._backend.execute(batch.op)
+        return [outcome[place] for place in batch.order]
+
+    async def delete_messages(
+        self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
+    ) -> int:
+        """Remove messages by id as one change; how many there were. Unknown ids are ignored.
+
+        Raises RevisionConflictError; BatchTooLargeError above 1,000 ids.
+        """
+        op = requests.delete_messages(conversation_id, message_ids, expected_revision=expected_revision)
+        if not op.message_ids:
+            return 0
+        if self._unopened:
+            await self._open_subscriptions()
+        return await self._backend.execute(op)
+
+    async def delete_conversation(self, conversation_id: str) -> bool:
+        """Remove everything of a conversation; whether there was one.
+
+        Only after a lost reply may it say False of a conversation that it removed.
+        """
+        check_conversation_id(conversation_id)
+        if self._unopened:
+            await self._open_subscriptions()
+        return await self._backend.execute(DeleteConversation(conversation_id))
+
+    # Reading
+
+    async def get(
+        self,
+        conversation_id: str,
+        *,
+        limit: int | None = None,
+        before: Bound | None = None,
+        since: Bound | None = None,
+        scope: Scope | None = None,
+        participant_ids: Iterable[str] | None = None,
+        roles: Iterable[Role] | None = None,
+    ) -> list[Message]:
+        """Messages, ascending by timestamp; of an unknown conversation: none.
+
+        `limit` keeps the most recent. `since` (at or after) and `before` (strictly before) take a datetime, an ISO 8601
+        string, seconds since 1970, or a message's position. The other filters must all hold. What cannot be decoded is
+        logged and left out.
+        """
+        check_conversation_id(conversation_id)
+        requests.check_limit(limit)
+        wanted = requests.message_filter(roles, participant_ids, scope)
+        lower, upper = requests.position_of(since), requests.position_of(before)
+        pages: list[list[Message]] = []
+        found, size, fixed = 0, PAGE, wanted is None and limit is not None
+        while limit is None or found < limit:
+            if fixed and limit is not None:
+                size = min(size, limit - found)
+            op = ReadPage(conversation_id, size, newest=True, since=lower, before=upper)
+            page = await self._backend.execute(op)
+            messages = page.messages if wanted is None else list(filter(wanted, page.messages))
+            if messages:
+                pages.append(messages)
+                found += len(messages)
+            if len(page.messages) + page.unreadable < size:
+                break
+            upper, size, fixed = _beyond(page, upper, size, 0, fixed)
+        pages.reverse()
+        every = pages[0] if len(pages) == 1 else [message for page_ in pages for message in page_]
+        return every if limit is None or found <= limit else every[found - limit :]
+
+    async def iter(
+        self,
+        conversation_id: str,
+        *,
+        batch: int = 500,
+        before: Bound | None = None,
+        since: Bound | None = None,
+        scope: Scope | None = None,
+        participant_ids: Iterable[str] | None = None,
+        roles: Iterable[Role] | None = None,
+    ) -> AsyncIterator[Message]:
+        """Messages one by one, ascending, of a conversation of any length; `batch` of them are read at once.
+
+        Messages appended meanwhile at the end are included. Filters as in `get`.
+        """
+        check_conversation_id(conversation_id)
+        requests.check_batch(batch)
+        wanted = requests.message_filter(roles, participant_ids, scope)
+        lower, upper = requests.position_of(since), requests.position_of(before)
+        after: Position | None = None
+        size = batch
+        while True:
+            op = ReadPage(conversation_id, size, newest=False, since=lower, after=after, before=upper)
+            page = await self._backend.execute(op)
+            for message in page.messages:
+                if wanted is None or wanted(message):
+                    yield message
+            if len(page.messages) + page.unreadable < size:
+                return
+            after, size, _ = _beyond(page, after, batch if page.messages else size, -1, False)
+
+    async def get_message(self, conversation_id: str, message_id: str) -> Message | None:
+        """The message of this id, or None."""
+        check_conversation_id(conversation_id)
+        return await self._backend.execute(FindMessage(conversation_id, requests.check_message_id(message_id)))
+
+    async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
+        """The newest `limit` messages and the cursor of exactly that state, read in one look.
+
+        `subscribe(conversation_id, after=snapshot.cursor)` goes on from it without gap or overlap.
+        """
+        check_conversation_id(conversation_id)
+        requests.check_batch(limit)
+        head = await self._backend.execute(ReadHead(conversation_id, limit))
+        return Snapshot(head.newest.messages, head.cursor, head.message_count)
+
+    # Watching
+
+    def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> AsyncSubscription:
+        """The changes of a conversation after a cursor (None: from now on), in order, each once.
+
+        See `AsyncSubscription`. A cursor comes from an event, a subscription or a snapshot; one that the change log no
+        longer reaches, or of a former life of the conversation, gives a Reset first. Raises InvalidCursorError.
+        """
+        check_conversation_id(conversation_id)
+        subscription = AsyncSubscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
+        if not begin(subscription):
+            # It begins when it is first awaited; what is written through this store before that waits for it.
+            self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
+            self._unopened.append(subscription)
+        return subscription
+
+    async def on_change(
+        self,
+        conversation_id: str,
+        callback: Callable[[Event], object],
+        *,
+        after: Cursor | str | None = None,
+        on_error: Callable[[Exception, Event], None] | None = None,
+    ) -> Callable[[], Awaitable[None]]:
+        """Call `callback`, plain or a coroutine function, with each change, in order, in the background.
+
+        The returned function ends it.
+        A callback that raises is reported to `on_error` (by default to the log) and called again for the next change.
+        """
+        subscription = self.subscribe(conversation_id, after=after)
+        await subscription.open()
+
+        async def run() -> None:
+            async for event in subscription:
+                try:
+                    await finish(callback(event))
+                except Exception as error:
+                    if on_error is None:
+                        _logger.exception("a callback for %r failed", conversation_id[:80])
+                    else:
+                        on_error(error, event)
+
+        job = self._jobs[subscription] = spawn(run, "redis_history-callback")
+
+        async def unsubscribe() -> None:
+            self._jobs.pop(subscription, None)
+            await subscription.aclose()
+            await job.stop()
+
+        return unsubscribe
+
+    async def aclose(self) -> None:
+        """End callbacks and give back connections. Subscriptions end; later calls raise StoreClosedError."""
+        while self._jobs:
+            subscription, job = self._jobs.popitem()
+            await subscription.aclose()
+            await job.stop()
+        await self._backend.aclose()
+
+    async def __aenter__(self) -> AsyncHistoryStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _open_subscriptions(self) -> None:
+        waiting, self._unopened = self._unopened, []
+        for subscription in waiting:
+            await subscription.open()
+
+
+def _beyond(page: Page, bound: Position | None, size: int, edge: int, fixed: bool) -> tuple[Position | None, int, bool]:
+    """Where the next page begins. A page without a readable message tells no place: then read more at once."""
+    if not page.messages:
+        return bound, size * 4, False
+    return page.messages[edge].position, size, fixed

@@ -1,0 +1,26 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""From what a user passes to a store to the backend it works on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_history._sync._connect import connect
+from redis_history._sync.redis_backend import RedisBackend
+from redis_history.backends.base import Backend
+from redis_history.backends.memory import MemoryBackend
+from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.planner import Settings
+from redis_history.backends.redis.urls import parse_url
+
+__all__ = ["open_backend"]
+
+
+def open_backend(url: str | None, client: Any, namespace: str, log_length: int, retry: RetryPolicy) -> Backend:
+    """Raises ConfigurationError for what cannot be used; connects to nothing yet."""
+    if client is None and parse_url(url).scheme == "memory":
+        return MemoryBackend(log_length=log_length)
+    connected = connect(url, client)
+    database = int(connected.client.connection_pool.connection_kwargs.get("db") or 0)
+    return RedisBackend(connected, Settings(Keyspace(namespace), log_length, database), retry)

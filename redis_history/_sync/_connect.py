@@ -1,0 +1,85 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""From a URL, or the user's own client, to a connected backend."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis import DriverInfo, Redis
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.retry import Retry
+
+from redis_history._sync._runtime import in_thread
+from redis_history._version import __version__
+from redis_history.backends.redis.urls import embedded_server, parse_url
+from redis_history.errors import ConfigurationError
+
+__all__ = ["Connected", "connect"]
+
+#: Seconds for a reply, and for a connection to be made. A call may take longer: it is repeated until its deadline.
+SOCKET_TIMEOUT = 5.0
+#: Far more than the server likes; a process that needs as many calls at once has another problem.
+MAX_CONNECTIONS = 10_000
+
+
+class Connected:
+    """A client, where it leads, and what must be given back at the end."""
+
+    def __init__(self, client: Redis, address: str, *, owned: bool, embedded: Any = None) -> None:
+        self.client = client
+        self.address = address
+        self._owned = owned
+        self._embedded = embedded
+
+    def start(self) -> None:
+        """Start a private server that does not run (yet, or any more); other servers are not ours to start."""
+        if self._embedded is not None:
+            in_thread(self._embedded.start)
+
+    def close(self) -> None:
+        if self._owned:
+            self.client.close()
+            self.client.connection_pool.disconnect()
+        if self._embedded is not None:
+            in_thread(self._embedded.close)
+
+
+def connect(url: str | None, client: Any) -> Connected:
+    """Raises ConfigurationError for a URL or a client that cannot be used; connects to nothing and starts nothing."""
+    if client is not None:
+        if url is not None:
+            raise ConfigurationError("give a URL or a client, not both")
+        if not isinstance(client, Redis):
+            raise ConfigurationError(
+                f"{type(client).__module__}.{type(client).__name__} is not a {Redis.__module__}.{Redis.__name__}; "
+                "asynchronous stores take redis clients, the others redis.Redis"
+            )
+        return Connected(client, "the server of the given client", owned=False)
+    target = parse_url(url)
+    if target.scheme == "embedded":
+        server = embedded_server(target)
+        return Connected(_client(server.url), "the embedded server", owned=True, embedded=server)
+    return Connected(_client(target.url), target.address, owned=True)
+
+
+def _client(url: str) -> Redis:
+    driver = DriverInfo().add_upstream_driver("redis_history", __version__)
+    try:
+        pool = ConnectionPool.from_url(
+            url,
+            socket_timeout=SOCKET_TIMEOUT,
+            socket_connect_timeout=SOCKET_TIMEOUT,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=MAX_CONNECTIONS,
+            driver_info=driver,
+        )
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"{_without_secrets(url)} is not a Redis URL: {error}") from error
+    return Redis(connection_pool=pool)
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return url.replace(parts.netloc, parts.netloc.rsplit("@", 1)[-1]) if parts.netloc else url

@@ -1,0 +1,80 @@
+"""What threads and asyncio do differently, under one set of names. Its twin in _async is written by hand too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from redis.connection import AbstractConnection
+
+__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "disconnect", "finish", "in_thread", "sleep", "spawn"]
+
+T = TypeVar("T")
+
+Lock = threading.Lock
+sleep = time.sleep
+
+
+class Openable:
+    """Something that begins with `open`."""
+
+    def open(self) -> None: ...
+
+
+def begin(openable: Openable) -> bool:
+    """Begin it if that can be done here; whether it was."""
+    openable.open()
+    return True
+
+
+class Signal:
+    """Set from any thread, waited for by one."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was set within so many seconds."""
+        return self._event.wait(seconds)
+
+
+class Job:
+    """Work in the background. It must end by itself once it is told to; `stop` only waits for it."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Return when it has ended."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def spawn(work: Callable[[], None], name: str) -> Job:
+    """Run `work` in the background."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return Job(thread)
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """The outcome of a function that blocks."""
+    return function()
+
+
+def finish(outcome: Any) -> Any:
+    """The outcome of a callback."""
+    return outcome
+
+
+def disconnect(connection: AbstractConnection) -> None:
+    """Drop a connection at once, whatever it is in the middle of."""
+    connection.disconnect()

@@ -1,0 +1,121 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""Executes calls on one Redis server: sends bytes, repeats what may be repeated, rings the doorbell."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from redis_history._sync._connect import Connected
+from redis_history._sync._doorbell import Doorbell
+from redis_history._sync._runtime import disconnect
+from redis_history.backends.base import Wake
+from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.servers import read_info
+from redis_history.errors import StoreClosedError
+from redis_history.operations import Op
+
+__all__ = ["RedisBackend"]
+
+T = TypeVar("T")
+_logger = logging.getLogger("redis_history")
+
+_INFO = Call(None, (), [b"INFO", b"server"], read_info)
+
+
+class RedisBackend:
+    """The Redis backend over one redis-py client.
+
+    It takes connections from the client's pool and speaks on them itself. That leaves out redis-py's own repetition of
+    commands, which knows nothing of what is safe to repeat, and costs a third less time than `execute_command`.
+    """
+
+    def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
+        self._connected = connected
+        self._client: Redis = connected.client
+        self._pool = connected.client.connection_pool
+        self._settings = settings
+        self._retry = retry
+        self._doorbell = Doorbell(connected.client)
+        self._usable = False
+        self._closed = False
+
+    def execute(self, op: Op[T]) -> T:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        call = plan(op, self._settings)
+        try:
+            reply = self._reply(call)
+        except (RedisError, OSError) as error:
+            if not is_transient(error):
+                raise translate(error, self._connected.address) from error
+            reply = self._repeat(call, error)
+        outcome: T = call.decode(reply)
+        return outcome
+
+    def watch(self, conversation_id: str, wake: Wake) -> None:
+        self._doorbell.watch(self._channel(conversation_id), wake)
+
+    def unwatch(self, conversation_id: str, wake: Wake) -> None:
+        self._doorbell.unwatch(self._channel(conversation_id), wake)
+
+    def close(self) -> None:
+        self._closed = True
+        self._doorbell.close()
+        self._connected.close()
+
+    def _channel(self, conversation_id: str) -> bytes:
+        return self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id))
+
+    def _reply(self, call: Call, *, again: bool = False) -> Any:
+        if not self._usable:
+            self._connected.start()
+            _INFO.decode(self._exchange(_INFO.pack()))
+            self._usable = True
+        try:
+            return self._exchange(call.pack(again=again))
+        except NoScriptError:
+            return self._exchange(call.pack(teach=True, again=again))
+
+    def _repeat(self, call: Call, error: Exception) -> Any:
+        """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
+        _logger.info("%s: %s; trying again", self._connected.address, error)
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient),
+            wait=wait_exponential_jitter(
+                self._retry.first_wait, self._retry.longest_wait, jitter=self._retry.first_wait
+            ),
+            stop=stop_after_delay(self._retry.deadline),
+            before=self._before_try,
+            reraise=True,
+        )
+        try:
+            self._connected.start()
+            return retrying(self._reply, call, again=True)
+        except (RedisError, OSError) as last:
+            raise translate(last, self._connected.address) from last
+
+    def _before_try(self, state: RetryCallState) -> None:
+        if self._closed:
+            raise StoreClosedError("the store was closed while a call was waiting for the server")
+
+    def _exchange(self, packed: bytes) -> Any:
+        connection: Any = self._pool.get_connection()
+        try:
+            connection.send_packed_command([packed])
+            return connection.read_response(disable_decoding=True)
+        except ResponseError:
+            raise  # a whole reply: the connection is good
+        except BaseException:
+            # Also for a cancelled task: the reply still to come must not be taken for that of the next call.
+            with contextlib.suppress(RedisError, OSError):
+                disconnect(connection)
+            raise
+        finally:
+            self._pool.release(connection)

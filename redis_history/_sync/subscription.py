@@ -1,0 +1,131 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""Subscriptions: every change of a conversation after a cursor, in order, each once.
+
+The server's change log is the queue. A subscription holds its place in it and at most one read of it, so a slow
+consumer costs no memory here; one that falls behind the log's length gets a Reset. The doorbell and the poll only
+decide how soon the log is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+
+from redis_history._sync._runtime import Openable, Signal
+from redis_history.backends.base import Backend
+from redis_history.errors import BackendUnavailableError, StoreClosedError
+from redis_history.events import ConversationDeleted, Cursor, Event, Reset
+from redis_history.operations import ReadChanges, ReadHead
+
+__all__ = ["Subscription"]
+
+_logger = logging.getLogger("redis_history")
+
+
+class Subscription(Openable):
+    """The changes of one conversation; made by `store.subscribe`. For one consumer at a time.
+
+    Iterate over it, or take single events with `get`. It goes on through lost connections and restarts of the server
+    until it is closed. `cursor` is where the consumer is: after the last event it took.
+    """
+
+    def __init__(self, backend: Backend, conversation_id: str, after: Cursor | None, poll_interval: float) -> None:
+        self.conversation_id = conversation_id
+        self._backend = backend
+        self._poll_interval = poll_interval
+        self._cursor = after
+        self._read_to = after
+        self._ready: deque[Event] = deque()
+        self._signal: Signal | None = None
+        self._ended = False
+        self._closed = False
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """After the last event that was taken; None before the subscription began."""
+        return self._cursor
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has begun (or has been closed)."""
+        return self._signal is not None or self._closed
+
+    def open(self) -> None:
+        """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
+        if self.opened:
+            return
+        if self._read_to is None:
+            self._read_to = self._cursor = (self._backend.execute(ReadHead(self.conversation_id))).cursor
+        self._signal = Signal()
+        self._backend.watch(self.conversation_id, self._signal.set)
+
+    def get(self, timeout: float | None = None) -> Event | None:
+        """The next event; None if there is none within `timeout` seconds (None: wait), or after `close`."""
+        self.open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ready and not self._closed:
+            more = self._read()
+            if self._ready or more or self._closed or self._signal is None:
+                continue
+            wait = self._poll_interval
+            if deadline is not None:
+                wait = min(wait, deadline - time.monotonic())
+                if wait <= 0:
+                    return None
+            self._signal.wait(wait)
+        if self._closed:
+            return None
+        event = self._ready.popleft()
+        self._cursor = event.cursor
+        return event
+
+    def close(self) -> None:
+        """End the subscription, and the iteration over it, at once."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+            self._backend.unwatch(self.conversation_id, self._signal.set)
+
+    def _read(self) -> bool:
+        """Read the change log once; whether it is worth reading again at once."""
+        assert self._signal is not None  # noqa: S101
+        assert self._read_to is not None  # noqa: S101
+        self._signal.clear()  # before reading: what happens from here on rings again
+        try:
+            changes = self._backend.execute(ReadChanges(self.conversation_id, self._read_to))
+        except StoreClosedError:
+            self._closed = True
+            return False
+        except BackendUnavailableError as error:
+            _logger.warning("subscription to %r waits for the server: %s", self.conversation_id[:80], error)
+            return False
+        for event in changes.events:
+            if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
+                return False  # told already, by ConversationDeleted
+            self._ended = isinstance(event, ConversationDeleted)
+            self._read_to = event.cursor
+            self._ready.append(event)
+        return changes.more
+
+    def __enter__(self) -> Subscription:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        event = self.get()
+        if event is None:
+            raise StopIteration
+        return event

@@ -1,0 +1,73 @@
+"""The one place that spells a Redis key.
+
+    rh:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is and what it is
+    rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
+    rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
+    rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
+
+Names are percent-encoded (RFC 3986: unreserved characters stay), so no two names give one key, and no name can add a
+brace, a wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id; the
+bucket is the hash tag, so a conversation *and the list that names it* are in one cluster slot, and one script may
+write both. 64 lists are few enough to merge for a listing, and enough to spread over the nodes of a cluster.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from redis_history._ids import check_conversation_id
+from redis_history.errors import ConfigurationError
+
+__all__ = ["BUCKETS", "ConversationKeys", "Keyspace"]
+
+BUCKETS: Final = 64
+_MAX_NAMESPACE_BYTES: Final = 128
+
+
+class ConversationKeys(NamedTuple):
+    """The keys of one conversation, and its name in the list of its bucket."""
+
+    state: bytes
+    messages: bytes
+    log: bytes
+    registry: bytes
+    name: bytes
+
+
+class Keyspace:
+    """The keys of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        if not isinstance(namespace, str) or not 1 <= len(namespace.encode(errors="replace")) <= _MAX_NAMESPACE_BYTES:
+            raise ConfigurationError(f"a namespace is a string of 1 to {_MAX_NAMESPACE_BYTES} bytes, not {namespace!r}")
+        self.namespace = namespace
+        try:
+            self._prefix = f"rh:{{{quote(namespace, safe='')}:".encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError("the namespace has a lone surrogate, which UTF-8 cannot carry") from error
+        # Keys of the conversations in use; an entry is about 500 bytes.
+        self.conversation = lru_cache(maxsize=4096)(self._conversation)
+
+    def _conversation(self, conversation_id: str) -> ConversationKeys:
+        encoded = check_conversation_id(conversation_id)
+        tag = b"%b%02x}:" % (self._prefix, zlib.crc32(encoded) % BUCKETS)
+        name = quote(encoded, safe="").encode()
+        base = tag + name
+        return ConversationKeys(base + b":s", base + b":m", base + b":l", tag + b"c", name)
+
+    def registries(self) -> list[bytes]:
+        """The key of each bucket's list of conversations."""
+        return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    @property
+    def pattern(self) -> bytes:
+        """A glob that matches every key of this namespace and no other: for people and tests, never for the store."""
+        return self._prefix + b"??}:*"
+
+    @staticmethod
+    def name_to_id(name: bytes) -> str:
+        """The conversation id whose encoded name this is."""
+        return unquote(name.decode())

@@ -1,0 +1,20 @@
+-- Reads changes from a subscriber's own change on, and the newest change, in one look.
+--
+-- KEYS  1 state (hash)  2 change log (stream)
+-- ARGV  1 revision to begin with   2 most entries   3 bytes of payload after which no further entry is read
+--
+-- Returns {epoch, revision, token of the newest change, entries as XRANGE gives them}.
+local epoch, revision, token = head_of(KEYS[1], KEYS[2])
+local entries, bytes, from = {}, 0, ARGV[1] .. '-0'
+local most, budget = tonumber(ARGV[2]), tonumber(ARGV[3])
+while #entries < most and bytes < budget do
+  local some = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', math.min(16, most - #entries))
+  if #some == 0 then break end
+  for _, entry in ipairs(some) do
+    entries[#entries + 1] = entry
+    bytes = bytes + #entry[2][6]
+    if bytes >= budget then break end
+  end
+  from = '(' .. entries[#entries][1]
+end
+return {epoch, revision, token, entries}

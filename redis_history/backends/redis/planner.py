@@ -1,0 +1,270 @@
+"""From an operation to a call of the server, and from its reply to the outcome. Pure: no I/O here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, singledispatch
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+from msgspec.structs import replace
+
+from redis_history._time import from_microseconds
+from redis_history.backends.redis.keys import ConversationKeys, Keyspace
+from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
+from redis_history.changelog import LogEntry, recover
+from redis_history.errors import (
+    ConversationExistsError,
+    ConversationNotFoundError,
+    CorruptDataError,
+    MessageConflictError,
+    RevisionConflictError,
+)
+from redis_history.events import Cursor
+from redis_history.model import Message
+from redis_history.model.wire import decode_member
+from redis_history.operations import (
+    Append,
+    Appended,
+    Changes,
+    DeleteConversation,
+    DeleteMessages,
+    Entry,
+    FindMessage,
+    Head,
+    Op,
+    Page,
+    Precondition,
+    ReadChanges,
+    ReadHead,
+    ReadPage,
+)
+
+__all__ = ["Call", "Settings", "plan"]
+
+T = TypeVar("T")
+_logger = logging.getLogger("redis_history")
+
+#: How long the change log of a deleted conversation stays for those who watch it: several poll intervals.
+_LOG_OUTLIVES_MS: Final = b"60000"
+#: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
+_CHANGES_BYTES: Final = b"1000000"
+
+_Arg = bytes | str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least."""
+
+    keyspace: Keyspace
+    log_length: int
+    database: int = 0
+
+    def doorbell_channel(self, keys: ConversationKeys) -> bytes:
+        """The keyspace-notification channel that rings when the conversation's change log changes."""
+        return b"__keyspace@%d__:%b" % (self.database, keys.log)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script with its keys and arguments, or a plain command if `script` is None; `decode` reads the reply.
+
+    `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
+    """
+
+    script: Script | None
+    keys: tuple[bytes, ...]
+    args: list[_Arg]
+    decode: Callable[[Any], Any]
+    retry_at: int | None = None
+
+    def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
+        """The bytes to send (RESP). `teach` sends the script's source along; `again` marks a repeated call."""
+        args = self.args
+        if again and self.retry_at is not None:
+            args = [*args]
+            args[self.retry_at] = b"1"
+        if self.script is None:
+            parts: list[_Arg] = args
+        elif teach:
+            parts = [b"EVAL", self.script.source, len(self.keys), *self.keys, *args]
+        else:
+            parts = [b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *args]
+        out = [b"*%d\r\n" % len(parts)]
+        for part in parts:
+            if type(part) is not bytes:
+                part = str(part).encode()
+            out.append(b"$%d\r\n%b\r\n" % (len(part), part))
+        return b"".join(out)
+
+
+def plan(op: Op[T], settings: Settings) -> Call:
+    """The call that carries out `op`; its `decode` gives the outcome of `op`."""
+    return _plan(op, settings)
+
+
+@singledispatch
+def _plan(op: Any, settings: Settings) -> Call:
+    raise TypeError(f"unknown operation {type(op).__name__}")
+
+
+def _condition(precondition: Precondition) -> tuple[_Arg, _Arg]:
+    expected = precondition.expected_revision
+    existence = b"exists" if precondition.must_exist else b"absent" if precondition.must_not_exist else b""
+    return (b"" if expected is None else expected), existence
+
+
+def _refused(op: Append | DeleteMessages | DeleteConversation, reply: list[Any]) -> NoReturn:
+    kind, where = reply[0], repr(op.conversation_id[:80])
+    if kind == b"conflict":
+        message_id = reply[1].decode()
+        raise MessageConflictError(
+            f"conversation {where} has a message {message_id!r} already, with other content; "
+            "use another id, or update_message to change it",
+            message_id=message_id,
+        )
+    if kind == b"missing":
+        raise ConversationNotFoundError(f"there is no conversation {where}")
+    if kind == b"exists":
+        raise ConversationExistsError(f"conversation {where} exists already, at revision {reply[1]}")
+    raise RevisionConflictError(
+        f"conversation {where} is at revision {reply[1]}, not at {op.precondition.expected_revision}; "
+        "read it again and decide anew",
+        current_revision=reply[1],
+        expected_revision=op.precondition.expected_revision,
+    )
+
+
+@_plan.register
+def _append(op: Append, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args: list[_Arg] = [op.token, *_condition(op.precondition), settings.log_length, keys.name]
+    for entry in op.entries:
+        timestamp = b"" if entry.timestamp is None else entry.timestamp
+        args += (entry.message.id, timestamp, entry.digest, entry.characters, entry.tokens, entry.body)
+    return Call(APPEND, keys[:4], args, partial(_appended, op))
+
+
+def _appended(op: Append, reply: list[Any]) -> list[Appended]:
+    if type(reply[0]) is bytes:
+        _refused(op, reply)
+    revision, sequence, stamp, stored = reply[0], reply[1], int(reply[2]), {item[0]: item for item in reply[3]}
+    outcome = []
+    for index, entry in enumerate(op.entries):
+        if (before := stored.get(index)) is not None:
+            outcome.append(Appended(before[1], _placed(entry, before[2], int(before[3])), not before[4]))
+            continue
+        timestamp = entry.timestamp
+        if timestamp is None:
+            timestamp = stamp
+            stamp += 1
+        outcome.append(Appended(revision, _placed(entry, sequence, timestamp), False))
+        sequence += 1
+    return outcome
+
+
+def _placed(entry: Entry, sequence: int, timestamp: int) -> Message:
+    return replace(entry.message, sequence=sequence, timestamp=from_microseconds(timestamp))
+
+
+@_plan.register
+def _delete(op: DeleteMessages, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args: list[_Arg] = [op.token, *_condition(op.precondition), settings.log_length, keys.name, b"0", *op.message_ids]
+    return Call(DELETE, keys[:4], args, partial(_deleted, op), retry_at=5)
+
+
+def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
+    if type(reply[0]) is bytes:
+        _refused(op, reply)
+    return cast(int, reply[1])
+
+
+@_plan.register
+def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    channel = settings.doorbell_channel(keys)
+    condition = _condition(op.precondition)
+    args: list[_Arg] = [op.token, *condition, settings.log_length, keys.name, _LOG_OUTLIVES_MS, channel]
+    return Call(DELETE_CONVERSATION, keys[:4], args, partial(_conversation_deleted, op))
+
+
+def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
+    if type(reply[0]) is bytes:
+        _refused(op, reply)
+    return bool(reply[0])
+
+
+@_plan.register
+def _find(op: FindMessage, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(FIND, (keys.state, keys.messages), [op.message_id], _found)
+
+
+def _found(reply: bytes | None) -> Message | None:
+    return None if reply is None else decode_member(reply)
+
+
+@_plan.register
+def _page(op: ReadPage, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    decode = partial(_members, op.conversation_id)
+    if op.since is None and op.after is None and op.before is None:
+        first, last = (-op.limit, -1) if op.newest else (0, op.limit - 1)
+        return Call(None, (keys.messages,), [b"ZRANGE", keys.messages, first, last], decode)
+    lower = op.since
+    if op.after is not None:
+        behind = op.after._replace(sequence=op.after.sequence + 1)
+        lower = behind if lower is None else max(lower, behind)
+    args: list[_Arg] = [op.limit, b"1" if op.newest else b"0"]
+    for bound in (lower, op.before):
+        args += (b"", b"") if bound is None else (bound.timestamp, bound.sequence)
+    return Call(PAGE, (keys.messages,), args, decode)
+
+
+def _members(conversation_id: str, reply: list[bytes]) -> Page:
+    try:
+        return Page([decode_member(member) for member in reply])
+    except CorruptDataError:
+        pass
+    messages, unreadable = [], 0
+    for member in reply:
+        try:
+            messages.append(decode_member(member))
+        except CorruptDataError as error:
+            unreadable += 1
+            _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
+    return Page(messages, unreadable)
+
+
+@_plan.register
+def _head(op: ReadHead, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(HEAD, (keys.state, keys.log, keys.messages), [op.messages], partial(_read_head, op))
+
+
+def _read_head(op: ReadHead, reply: list[Any]) -> Head:
+    cursor = Cursor(reply[0].decode(), reply[1], reply[2].decode())
+    return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6]))
+
+
+@_plan.register
+def _changes(op: ReadChanges, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(
+        CHANGES, (keys.state, keys.log), [op.after.revision, op.limit + 1, _CHANGES_BYTES], partial(_read_changes, op)
+    )
+
+
+def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
+    head = Cursor(reply[0].decode(), reply[1], reply[2].decode())
+    return recover(op.conversation_id, op.after, head, [_log_entry(*raw) for raw in reply[3]], op.limit)
+
+
+def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    return LogEntry(
+        int(entry_id.split(b"-")[0]), named[b"t"].decode(), named[b"k"].decode(), named[b"p"], b"o" in named
+    )

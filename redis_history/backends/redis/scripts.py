@@ -1,0 +1,32 @@
+"""The Lua scripts, one file per atomic operation, read once from the package."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+__all__ = ["APPEND", "CHANGES", "DELETE", "DELETE_CONVERSATION", "FIND", "HEAD", "PAGE", "Script"]
+
+
+class Script(NamedTuple):
+    """`sha` names the script on the server (EVALSHA); `source` teaches it (EVAL)."""
+
+    name: str
+    sha: bytes
+    source: bytes
+
+
+def _load(name: str, *preludes: str) -> Script:
+    folder = files("redis_history.backends.redis") / "lua"
+    source = b"\n".join((folder / f"{part}.lua").read_bytes() for part in (*preludes, name))
+    return Script(name, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), source)
+
+
+APPEND: Final = _load("append")
+CHANGES: Final = _load("changes", "_head")
+DELETE: Final = _load("delete", "_locate")
+DELETE_CONVERSATION: Final = _load("delete_conversation")
+FIND: Final = _load("find", "_locate")
+HEAD: Final = _load("head", "_head")
+PAGE: Final = _load("page", "_locate")

@@ -1,0 +1,147 @@
+"""The change log: from stored entries to events, and when a Reset must stand for what cannot be told.
+
+The rule is Centrifugo's: recovery succeeds only if the epoch is the same and the whole gap is present. Its hole, a
+server that lost data and counts up again under the same epoch, is closed by a random token per change: the log is read
+from the subscriber's own entry on, and that entry must still carry the token the subscriber knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from redis_history.errors import CorruptDataError
+from redis_history.events import (
+    BEGINNING,
+    ConversationDeleted,
+    Cursor,
+    Event,
+    MessagesAppended,
+    MessagesDeleted,
+    Reset,
+    ResetReason,
+)
+from redis_history.model import Message
+from redis_history.model.wire import decode_member
+from redis_history.operations import Changes
+
+__all__ = [
+    "APPENDED",
+    "CONVERSATION_DELETED",
+    "DELETED",
+    "LogEntry",
+    "encode_ids",
+    "encode_members",
+    "is_gone",
+    "recover",
+]
+
+_logger = logging.getLogger("redis_history")
+
+# What an entry says happened. Stored, so these never change their meaning.
+APPENDED: Final = "append"
+DELETED: Final = "delete"
+CONVERSATION_DELETED: Final = "end"
+
+_ids = msgspec.msgpack.Decoder(tuple[str, ...])
+_raw_members = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One change as it stands in the log. `payload` is a MessagePack array of members (append) or ids (delete).
+
+    `replaces` marks the first entry of a conversation that took the place of a deleted one whose log was still there.
+    """
+
+    revision: int
+    token: str
+    kind: str
+    payload: bytes
+    replaces: bool = False
+
+
+def encode_members(members: list[bytes]) -> bytes:
+    """The payload of an append."""
+    return b"\xdd" + len(members).to_bytes(4, "big") + b"".join(members)
+
+
+def encode_ids(ids: list[str]) -> bytes:
+    """The payload of a delete."""
+    return msgspec.msgpack.encode(ids)
+
+
+def recover(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], limit: int) -> Changes:
+    """The changes after `after`, from log entries that begin at its own revision; or one Reset.
+
+    `head` is the conversation's newest change (revision 0: there is no such conversation). At most `limit` events.
+    """
+    reason = _break(after, head, entries)
+    if reason is not None:
+        return Changes(
+            [Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], False
+        )
+    if after.revision == 0:
+        epoch = entries[0].token if entries else ""
+        fresh = entries
+    else:
+        epoch = after.epoch
+        fresh = entries[1:]
+    events = [_event(conversation_id, epoch, entry) for entry in fresh[:limit]]
+    return Changes(events, more=bool(events) and events[-1].revision < head.revision)
+
+
+def is_gone(head: Cursor) -> bool:
+    """Whether a head is that of no conversation (`head.revision` > 0: of one deleted a short while ago)."""
+    return head.epoch == BEGINNING.epoch
+
+
+def _break(after: Cursor, head: Cursor, entries: list[LogEntry]) -> ResetReason | None:
+    if after.revision == 0:
+        if not entries:
+            return "log_trimmed" if head.revision else None
+        if entries[0].revision != 1:
+            return "log_trimmed"
+        if entries[0].replaces:
+            return "conversation_replaced"
+    elif not entries or entries[0].revision != after.revision or entries[0].token != after.token:
+        if is_gone(head):
+            return "conversation_missing"
+        if head.epoch != after.epoch:
+            return "conversation_replaced"
+        found_own = bool(entries) and entries[0].revision == after.revision
+        return "server_rewound" if found_own or head.revision < after.revision else "log_trimmed"
+    for before, entry in pairwise(entries):
+        if entry.revision != before.revision + 1:
+            return "log_trimmed"
+    return None
+
+
+def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
+    place: dict[str, Any] = {
+        "conversation_id": conversation_id,
+        "revision": entry.revision,
+        "cursor": Cursor(epoch, entry.revision, entry.token),
+    }
+    if entry.kind == APPENDED:
+        return MessagesAppended(messages=_messages(entry), **place)
+    if entry.kind == DELETED:
+        return MessagesDeleted(message_ids=_ids.decode(entry.payload), **place)
+    if entry.kind == CONVERSATION_DELETED:
+        return ConversationDeleted(**place)
+    # A newer version wrote it: its effect is known only by reading the conversation again.
+    return Reset(reason="log_trimmed", **place)
+
+
+def _messages(entry: LogEntry) -> tuple[Message, ...]:
+    found = []
+    for raw in _raw_members.decode(entry.payload):
+        try:
+            found.append(decode_member(bytes(raw)))
+        except CorruptDataError as error:
+            _logger.error("skipped an unreadable message in change %d: %s", entry.revision, error)
+    return tuple(found)

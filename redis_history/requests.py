@@ -1,0 +1,200 @@
+"""From what users pass to operations: checks and conversions, before anything is sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from redis_history._ids import check_conversation_id
+from redis_history._time import to_microseconds
+from redis_history.errors import (
+    BatchTooLargeError,
+    ConfigurationError,
+    InvalidInputError,
+    InvalidMessageError,
+    MessageConflictError,
+)
+from redis_history.events import Cursor
+from redis_history.model import Message, Position, Role, Scope
+from redis_history.model.wire import body_digest, encode_body
+from redis_history.operations import Append, DeleteMessages, Entry, Precondition
+from redis_history.tokens import count_characters, estimate_tokens
+
+__all__ = [
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_MESSAGES",
+    "Batch",
+    "Bound",
+    "Filter",
+    "append",
+    "check_batch",
+    "check_limit",
+    "check_message_id",
+    "check_options",
+    "cursor_of",
+    "delete_messages",
+    "message_filter",
+    "position_of",
+]
+
+#: What one atomic change may hold: so much takes the server about 20 ms at most (docs/guarantees.md).
+MAX_BATCH_MESSAGES: Final = 1000
+MAX_BATCH_BYTES: Final = 4_000_000
+
+Filter = Callable[[Message], bool]
+Bound = datetime | str | int | float | Position
+
+
+class Batch:
+    """An append, and which of its outcomes belongs to which message given: an id given twice is sent once."""
+
+    __slots__ = ("op", "order")
+
+    def __init__(self, op: Append, order: Sequence[int]) -> None:
+        self.op = op
+        self.order = order
+
+
+def append(
+    conversation_id: str,
+    messages: Iterable[Message],
+    *,
+    expected_revision: int | None,
+    must_exist: bool,
+    must_not_exist: bool,
+) -> Batch:
+    """The operation that appends `messages`.
+
+    Raises InvalidConversationIdError, InvalidMessageError, BatchTooLargeError, or MessageConflictError for one id
+    with two contents.
+    """
+    check_conversation_id(conversation_id)
+    if isinstance(messages, Message):
+        raise InvalidMessageError("append_many takes a list of messages; append takes one")
+    entries: dict[str, Entry] = {}
+    order: list[int] = []
+    places: dict[str, int] = {}
+    size = 0
+    for message in messages:
+        entry = _entry(message)
+        known = entries.setdefault(message.id, entry)
+        if known is entry:
+            places[message.id] = len(places)
+            size += len(entry.body)
+        elif known.digest != entry.digest or known.timestamp != entry.timestamp:
+            raise MessageConflictError(
+                f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
+            )
+        order.append(places[message.id])
+        if len(entries) > MAX_BATCH_MESSAGES or (size > MAX_BATCH_BYTES and len(entries) > 1):
+            raise BatchTooLargeError(
+                f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
+                "append in several batches"
+            )
+    precondition = _precondition(expected_revision, must_exist, must_not_exist)
+    return Batch(Append(conversation_id, tuple(entries.values()), precondition), order)
+
+
+def delete_messages(
+    conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None
+) -> DeleteMessages:
+    """Raises InvalidConversationIdError, InvalidInputError, BatchTooLargeError."""
+    check_conversation_id(conversation_id)
+    if isinstance(message_ids, str):
+        raise InvalidInputError("delete_messages takes a list of ids, not one string")
+    ids = tuple(dict.fromkeys(message_ids))
+    for message_id in ids:
+        check_message_id(message_id)
+    if len(ids) > MAX_BATCH_MESSAGES:
+        raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
+    return DeleteMessages(conversation_id, ids, _precondition(expected_revision, False, False))
+
+
+def check_message_id(message_id: str) -> str:
+    """Raises InvalidInputError unless it is a string that could be an id."""
+    try:
+        message_id.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidInputError(f"{str(message_id)[:64]!a} is not a message id") from error
+    return message_id
+
+
+def check_limit(limit: int | None, name: str = "limit") -> None:
+    """Raises InvalidInputError unless it is None or a number from 0."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise InvalidInputError(f"{name} is a number from 0, or None for all, not {limit!r}")
+
+
+def check_batch(size: int) -> None:
+    """Raises InvalidInputError unless it is a number from 1 to 100,000."""
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 100_000:
+        raise InvalidInputError(f"this is a number from 1 to 100,000, not {size!r}")
+
+
+def check_options(log_length: int, poll_interval: float) -> None:
+    """Raises ConfigurationError for options of a store that make no sense."""
+    if not isinstance(log_length, int) or log_length < 1:
+        raise ConfigurationError(f"log_length is a number of changes from 1, not {log_length!r}")
+    if not 0 < poll_interval < float("inf"):
+        raise ConfigurationError(f"poll_interval is a positive number of seconds, not {poll_interval!r}")
+
+
+def position_of(bound: Bound | None) -> Position | None:
+    """A bound as a position: an instant stands before all messages of its microsecond.
+
+    Raises InvalidTimestampError or InvalidInputError for anything that is no instant and no position.
+    """
+    if bound is None or isinstance(bound, Position):
+        return bound
+    if isinstance(bound, str) and bound.count("-") < 2 and "." in bound and ":" not in bound:
+        return Position.parse(bound)
+    return Position(to_microseconds(bound), 0)
+
+
+def cursor_of(after: Cursor | str | None) -> Cursor | None:
+    """Raises InvalidCursorError for anything but a cursor, its text form or None."""
+    return after if after is None or isinstance(after, Cursor) else Cursor.parse(after)
+
+
+def message_filter(
+    roles: Iterable[Role] | None, participant_ids: Iterable[str] | None, scope: Scope | None
+) -> Filter | None:
+    """What a message must be like to be read; None if anything will do.
+
+    Raises InvalidInputError for a string where a list is meant.
+    """
+    if roles is None and participant_ids is None and scope is None:
+        return None
+    wanted_roles = _names(roles, "roles")
+    wanted_ids = _names(participant_ids, "participant_ids")
+
+    def wanted(message: Message) -> bool:
+        return (
+            (wanted_roles is None or message.role in wanted_roles)
+            and (wanted_ids is None or (message.participant is not None and message.participant.id in wanted_ids))
+            and (scope is None or message.scope == scope)
+        )
+
+    return wanted
+
+
+def _names(names: Iterable[Any] | None, parameter: str) -> frozenset[Any] | None:
+    if isinstance(names, str):
+        raise InvalidInputError(f"{parameter} is a list, such as [{names!r}], not a string")
+    return None if names is None else frozenset(names)
+
+
+def _entry(message: Message) -> Entry:
+    body = encode_body(message)
+    timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
+    characters = count_characters(message)
+    return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters))
+
+
+def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:
+    if expected_revision is not None and (not isinstance(expected_revision, int) or not 0 <= expected_revision < 2**53):
+        raise InvalidInputError(f"expected_revision is a number from 0, not {expected_revision!r}")
+    if must_exist and must_not_exist:
+        raise InvalidInputError("must_exist and must_not_exist exclude each other")
+    return Precondition(expected_revision, must_exist, must_not_exist)
