@@ -17,11 +17,15 @@ Instant = datetime | str | int | float
 
 MAX_MICROSECONDS = 2**53 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Below 2**33 seconds (the year 2242) doubles are less than a microsecond apart, so the rounding finds the right one.
+_EXACT = 2**33 * 1_000_000
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def from_microseconds(microseconds: int) -> datetime:
-    """The aware UTC datetime of an instant; exact, unlike `datetime.fromtimestamp` of a float."""
+    """The aware UTC datetime of an instant, exact."""
+    if 0 <= microseconds < _EXACT:
+        return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
     return _EPOCH + timedelta(microseconds=microseconds)
 
 

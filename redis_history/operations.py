@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
 from redis_history.model import Message, Position
@@ -41,8 +43,7 @@ class Op(Generic[T_co]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A message on its way in. `body`, `digest`, `timestamp` (µs, None: the server's clock) are what is stored;
     `characters` and `tokens` go into the conversation's totals."""
 
@@ -67,8 +68,7 @@ class Precondition:
 ANY = Precondition()
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(Struct, frozen=True):
     """The outcome of one appended message: as it stands in the store, with its timestamp and sequence.
 
     `revision` is the change that stored it. `duplicate` says that an earlier call had stored it already.

@@ -87,7 +87,7 @@ def append(
                 f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
             )
         order.append(places[message.id])
-        if len(entries) > MAX_BATCH_MESSAGES or (size > MAX_BATCH_BYTES and len(entries) > 1):
+        if (len(places) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(places) > 1:
             raise BatchTooLargeError(
                 f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
                 "append in several batches"

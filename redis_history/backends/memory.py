@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any, TypeVar, cast
 
-from msgspec.structs import replace
-
-from redis_history._time import from_microseconds
 from redis_history.backends.base import Wake
 from redis_history.changelog import (
     APPENDED,
@@ -36,7 +33,7 @@ from redis_history.errors import (
 )
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
-from redis_history.model.wire import decode_member, encode_member
+from redis_history.model.wire import decode_member, encode_member, placed
 from redis_history.operations import (
     Append,
     Appended,
@@ -298,7 +295,7 @@ def _writes(op: Op[Any]) -> bool:
 
 
 def _placed(entry: Entry, position: Position) -> Message:
-    return replace(entry.message, sequence=position.sequence, timestamp=from_microseconds(position.timestamp))
+    return placed(entry.message, position.sequence, position.timestamp)
 
 
 def _repeated(stored: _Stored, token: str) -> Appended:

@@ -121,12 +121,9 @@ class Message(OpenStruct, frozen=True, kw_only=True):
             raise InvalidMessageError(f"the scope {self.scope!r} is not one of {', '.join(get_args(Scope))}")
         if type(self.id) is not str or not self.id:
             raise InvalidMessageError(f"a message id is a non-empty string, not {self.id!r}")
-        if type(self.parts) is not tuple:
-            force_setattr(self, "parts", _parts(self.parts))
-        for part in self.parts:
-            if type(part) not in _KNOWN:
-                force_setattr(self, "parts", _parts(self.parts))
-                break
+        parts = self.parts
+        if type(parts) is not tuple or not _KNOWN.issuperset(map(type, parts)):
+            force_setattr(self, "parts", _parts(parts))
         if self.timestamp is not None:
             force_setattr(self, "timestamp", from_microseconds(to_microseconds(cast(Instant, self.timestamp))))
         if type(self.sources) is not tuple:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from redis_history._time import from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.model._caps import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps
 from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
-from redis_history.model.parts import PART_TYPES, OpenStruct, UnknownPart
+from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
 
 __all__ = [
     "DIGEST_BYTES",
@@ -34,6 +35,7 @@ __all__ = [
     "decode_member",
     "encode_body",
     "encode_member",
+    "placed",
 ]
 
 #: Enough that two different bodies under one id never look equal by chance.
@@ -55,7 +57,9 @@ def encode_body(message: Message) -> bytes:
     if type(message) is not Message:
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
     if message.timestamp is not None or message.sequence is not None:
-        message = msgspec.structs.replace(message, timestamp=None, sequence=None)
+        message = copy(message)
+        _place(message, "timestamp", None)
+        _place(message, "sequence", None)
     try:
         body = _encode(message)
         if len(body) > MAX_MESSAGE_BYTES:
@@ -95,10 +99,19 @@ def encode_member(sequence: int, timestamp: int, body: bytes) -> bytes:
     return b"\x93\xcf" + sequence.to_bytes(8, "big") + b"\xd3" + timestamp.to_bytes(8, "big", signed=True) + body
 
 
+def placed(message: Message, sequence: int, timestamp: int) -> Message:
+    """The same message at a place: a shallow copy, without the checks it has passed already."""
+    message = copy(message)
+    _place(message, "sequence", sequence)
+    _place(message, "timestamp", from_microseconds(timestamp))
+    return message
+
+
 def decode_member(member: bytes) -> Message:
     """The message in a member, placed. Raises CorruptDataError for anything this package did not write."""
     try:
-        check_caps(member)
+        if len(member) > MAX_ITEMS:
+            check_caps(member)
         try:
             sequence, timestamp, message = _decode_member(member)
         except msgspec.ValidationError:
@@ -169,9 +182,10 @@ def _split(fields: dict[str, Any], kind: type[OpenStruct]) -> tuple[dict[str, An
 def _has_unknown(message: Message) -> bool:
     if message.extra or (message.participant is not None and message.participant.extra):
         return True
-    return any(isinstance(part, UnknownPart) or part.extra for part in message.parts) or any(
-        source.extra for source in message.sources
-    )
+    for part in message.parts:
+        if type(part) is UnknownPart or part.extra:  # type: ignore[union-attr]
+            return True
+    return any(source.extra for source in message.sources) if message.sources else False
 
 
 def _flattened(message: Message) -> dict[str, Any]:
@@ -200,6 +214,8 @@ def _check_values(message: Message) -> None:
     if message.extra:
         _walk(message.extra, "extra", 1, budget)
     for index, part in enumerate(message.parts):
+        if type(part) is TextPart and part.provider_meta is None:
+            continue
         value = getattr(part, "input", None) or getattr(part, "content", None) or getattr(part, "data", None)
         if value is not None and type(value) is not str:
             _walk(value, f"parts[{index}]", 1, budget)

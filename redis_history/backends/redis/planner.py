@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import partial, singledispatch
 from typing import Any, Final, NoReturn, TypeVar, cast
 
-from msgspec.structs import replace
+from msgspec.structs import astuple
 
-from redis_history._time import from_microseconds
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace
 from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
 from redis_history.changelog import LogEntry, recover
@@ -23,14 +22,13 @@ from redis_history.errors import (
 )
 from redis_history.events import Cursor
 from redis_history.model import Message
-from redis_history.model.wire import decode_member
+from redis_history.model.wire import decode_member, placed
 from redis_history.operations import (
     Append,
     Appended,
     Changes,
     DeleteConversation,
     DeleteMessages,
-    Entry,
     FindMessage,
     Head,
     Op,
@@ -93,10 +91,11 @@ class Call:
         else:
             parts = [b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *args]
         out = [b"*%d\r\n" % len(parts)]
+        add = out.append
         for part in parts:
             if type(part) is not bytes:
                 part = str(part).encode()
-            out.append(b"$%d\r\n%b\r\n" % (len(part), part))
+            add(b"$%d\r\n%b\r\n" % (len(part), part))
         return b"".join(out)
 
 
@@ -141,32 +140,39 @@ def _refused(op: Append | DeleteMessages | DeleteConversation, reply: list[Any])
 def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args: list[_Arg] = [op.token, *_condition(op.precondition), settings.log_length, keys.name]
-    for entry in op.entries:
-        timestamp = b"" if entry.timestamp is None else entry.timestamp
-        args += (entry.message.id, timestamp, entry.digest, entry.characters, entry.tokens, entry.body)
+    characters = tokens = 0
+    rest: list[_Arg] = []
+    for message, body, digest, timestamp, its_characters, its_tokens in map(astuple, op.entries):
+        characters += its_characters
+        tokens += its_tokens
+        size = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big")
+        rest += (":" + message.id, b"" if timestamp is None else timestamp, size + digest, body)
+    args += (characters, tokens)
+    args += rest
     return Call(APPEND, keys[:4], args, partial(_appended, op))
 
 
-def _appended(op: Append, reply: list[Any]) -> list[Appended]:
-    if type(reply[0]) is bytes:
-        _refused(op, reply)
-    revision, sequence, stamp, stored = reply[0], reply[1], int(reply[2]), {item[0]: item for item in reply[3]}
+def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
+    stored: dict[int, list[Any]] = {}
+    if type(reply) is list:
+        if reply[0] != b"stored":
+            _refused(op, reply)
+        stored = {item[0]: item for item in reply[2]}
+        reply = reply[1]
+    revision, sequence, stamp = map(int, cast(bytes, reply).split())
     outcome = []
     for index, entry in enumerate(op.entries):
-        if (before := stored.get(index)) is not None:
-            outcome.append(Appended(before[1], _placed(entry, before[2], int(before[3])), not before[4]))
+        if stored and (before := stored.get(index)) is not None:
+            message = placed(entry.message, before[2], int(before[3]))
+            outcome.append(Appended(before[1], message, not before[4]))
             continue
         timestamp = entry.timestamp
         if timestamp is None:
             timestamp = stamp
             stamp += 1
-        outcome.append(Appended(revision, _placed(entry, sequence, timestamp), False))
+        outcome.append(Appended(revision, placed(entry.message, sequence, timestamp), False))
         sequence += 1
     return outcome
-
-
-def _placed(entry: Entry, sequence: int, timestamp: int) -> Message:
-    return replace(entry.message, sequence=sequence, timestamp=from_microseconds(timestamp))
 
 
 @_plan.register

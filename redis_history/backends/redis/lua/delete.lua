@@ -32,7 +32,7 @@ local characters, tokens = tonumber(known[4] or 0), tonumber(known[5] or 0)
 for i = FIRST, #ARGV do
   local place = known[FIELDS + i - FIRST + 1]
   if place then
-    local timestamp, sequence, _, c, k = struct.unpack('>i8I8I8I4I4', place)
+    local _, _, sequence, _, timestamp, _, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
     members[#members + 1] = locate(messages, string.format('%.0f', timestamp), sequence)
     gone[#gone + 1] = ':' .. ARGV[i]
     ids[#ids + 1] = struct.pack('>BI4', 0xdb, #ARGV[i]) .. ARGV[i]

@@ -5,5 +5,5 @@
 -- Returns its member, or nil.
 local place = redis.call('HGET', KEYS[1], ':' .. ARGV[1])
 if not place then return nil end
-local timestamp, sequence = struct.unpack('>i8I8', place)
+local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
 return locate(KEYS[2], string.format('%.0f', timestamp), sequence)
