@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from typing import Final
 
@@ -12,25 +13,26 @@ __all__ = ["MAX_CONVERSATION_ID_BYTES", "check_conversation_id", "new_id", "new_
 
 MAX_CONVERSATION_ID_BYTES: Final = 512
 
+# Seeded by the operating system, and again in a forked child, so that processes never share a stream.
+_random = random.Random()  # noqa: S311 -- ids must be unique, not secret
+os.register_at_fork(after_in_child=_random.seed)
+
 _VERSION_7: Final = 0x7 << 76
 _VARIANT: Final = 0b10 << 62
+_LOW_62: Final = 2**62 - 1
 
 
 def new_id() -> str:
-    """A new UUIDv7 as its 36-character text: 48 bits of milliseconds, 74 random bits.
-
-    The random bits come from the operating system, so forked processes never share a stream.
-    """
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (time.time_ns() // 1_000_000) << 80
-    value |= _VERSION_7 | ((random >> 68) & 0xFFF) << 64 | _VARIANT | (random & 0x3FFFFFFFFFFFFFFF)
+    """A new UUIDv7 as its 36-character text: 48 bits of milliseconds, 74 random bits."""
+    bits = _random.getrandbits(74)
+    value = (time.time_ns() // 1_000_000) << 80 | _VERSION_7 | (bits >> 62) << 64 | _VARIANT | bits & _LOW_62
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def new_token() -> str:
     """64 random bits in hex: names one change, so that a retry and a rewound log are recognised."""
-    return os.urandom(8).hex()
+    return f"{_random.getrandbits(64):016x}"
 
 
 def check_conversation_id(conversation_id: str) -> bytes:

@@ -7,10 +7,9 @@ a lost reply) has its first outcome and changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
@@ -55,8 +54,7 @@ class Entry(Struct, frozen=True):
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Precondition:
+class Precondition(Struct, frozen=True):
     """What must hold for a write; otherwise RevisionConflictError, ConversationNotFoundError or
     ConversationExistsError, and nothing is written."""
 
@@ -79,8 +77,7 @@ class Appended(Struct, frozen=True):
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Append(Op[list[Appended]]):
+class Append(Struct, Op[list[Appended]], frozen=True):
     """Add messages, in order, as one change. Ids already stored with the same content are left as they are (all of
     them: no change at all); with other content: MessageConflictError, nothing written."""
 
@@ -90,16 +87,14 @@ class Append(Op[list[Appended]]):
     token: str = field(default_factory=new_token)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt."""
 
     messages: list[Message]
     unreadable: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPage(Op[Page]):
+class ReadPage(Struct, Op[Page], frozen=True):
     """Messages of a window, ascending; an unknown conversation is empty.
 
     The window: `after` < position, `since` <= position, position < `before`; a bound that is only an instant has
@@ -115,16 +110,14 @@ class ReadPage(Op[Page]):
     before: Position | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FindMessage(Op["Message | None"]):
+class FindMessage(Struct, Op["Message | None"], frozen=True):
     """The message of this id, or None."""
 
     conversation_id: str
     message_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteMessages(Op[int]):
+class DeleteMessages(Struct, Op[int], frozen=True):
     """Remove messages by id as one change; unknown ids are ignored. The outcome is how many there were."""
 
     conversation_id: str
@@ -133,8 +126,7 @@ class DeleteMessages(Op[int]):
     token: str = field(default_factory=new_token)
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteConversation(Op[bool]):
+class DeleteConversation(Struct, Op[bool], frozen=True):
     """Remove everything of a conversation. The outcome is whether it existed."""
 
     conversation_id: str
@@ -142,8 +134,7 @@ class DeleteConversation(Op[bool]):
     token: str = field(default_factory=new_token)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """The present of a conversation: its newest change, its totals, and its newest messages if asked for.
 
     Of an unknown conversation the totals are zero and the cursor is where its first change will follow.
@@ -156,24 +147,21 @@ class Head:
     newest: Page = field(default_factory=lambda: Page([]))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadHead(Op[Head]):
+class ReadHead(Struct, Op[Head], frozen=True):
     """The head and the `messages` newest messages, ascending, as of one moment."""
 
     conversation_id: str
     messages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """Changes after a cursor, in order; `more` says that there are further ones to read at once."""
 
     events: list[Event]
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReadChanges(Op[Changes]):
+class ReadChanges(Struct, Op[Changes], frozen=True):
     """At most `limit` changes after `after`; or one Reset, alone, if not all of them can be told."""
 
     conversation_id: str
@@ -181,8 +169,7 @@ class ReadChanges(Op[Changes]):
     limit: int = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The newest messages of a conversation and the cursor of exactly that state: `subscribe(after=cursor)`
     continues from it without gap or overlap."""
 

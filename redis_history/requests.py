@@ -18,7 +18,7 @@ from redis_history.errors import (
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, Role, Scope
 from redis_history.model.wire import body_digest, encode_body
-from redis_history.operations import Append, DeleteMessages, Entry, Precondition
+from redis_history.operations import ANY, Append, DeleteMessages, Entry, Precondition
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Bound",
     "Filter",
     "append",
+    "append_one",
     "check_batch",
     "check_limit",
     "check_message_id",
@@ -54,6 +55,20 @@ class Batch:
     def __init__(self, op: Append, order: Sequence[int]) -> None:
         self.op = op
         self.order = order
+
+
+def append_one(
+    conversation_id: str,
+    message: Message,
+    *,
+    expected_revision: int | None,
+    must_exist: bool,
+    must_not_exist: bool,
+) -> Append:
+    """The operation that appends one message. Raises as `append`."""
+    check_conversation_id(conversation_id)
+    precondition = _precondition(expected_revision, must_exist, must_not_exist)
+    return Append(conversation_id, (_entry(message),), precondition)
 
 
 def append(
@@ -193,6 +208,8 @@ def _entry(message: Message) -> Entry:
 
 
 def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:
+    if expected_revision is None and not must_exist and not must_not_exist:
+        return ANY
     if expected_revision is not None and (not isinstance(expected_revision, int) or not 0 <= expected_revision < 2**53):
         raise InvalidInputError(f"expected_revision is a number from 0, not {expected_revision!r}")
     if must_exist and must_not_exist:

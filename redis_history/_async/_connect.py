@@ -30,7 +30,7 @@ class Connected:
     def __init__(self, client: Redis, address: str, *, owned: bool, embedded: Any = None) -> None:
         self.client = client
         self.address = address
-        self._owned = owned
+        self.owned = owned
         self._embedded = embedded
 
     async def start(self) -> None:
@@ -39,7 +39,7 @@ class Connected:
             await in_thread(self._embedded.start)
 
     async def aclose(self) -> None:
-        if self._owned:
+        if self.owned:
             await self.client.aclose()
             await self.client.connection_pool.disconnect()
         if self._embedded is not None:

@@ -8,9 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self, TypeVar
 
-from redis.asyncio.connection import AbstractConnection
-
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "disconnect", "finish", "in_thread", "sleep", "spawn"]
+__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "sleep", "spawn"]
 
 T = TypeVar("T")
 
@@ -94,8 +92,3 @@ async def in_thread(function: Callable[[], T]) -> T:
 async def finish(outcome: Any) -> Any:
     """The outcome of a callback that may be a coroutine function."""
     return await outcome if isinstance(outcome, Awaitable) else outcome
-
-
-async def disconnect(connection: AbstractConnection) -> None:
-    """Drop a connection at once, whatever it is in the middle of."""
-    await connection.disconnect(nowait=True)

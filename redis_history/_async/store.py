@@ -78,16 +78,16 @@ class AsyncHistoryStore:
         Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
         `expected_revision`), ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`).
         """
-        batch = requests.append(
+        op = requests.append_one(
             conversation_id,
-            (message,),
+            message,
             expected_revision=expected_revision,
             must_exist=must_exist,
             must_not_exist=must_not_exist,
         )
         if self._unopened:
             await self._open_subscriptions()
-        return (await self._backend.execute(batch.op))[0]
+        return (await self._backend.execute(op))[0]
 
     async def append_many(
         self,

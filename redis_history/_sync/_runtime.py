@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from redis.connection import AbstractConnection
-
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "disconnect", "finish", "in_thread", "sleep", "spawn"]
+__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "sleep", "spawn"]
 
 T = TypeVar("T")
 
@@ -73,8 +71,3 @@ def in_thread(function: Callable[[], T]) -> T:
 def finish(outcome: Any) -> Any:
     """The outcome of a callback."""
     return outcome
-
-
-def disconnect(connection: AbstractConnection) -> None:
-    """Drop a connection at once, whatever it is in the middle of."""
-    connection.disconnect()

@@ -79,16 +79,16 @@ class HistoryStore:
         Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
         `expected_revision`), ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`).
         """
-        batch = requests.append(
+        op = requests.append_one(
             conversation_id,
-            (message,),
+            message,
             expected_revision=expected_revision,
             must_exist=must_exist,
             must_not_exist=must_not_exist,
         )
         if self._unopened:
             self._open_subscriptions()
-        return (self._backend.execute(batch.op))[0]
+        return (self._backend.execute(op))[0]
 
     def append_many(
         self,

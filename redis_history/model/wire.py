@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from copy import copy
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +46,7 @@ _decode_member = msgspec.msgpack.Decoder(tuple[int, int, Message]).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 _place = msgspec.structs.force_setattr
 _S = TypeVar("_S", bound=OpenStruct)
+_KINDS = ("user", "agent", "system")
 
 
 def encode_body(message: Message) -> bytes:
@@ -57,7 +57,7 @@ def encode_body(message: Message) -> bytes:
     if type(message) is not Message:
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
     if message.timestamp is not None or message.sequence is not None:
-        message = copy(message)
+        message = message.__copy__()  # type: ignore[attr-defined]
         _place(message, "timestamp", None)
         _place(message, "sequence", None)
     try:
@@ -67,6 +67,8 @@ def encode_body(message: Message) -> bytes:
                 f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
                 "keep large content elsewhere and attach a reference"
             )
+        if _is_plain(message):
+            return body
         if len(message.id.encode()) > MAX_ID_BYTES:
             raise InvalidMessageError(f"a message id has at most {MAX_ID_BYTES} bytes, {message.id[:32]!r}… has more")
         _check_values(message)
@@ -101,7 +103,7 @@ def encode_member(sequence: int, timestamp: int, body: bytes) -> bytes:
 
 def placed(message: Message, sequence: int, timestamp: int) -> Message:
     """The same message at a place: a shallow copy, without the checks it has passed already."""
-    message = copy(message)
+    message = message.__copy__()  # type: ignore[attr-defined]
     _place(message, "sequence", sequence)
     _place(message, "timestamp", from_microseconds(timestamp))
     return message
@@ -122,6 +124,25 @@ def decode_member(member: bytes) -> Message:
     except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
     return message
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether there is nothing in a message but text by a participant: most are, and need no further look."""
+    if message.metadata or message.provider_meta or message.sources or message.trace_id or message.extra:
+        return False
+    if message.schema_version != SCHEMA_VERSION or len(message.id) > MAX_ID_BYTES // 4:
+        return False
+    for part in message.parts:
+        if type(part) is not TextPart or type(part.text) is not str or part.provider_meta or part.extra:
+            return False
+    who = message.participant
+    return who is None or (
+        type(who) is Participant
+        and who.kind in _KINDS
+        and type(who.id) is str
+        and (who.display_name is None or type(who.display_name) is str)
+        and not who.extra
+    )
 
 
 def _tolerant(body: bytes) -> Message:

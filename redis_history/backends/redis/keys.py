@@ -21,20 +21,27 @@ from urllib.parse import quote, unquote
 from redis_history._ids import check_conversation_id
 from redis_history.errors import ConfigurationError
 
-__all__ = ["BUCKETS", "ConversationKeys", "Keyspace"]
+__all__ = ["BUCKETS", "ConversationKeys", "Keyspace", "pack_keys"]
 
 BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
 
 
+def pack_keys(*keys: bytes) -> bytes:
+    """The number of keys and the keys, as a script call sends them (RESP)."""
+    return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"%d" % len(keys), *keys))
+
+
 class ConversationKeys(NamedTuple):
-    """The keys of one conversation, and its name in the list of its bucket."""
+    """The keys of one conversation, its name in the list of its bucket, and `writing`: what every writing script takes
+    as KEYS, packed for sending."""
 
     state: bytes
     messages: bytes
     log: bytes
     registry: bytes
     name: bytes
+    writing: bytes
 
 
 class Keyspace:
@@ -56,7 +63,8 @@ class Keyspace:
         tag = b"%b%02x}:" % (self._prefix, zlib.crc32(encoded) % BUCKETS)
         name = quote(encoded, safe="").encode()
         base = tag + name
-        return ConversationKeys(base + b":s", base + b":m", base + b":l", tag + b"c", name)
+        keys = (base + b":s", base + b":m", base + b":l", tag + b"c")
+        return ConversationKeys(*keys, name, pack_keys(*keys))
 
     def registries(self) -> list[bytes]:
         """The key of each bucket's list of conversations."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, singledispatch
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+from msgspec import Struct
 from msgspec.structs import astuple
 
-from redis_history.backends.redis.keys import ConversationKeys, Keyspace
+from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
 from redis_history.changelog import LogEntry, recover
 from redis_history.errors import (
@@ -24,6 +25,7 @@ from redis_history.events import Cursor
 from redis_history.model import Message
 from redis_history.model.wire import decode_member, placed
 from redis_history.operations import (
+    ANY,
     Append,
     Appended,
     Changes,
@@ -49,8 +51,6 @@ _LOG_OUTLIVES_MS: Final = b"60000"
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 _CHANGES_BYTES: Final = b"1000000"
 
-_Arg = bytes | str | int
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -65,54 +65,46 @@ class Settings:
         return b"__keyspace@%d__:%b" % (self.database, keys.log)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A script with its keys and arguments, or a plain command if `script` is None; `decode` reads the reply.
+class Call(Struct, frozen=True):
+    """A command for the server; `decode` reads its reply.
 
-    `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
+    With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
+    the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
     """
 
     script: Script | None
-    keys: tuple[bytes, ...]
-    args: list[_Arg]
+    keys: bytes
+    args: list[bytes]
     decode: Callable[[Any], Any]
     retry_at: int | None = None
 
     def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
-        """The bytes to send (RESP). `teach` sends the script's source along; `again` marks a repeated call."""
+        """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
         args = self.args
         if again and self.retry_at is not None:
             args = [*args]
             args[self.retry_at] = b"1"
+        packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
         if self.script is None:
-            parts: list[_Arg] = args
-        elif teach:
-            parts = [b"EVAL", self.script.source, len(self.keys), *self.keys, *args]
-        else:
-            parts = [b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *args]
-        out = [b"*%d\r\n" % len(parts)]
-        add = out.append
-        for part in parts:
-            if type(part) is not bytes:
-                part = str(part).encode()
-            add(b"$%d\r\n%b\r\n" % (len(part), part))
-        return b"".join(out)
+            return b"*%d\r\n%b" % (len(args), packed)
+        # Beside the arguments: the command, the script, the number of keys (the first digit of what follows) and they.
+        parts = len(args) + 3 + int(self.keys[4:5])
+        return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
 
 
-def plan(op: Op[T], settings: Settings) -> Call:
-    """The call that carries out `op`; its `decode` gives the outcome of `op`."""
-    return _plan(op, settings)
+def _change(
+    op: Append | DeleteMessages | DeleteConversation, settings: Settings, keys: ConversationKeys
+) -> list[bytes]:
+    """The arguments with which every writing script begins."""
+    return [op.token.encode(), *_condition(op.precondition), b"%d" % settings.log_length, keys.name]
 
 
-@singledispatch
-def _plan(op: Any, settings: Settings) -> Call:
-    raise TypeError(f"unknown operation {type(op).__name__}")
-
-
-def _condition(precondition: Precondition) -> tuple[_Arg, _Arg]:
+def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
+    if precondition is ANY:
+        return b"", b""
     expected = precondition.expected_revision
     existence = b"exists" if precondition.must_exist else b"absent" if precondition.must_not_exist else b""
-    return (b"" if expected is None else expected), existence
+    return (b"" if expected is None else b"%d" % expected), existence
 
 
 def _refused(op: Append | DeleteMessages | DeleteConversation, reply: list[Any]) -> NoReturn:
@@ -136,20 +128,17 @@ def _refused(op: Append | DeleteMessages | DeleteConversation, reply: list[Any])
     )
 
 
-@_plan.register
 def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args: list[_Arg] = [op.token, *_condition(op.precondition), settings.log_length, keys.name]
     characters = tokens = 0
-    rest: list[_Arg] = []
+    rest: list[bytes] = []
     for message, body, digest, timestamp, its_characters, its_tokens in map(astuple, op.entries):
         characters += its_characters
         tokens += its_tokens
         size = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big")
-        rest += (":" + message.id, b"" if timestamp is None else timestamp, size + digest, body)
-    args += (characters, tokens)
-    args += rest
-    return Call(APPEND, keys[:4], args, partial(_appended, op))
+        rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, size + digest, body)
+    args = [*_change(op, settings, keys), b"%d" % characters, b"%d" % tokens, *rest]
+    return Call(APPEND, keys.writing, args, partial(_appended, op))
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -175,11 +164,10 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
     return outcome
 
 
-@_plan.register
 def _delete(op: DeleteMessages, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args: list[_Arg] = [op.token, *_condition(op.precondition), settings.log_length, keys.name, b"0", *op.message_ids]
-    return Call(DELETE, keys[:4], args, partial(_deleted, op), retry_at=5)
+    args = [*_change(op, settings, keys), b"0", *(message_id.encode() for message_id in op.message_ids)]
+    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=5)
 
 
 def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
@@ -188,13 +176,10 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
     return cast(int, reply[1])
 
 
-@_plan.register
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    channel = settings.doorbell_channel(keys)
-    condition = _condition(op.precondition)
-    args: list[_Arg] = [op.token, *condition, settings.log_length, keys.name, _LOG_OUTLIVES_MS, channel]
-    return Call(DELETE_CONVERSATION, keys[:4], args, partial(_conversation_deleted, op))
+    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, settings.doorbell_channel(keys)]
+    return Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op))
 
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
@@ -203,31 +188,29 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
     return bool(reply[0])
 
 
-@_plan.register
 def _find(op: FindMessage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(FIND, (keys.state, keys.messages), [op.message_id], _found)
+    return Call(FIND, pack_keys(keys.state, keys.messages), [op.message_id.encode()], _found)
 
 
 def _found(reply: bytes | None) -> Message | None:
     return None if reply is None else decode_member(reply)
 
 
-@_plan.register
 def _page(op: ReadPage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     decode = partial(_members, op.conversation_id)
     if op.since is None and op.after is None and op.before is None:
         first, last = (-op.limit, -1) if op.newest else (0, op.limit - 1)
-        return Call(None, (keys.messages,), [b"ZRANGE", keys.messages, first, last], decode)
+        return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], decode)
     lower = op.since
     if op.after is not None:
         behind = op.after._replace(sequence=op.after.sequence + 1)
         lower = behind if lower is None else max(lower, behind)
-    args: list[_Arg] = [op.limit, b"1" if op.newest else b"0"]
+    args = [b"%d" % op.limit, b"1" if op.newest else b"0"]
     for bound in (lower, op.before):
-        args += (b"", b"") if bound is None else (bound.timestamp, bound.sequence)
-    return Call(PAGE, (keys.messages,), args, decode)
+        args += (b"", b"") if bound is None else (b"%d" % bound.timestamp, b"%d" % bound.sequence)
+    return Call(PAGE, pack_keys(keys.messages), args, decode)
 
 
 def _members(conversation_id: str, reply: list[bytes]) -> Page:
@@ -245,10 +228,9 @@ def _members(conversation_id: str, reply: list[bytes]) -> Page:
     return Page(messages, unreadable)
 
 
-@_plan.register
 def _head(op: ReadHead, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(HEAD, (keys.state, keys.log, keys.messages), [op.messages], partial(_read_head, op))
+    return Call(HEAD, pack_keys(keys.state, keys.log, keys.messages), [b"%d" % op.messages], partial(_read_head, op))
 
 
 def _read_head(op: ReadHead, reply: list[Any]) -> Head:
@@ -256,12 +238,10 @@ def _read_head(op: ReadHead, reply: list[Any]) -> Head:
     return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6]))
 
 
-@_plan.register
 def _changes(op: ReadChanges, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(
-        CHANGES, (keys.state, keys.log), [op.after.revision, op.limit + 1, _CHANGES_BYTES], partial(_read_changes, op)
-    )
+    args = [b"%d" % op.after.revision, b"%d" % (op.limit + 1), _CHANGES_BYTES]
+    return Call(CHANGES, pack_keys(keys.state, keys.log), args, partial(_read_changes, op))
 
 
 def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
@@ -274,3 +254,19 @@ def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
     return LogEntry(
         int(entry_id.split(b"-")[0]), named[b"t"].decode(), named[b"k"].decode(), named[b"p"], b"o" in named
     )
+
+
+_PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+    Append: _append,
+    DeleteConversation: _delete_conversation,
+    DeleteMessages: _delete,
+    FindMessage: _find,
+    ReadChanges: _changes,
+    ReadHead: _head,
+    ReadPage: _page,
+}
+
+
+def plan(op: Op[T], settings: Settings) -> Call:
+    """The call that carries out `op`; its `decode` gives the outcome of `op`."""
+    return _PLANS[type(op)](op, settings)

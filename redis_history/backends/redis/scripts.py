@@ -10,17 +10,18 @@ __all__ = ["APPEND", "CHANGES", "DELETE", "DELETE_CONVERSATION", "FIND", "HEAD",
 
 
 class Script(NamedTuple):
-    """`sha` names the script on the server (EVALSHA); `source` teaches it (EVAL)."""
+    """`call` names the script on the server (EVALSHA), `teach` sends it along (EVAL); both packed (RESP)."""
 
     name: str
-    sha: bytes
-    source: bytes
+    call: bytes
+    teach: bytes
 
 
 def _load(name: str, *preludes: str) -> Script:
     folder = files("redis_history.backends.redis") / "lua"
     source = b"\n".join((folder / f"{part}.lua").read_bytes() for part in (*preludes, name))
-    return Script(name, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), source)
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
 APPEND: Final = _load("append")

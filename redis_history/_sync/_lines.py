@@ -1,0 +1,69 @@
+"""Connections for calls, kept ready between them. Its twin in _async is written by hand too.
+
+redis-py's pool looks at a connection each time it is taken, to see whether the server has hung up. Our calls may be
+repeated when that turns out on the way, so a connection stays with us until it fails: that is a fifth of the time of
+a call. Connections of a client that is the user's go back to its pool each time, because its limit is the user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+from weakref import WeakSet
+
+from redis.connection import ConnectionPool
+from redis.exceptions import RedisError
+
+__all__ = ["Lines"]
+
+_every: WeakSet[Lines] = WeakSet()
+
+
+class Lines:
+    """Connections of one pool, ready to be used by any thread. As many as threads have called at once."""
+
+    def __init__(self, pool: ConnectionPool, *, keep: bool) -> None:
+        self._pool = pool
+        self._keep = keep
+        self._idle: list[Any] = []
+        _every.add(self)
+
+    def take(self) -> Any:
+        """A connection, for one exchange; to be given back, or dropped."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._pool.get_connection()
+
+    def give(self, connection: Any) -> None:
+        """Back, after a whole reply."""
+        if connection.should_reconnect():  # the server said that it moves elsewhere
+            self.drop(connection)
+        elif self._keep:
+            self._idle.append(connection)
+        else:
+            self._pool.release(connection)
+
+    def drop(self, connection: Any) -> None:
+        """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
+        with contextlib.suppress(RedisError, OSError):
+            connection.disconnect()
+        self._pool.release(connection)
+
+    def close(self) -> None:
+        """Give all idle connections back to the pool."""
+        while self._idle:
+            self._pool.release(self._idle.pop())
+
+    def forget(self) -> None:
+        """Let go of all idle connections without a word to the server: they are the parent process's."""
+        self._idle = []
+
+
+def _after_fork() -> None:
+    for lines in _every:
+        lines.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
