@@ -6,7 +6,7 @@ import logging
 from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from redis_history._async._connect import Connected
 from redis_history._async._doorbell import AsyncDoorbell
@@ -85,9 +85,7 @@ class AsyncRedisBackend:
         _logger.info("%s: %s; trying again", self._connected.address, error)
         retrying = AsyncRetrying(
             retry=retry_if_exception(is_transient),
-            wait=wait_exponential_jitter(
-                self._retry.first_wait, self._retry.longest_wait, jitter=self._retry.first_wait
-            ),
+            wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
             reraise=True,

@@ -75,6 +75,7 @@ def _client(url: str) -> Redis:
             max_connections=MAX_CONNECTIONS,
             driver_info=driver,
         )
+        pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its own options
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{_without_secrets(url)} is not a Redis URL: {error}") from error
     return Redis(connection_pool=pool)

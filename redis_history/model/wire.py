@@ -85,7 +85,9 @@ def encode_body(message: Message) -> bytes:
         ) from error
     except OverflowError as error:
         raise InvalidMessageError("an integer in the message is beyond 64 bits; store it as a string") from error
-    except (msgspec.ValidationError, TypeError, NotImplementedError) as error:
+    except (msgspec.ValidationError, AttributeError, TypeError, ValueError, NotImplementedError) as error:
+        if isinstance(error, InvalidMessageError):
+            raise
         raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {error}") from error
     _tolerant(body)
     return body

@@ -33,8 +33,8 @@ class RetryPolicy:
     """How long a call keeps trying while the server cannot be reached. Times in seconds.
 
     Repeating is safe: every change carries a token and every message an id, so what was applied before a lost reply is
-    recognised. Waits between tries grow from `first_wait` to `longest_wait`, with jitter, so that a fleet does not
-    come back all at once.
+    recognised. A wait between tries is random, of up to `first_wait`, and up to twice as long each time until
+    `longest_wait`, so that a fleet does not come back all at once.
     """
 
     deadline: float = 10.0

@@ -37,6 +37,8 @@ def parse_url(url: str | None) -> Target:
         raise ConfigurationError(
             f"{url.rsplit('@', 1)[-1][:80]!r} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}"
         )
+    if parts.scheme in ("redis", "rediss") and not (parts.path.strip("/") or "0").isdecimal():
+        raise ConfigurationError(f"the path of a Redis URL is the number of a database, not {parts.path!r}")
     host = parts.netloc.rsplit("@", 1)[-1]
     return Target(parts.scheme, url, f"{parts.scheme}://{host}{parts.path}", unquote(host + parts.path))
 

@@ -9,12 +9,18 @@
 local state, messages, log, registry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, FIRST, FIELDS = ARGV[1], 7, 5
 
-if ARGV[6] == '1' then
-  -- An earlier try may have been applied and its reply lost: then the log knows this token.
-  for _, entry in ipairs(redis.call('XREVRANGE', log, '+', '-', 'COUNT', 64)) do
-    if entry[2][2] == token then
-      return {tonumber(string.match(entry[1], '^%d+')), (struct.unpack('>I4', string.sub(entry[2][6], 2, 5)))}
+-- What the log tells of this very change, if an earlier try was applied and its reply lost.
+local function told()
+  local from = '+'
+  while true do
+    local entries = redis.call('XREVRANGE', log, from, '-', 'COUNT', 64)
+    if #entries == 0 then return nil end
+    for _, entry in ipairs(entries) do
+      if entry[2][2] == token then
+        return {tonumber(string.match(entry[1], '^%d+')), (struct.unpack('>I4', string.sub(entry[2][6], 2, 5)))}
+      end
     end
+    from = '(' .. entries[#entries][1]
   end
 end
 
@@ -24,6 +30,15 @@ for i = FIRST, #ARGV do
 end
 local known = redis.call('HMGET', state, unpack(fields))
 local revision = tonumber(known[2] or 0)
+if ARGV[6] == '1' then
+  for i = FIELDS + 1, #fields do
+    if not known[i] then -- else no earlier try can have been applied
+      local before = told()
+      if before then return before end
+      break
+    end
+  end
+end
 if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
 if ARGV[3] == 'exists' and not known[1] then return {'missing'} end
 

@@ -1,0 +1,1 @@
+"""The promises of the README, tried on real servers with several processes and broken connections."""

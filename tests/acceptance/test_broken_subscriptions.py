@@ -1,0 +1,172 @@
+"""Connections are cut, servers killed and rewound: a subscriber has every change in order, or a Reset."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
+from tests.support.servers import RealServer, wait_until
+
+QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
+
+
+def _cut_pubsub(server: RealServer) -> int:
+    with server.client() as client:
+        return int(client.client_kill_filter(_type="pubsub"))
+
+
+def test_every_change_arrives_across_cut_connections(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    seen: list[int] = []
+    finished = threading.Event()
+
+    def callback(event: Any) -> None:
+        assert isinstance(event, MessagesAppended)
+        seen.append(event.revision)
+        if event.revision == 500:
+            finished.set()
+
+    with HistoryStore(server.url, poll_interval=1.0) as reader, HistoryStore(server.url) as writer:
+        reader.on_change("c", callback)
+        cuts = 0
+        for number in range(500):
+            writer.append("c", user(str(number)))
+            if number % 25 == 0:
+                cuts += _cut_pubsub(server)
+        assert finished.wait(20)
+        assert cuts > 5
+    assert seen == list(range(1, 501))
+
+
+async def test_lost_notifications_only_delay(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    async with (
+        AsyncHistoryStore(server.url, poll_interval=0.2) as reader,
+        AsyncHistoryStore(server.url) as writer,
+        reader.subscribe("c") as subscription,
+    ):
+        assert await subscription.get(timeout=0.5) is None
+        with server.client() as client:
+            client.config_set("notify-keyspace-events", "")
+        for number in range(5):
+            await writer.append("c", user(str(number)))
+        events = [await subscription.get(timeout=10) for _ in range(5)]
+        assert [event.revision for event in events if event is not None] == [1, 2, 3, 4, 5]
+
+
+async def test_without_permission_to_configure_changes_arrive_by_poll(
+    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_server()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-config")
+    url = f"unix://app:secret@{server.socket}"
+    async with AsyncHistoryStore(url, poll_interval=0.1) as store, store.subscribe("c") as subscription:
+        await store.append("c", user("x"))
+        assert isinstance(await subscription.get(timeout=10), MessagesAppended)
+        await _until(lambda: "CONFIG SET notify-keyspace-events" in caplog.text)
+        await store.append("c", user("y"))
+        assert isinstance(await subscription.get(timeout=10), MessagesAppended)
+
+
+async def test_a_restarted_server_is_followed_on(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendfsync", "always"))
+    async with (
+        AsyncHistoryStore(server.url, poll_interval=0.5, retry=QUICK) as reader,
+        AsyncHistoryStore(server.url, retry=QUICK) as writer,
+        reader.subscribe("c") as subscription,
+    ):
+        for number in range(3):
+            await writer.append("c", user(str(number)))
+            event = await subscription.get(timeout=20)
+            assert event is not None
+            assert (type(event), event.revision) == (MessagesAppended, number + 1)
+            server.kill(signal.SIGKILL)
+            await asyncio.to_thread(server.start)
+
+
+async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendfsync", "always"))
+    async with AsyncHistoryStore(server.url, retry=QUICK) as store:
+        for number in range(3):
+            await store.append("c", user(f"kept {number}"))
+        server.kill(signal.SIGTERM)
+        older = server.folder.with_suffix(".older")
+        shutil.copytree(server.folder, older, ignore=shutil.ignore_patterns("s"))
+        await asyncio.to_thread(server.start)
+        async with store.subscribe("c") as subscription:
+            for number in range(3):
+                await store.append("c", user(f"lost {number}"))
+            for _ in range(3):
+                assert isinstance(await subscription.get(timeout=20), MessagesAppended)
+            server.kill(signal.SIGTERM)
+            shutil.rmtree(server.folder)
+            shutil.move(older, server.folder)
+            await asyncio.to_thread(server.start)
+            # The server counts up again, past where the subscriber is: only the token tells.
+            for number in range(5):
+                await store.append("c", user(f"other {number}"))
+            event = await subscription.get(timeout=20)
+            assert isinstance(event, Reset)
+            assert event.reason == "server_rewound"
+            assert 3 <= event.revision <= 8
+            texts = [message.text for message in await store.get("c")]
+            assert texts == [f"kept {n}" for n in range(3)] + [f"other {n}" for n in range(5)]
+
+
+async def test_a_flushed_server_gives_a_reset(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    async with AsyncHistoryStore(server.url, poll_interval=0.2) as store, store.subscribe("c") as subscription:
+        await store.append("c", user("x"))
+        assert isinstance(await subscription.get(timeout=10), MessagesAppended)
+        with server.client() as client:
+            client.flushall()
+        event = await subscription.get(timeout=10)
+        assert isinstance(event, Reset)
+        assert (event.reason, event.revision) == ("conversation_missing", 0)
+        await store.append("c", user("anew"))
+        event = await subscription.get(timeout=10)
+        assert isinstance(event, MessagesAppended)
+        assert event.revision == 1
+
+
+def test_one_connection_serves_all_subscriptions(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        subscriptions = [store.subscribe(f"c{number}") for number in range(50)]
+        for number in range(50):
+            store.append(f"c{number}", user("x"))
+        for subscription in subscriptions:
+            assert subscription.get(timeout=10) is not None
+        with server.client() as client:
+            assert sum(line["sub"] != "0" for line in client.client_list()) == 1
+            channels = wait_until(lambda: len(client.pubsub_channels("__keyspace*")) == 50, "the channels")
+            assert channels
+            for subscription in subscriptions:
+                subscription.close()
+            wait_until(lambda: client.pubsub_channels("__keyspace*") == [], "the channels to be given up")
+
+
+def test_flags_of_others_stay_on(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--notify-keyspace-events", "Ex"))
+    with HistoryStore(server.url) as store, store.subscribe("c") as subscription:
+        store.append("c", user("x"))
+        assert subscription.get(timeout=10) is not None
+        with server.client() as client:
+            wait_until(
+                lambda: set(client.config_get("notify-keyspace-events")["notify-keyspace-events"]) >= set("ExKt"),
+                "the merged flags",
+            )
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)

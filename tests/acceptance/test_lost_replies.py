@@ -1,0 +1,106 @@
+"""Replies get lost; nothing is stored twice, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
+from redis_history.errors import BackendUnavailableError
+from tests.support.proxy import LossyProxy
+from tests.support.servers import RealServer
+
+PATIENT = RetryPolicy(deadline=30.0, first_wait=0.001, longest_wait=0.01)
+
+
+def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(tcp=True)
+    proxy = LossyProxy(server.port, loss=0.2)
+    with HistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=PATIENT) as store:
+        appended = [store.append("c", user(str(number))) for number in range(1000)]
+    proxy.close()
+    assert proxy.dropped > 200
+    assert not any(item.duplicate for item in appended), "an own earlier try is not a duplicate"
+    with HistoryStore(server.url) as store:
+        stored = store.get("c")
+        assert stored == [item.message for item in appended]
+        assert [message.sequence for message in stored] == list(range(1, 1001))
+        assert [message.text for message in stored] == [str(number) for number in range(1000)]
+        assert store.snapshot("c").cursor.revision == 1000
+
+
+async def test_batches_deletes_and_many_tasks_too(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(tcp=True)
+    proxy = LossyProxy(server.port, loss=0.2)
+    async with AsyncHistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=PATIENT) as store:
+
+        async def work(name: str) -> None:
+            for batch in range(10):
+                ids = [f"{name}-{batch}-{number}" for number in range(5)]
+                await store.append_many("c", [user("x", id=one) for one in ids])
+                assert await store.delete_messages("c", ids[:2]) == 2
+
+        await asyncio.gather(*(work(str(index)) for index in range(10)))
+    await asyncio.to_thread(proxy.close)
+    assert proxy.dropped > 10
+    async with AsyncHistoryStore(server.url) as store:
+        stored = await store.get("c")
+        wanted = {f"{name}-{batch}-{number}" for name in range(10) for batch in range(10) for number in (2, 3, 4)}
+        assert sorted(message.id for message in stored) == sorted(wanted)
+        assert (await store.snapshot("c")).cursor.revision == 200
+
+
+async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealServer, namespace: str) -> None:
+    """The reply of a cancelled call must not be taken for that of the next one."""
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        await store.append("c", user("0"))
+        for number in range(200):
+            task = asyncio.create_task(store.append("c", user(f"cancelled {number}", id=f"m{number}")))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            kept = await store.append("c", user(f"cancelled {number}", id=f"m{number}"))
+            assert kept.message.id == f"m{number}"
+        assert [message.id for message in (await store.get("c"))[1:]] == [f"m{number}" for number in range(200)]
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: Callable[..., RealServer], face: str) -> None:
+    server = own_server()
+    retry = RetryPolicy(deadline=20.0, longest_wait=0.05)
+
+    async def append(store: Any, text: str) -> None:
+        if face == "sync":
+            await asyncio.to_thread(store.append, "c", user(text))
+        else:
+            await store.append("c", user(text))
+
+    store: Any = (HistoryStore if face == "sync" else AsyncHistoryStore)(server.url, retry=retry)
+    await append(store, "before")
+    server.kill()
+    waiting = asyncio.create_task(append(store, "during"))
+    done, _ = await asyncio.wait([waiting], timeout=0.2)
+    assert not done
+    await asyncio.to_thread(server.start)
+    await waiting
+    await append(store, "after")
+    if face == "sync":
+        store.close()
+    else:
+        await store.aclose()
+    with HistoryStore(server.url) as reader:
+        assert [message.text for message in reader.get("c")] == ["before", "during", "after"]
+
+
+def test_a_dead_server_is_told_in_bounded_time(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    server.kill()
+    with (
+        HistoryStore(server.url, retry=RetryPolicy(deadline=0.3)) as store,
+        pytest.raises(BackendUnavailableError, match="gave no answer before the deadline"),
+    ):
+        store.append("c", user("x"))

@@ -1,0 +1,198 @@
+"""Servers that cannot be used, and keys that are not ours: a named error, in bounded time."""
+
+from __future__ import annotations
+
+import logging
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigurationError,
+    CorruptDataError,
+    StoreClosedError,
+    UnsupportedServerError,
+)
+from tests.support.servers import RealServer, free_port
+
+BRIEF = RetryPolicy(deadline=0.2)
+
+
+@contextmanager
+def answering(answer: Any) -> Iterator[int]:
+    """A server on loopback that answers each line with `answer(line)`."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            for line in self.rfile:
+                if reply := answer(line):
+                    self.wfile.write(reply)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        "http://localhost",
+        "redis:/localhost",
+        "redis://localhost:port",
+        "redis://localhost:99999",
+        "redis://localhost/zero",
+        "redis://localhost:6379/0?nonsense=1",
+        "embedded://relative/path",
+        None,
+        7,
+    ],
+)
+@pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
+def test_wrong_urls(url: Any, kind: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        kind(url)
+
+
+def test_an_error_about_a_url_does_not_tell_the_password() -> None:
+    for url in ("redis://user:secret@localhost/zero", "http://user:secret@localhost"):
+        with pytest.raises(ConfigurationError) as caught:
+            HistoryStore(url)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"namespace": ""},
+        {"namespace": "n" * 129},
+        {"namespace": None},
+        {"log_length": 0},
+        {"poll_interval": 0},
+        {"poll_interval": float("inf")},
+    ],
+)
+def test_wrong_options(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        HistoryStore("redis://localhost", **options)
+
+
+def test_a_client_of_the_other_kind_is_refused(server: RealServer) -> None:
+    with pytest.raises(ConfigurationError, match="asyncio"):
+        HistoryStore(client=redis.asyncio.Redis())
+    with pytest.raises(ConfigurationError), server.client() as client:
+        AsyncHistoryStore(client=client)
+    with pytest.raises(ConfigurationError), server.client() as client:
+        HistoryStore("redis://localhost", client=client)
+
+
+def test_nobody_listens() -> None:
+    store = HistoryStore(f"redis://127.0.0.1:{free_port()}", retry=BRIEF)
+    with pytest.raises(BackendUnavailableError), store:
+        store.append("c", user("x"))
+
+
+def test_a_web_server() -> None:
+    def answer(line: bytes) -> bytes:
+        return b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+    with answering(answer) as port, HistoryStore(f"redis://127.0.0.1:{port}", retry=BRIEF) as store:
+        with pytest.raises(UnsupportedServerError):
+            store.append("c", user("x"))
+
+
+def test_a_server_that_is_too_old() -> None:
+    info = b"# Server\r\nredis_version:5.0.14\r\n"
+
+    def answer(line: bytes) -> bytes:
+        word = line.strip().upper()
+        if word == b"INFO":
+            return b"$%d\r\n%b\r\n" % (len(info), info)
+        return {b"HELLO": b"-ERR unknown command 'HELLO'\r\n", b"CLIENT": b"+OK\r\n"}.get(word, b"")
+
+    with answering(answer) as port, HistoryStore(f"redis://127.0.0.1:{port}?protocol=2", retry=BRIEF) as store:
+        with pytest.raises(UnsupportedServerError, match=r"5\.0\.14"):
+            store.append("c", user("x"))
+
+
+def test_a_wrong_password(own_server: Any) -> None:
+    server = own_server(options=("--requirepass", "right"))
+    with HistoryStore(f"unix://:wrong@{server.socket}", retry=BRIEF) as store, pytest.raises(BackendRefusedError):
+        store.append("c", user("x"))
+
+
+def test_a_server_out_of_memory(own_server: Any) -> None:
+    server = own_server()
+    with HistoryStore(server.url, retry=BRIEF) as store:
+        store.append("c", user("before"))
+        with server.client() as client:
+            client.config_set("maxmemory", "1mb")
+        with pytest.raises(BackendRefusedError, match="memory"):
+            store.append("c", user("x"))
+        assert [message.text for message in store.get("c")] == ["before"]
+
+
+def test_a_foreign_key_in_our_place(server: RealServer, namespace: str) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    with server.client() as client, HistoryStore(server.url, namespace=namespace) as store:
+        client.set(keys.messages, "not ours")
+        with pytest.raises(CorruptDataError):
+            store.get("c")
+        client.set(keys.state, "not ours")
+        with pytest.raises(CorruptDataError):
+            store.append("c", user("x"))
+
+
+def test_a_corrupt_member_is_reported_and_the_rest_is_read(
+    server: RealServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    hostile = [b"", b"\xc1", b"\x93\xcf", b"\x90" * 50_000, b"\x91" * 50_000, b"\xdf\xff\xff\xff\xff" * 10]
+    with server.client() as client, HistoryStore(server.url, namespace=namespace) as store:
+        store.append_many("c", [user(str(number), timestamp=number) for number in range(5)])
+        for number, member in enumerate(hostile):
+            client.zadd(keys.messages, {member: number * 1_000_000 - 1})
+        with caplog.at_level(logging.ERROR, "redis_history"):
+            assert [message.text for message in store.get("c")] == ["0", "1", "2", "3", "4"]
+        assert len(caplog.records) == len(hostile)
+        assert [message.text for message in store.iter("c", batch=2)] == ["0", "1", "2", "3", "4"]
+        assert [message.text for message in store.get("c", limit=2)] == ["3", "4"]
+        assert [message.text for message in store.get("c", since=2)] == ["2", "3", "4"]
+
+
+def test_a_closed_store_says_so(server: RealServer, namespace: str) -> None:
+    store = HistoryStore(server.url, namespace=namespace)
+    store.append("c", user("x"))
+    store.close()
+    store.close()
+    for call in (lambda: store.append("c", user("y")), lambda: store.get("c"), lambda: store.subscribe("c")):
+        with pytest.raises(StoreClosedError):
+            call()
+
+
+def test_the_users_client_is_used_and_stays_open(server: RealServer, namespace: str) -> None:
+    for options in ({}, {"decode_responses": True}, {"protocol": 2}, {"protocol": 3}):
+        client: Any = redis.Redis(unix_socket_path=str(server.socket), **options)
+        with HistoryStore(client=client, namespace=namespace) as store, store.subscribe("c") as subscription:
+            appended = store.append("c", user("naïve"))
+            assert store.get("c")[-1] == appended.message
+            assert subscription.get(timeout=10) is not None
+        assert client.ping()
+        client.close()

@@ -1,0 +1,1 @@
+"""One set of tests for every backend, synchronous and asynchronous."""

@@ -1,0 +1,107 @@
+"""The table of backends, and one face for both kinds of store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
+from tests.conftest import Servers
+
+BACKENDS = ["memory", "plain", "redis", "valkey"]
+
+
+class Awaitable:
+    """A synchronous store or subscription whose calls are awaited, each in a thread, so that one test serves both."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "aclose":
+            name = "close"
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+        if name == "subscribe":
+            return lambda *args, **options: Awaitable(value(*args, **options))
+        if name == "iter":
+            return lambda *args, **options: _each(value(*args, **options))
+        if name == "on_change":
+            return lambda *args, **options: _on_change(value, args, options)
+        return lambda *args, **options: asyncio.to_thread(value, *args, **options)
+
+    async def __aenter__(self) -> Awaitable:
+        await asyncio.to_thread(self._target.__enter__)
+        return self
+
+    async def __aexit__(self, *exit_: object) -> None:
+        await asyncio.to_thread(self._target.__exit__, None, None, None)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in _each(iter(self._target)):
+            yield item
+
+
+async def _each(items: Any) -> AsyncIterator[Any]:
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item
+
+
+async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
+    unsubscribe = await asyncio.to_thread(on_change, *args, **options)
+    return lambda: asyncio.to_thread(unsubscribe)
+
+
+class Stores:
+    """Makes stores that share one backend's data, and closes them."""
+
+    def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
+        self.backend = backend
+        self._face = face
+        self._namespace = namespace
+        self._servers = servers
+        self._memory: dict[int, MemoryBackend] = {}
+        self._open: list[Any] = []
+
+    def __call__(self, **options: Any) -> Any:
+        options.setdefault("poll_interval", 1.0)
+        if self.backend == "memory":
+            length = options.get("log_length", 1000)
+            memory = self._memory.setdefault(length, MemoryBackend(log_length=length))
+            backend: Any = memory if self._face == "sync" else AsyncMemoryBackend(memory=memory)
+            where: dict[str, Any] = {"backend": backend}
+        else:
+            where = {"url": self._servers(self.backend).url, "namespace": self._namespace}
+        store: Any
+        store = Awaitable(HistoryStore(**where, **options)) if self._face == "sync" else AsyncHistoryStore(**where, **options)
+        self._open.append(store)
+        return store
+
+    async def aclose(self) -> None:
+        for store in self._open:
+            await store.aclose()
+
+
+@pytest.fixture(params=["async", "sync"])
+def face(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=BACKENDS)
+async def stores(request: pytest.FixtureRequest, face: str, namespace: str, server_of: Servers) -> AsyncIterator[Stores]:
+    """Makes stores over the same data: `stores()` for another one."""
+    made = Stores(request.param, face, namespace, server_of)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def store(stores: Stores) -> Any:
+    """One store, with the asynchronous face."""
+    return stores()

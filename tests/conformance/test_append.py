@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from redis_history import assistant, system, text, tool, tool_result, tool_use, user
+from redis_history.errors import (
+    BatchTooLargeError,
+    ConversationExistsError,
+    ConversationNotFoundError,
+    InvalidConversationIdError,
+    InvalidMessageError,
+    MessageConflictError,
+    MessageTooLargeError,
+    RevisionConflictError,
+)
+
+
+async def test_an_appended_message_is_read_back_as_it_was_returned(store: Any) -> None:
+    sent = user("Hello", text("again"), id="m1", scope="channel", trace_id="t", metadata={"channel_name": "general"})
+    appended = await store.append("c", sent)
+    assert (appended.revision, appended.duplicate) == (1, False)
+    assert appended.message.sequence == 1
+    assert appended.message.timestamp is not None
+    assert replace(appended.message, sequence=None, timestamp=None) == sent
+    assert await store.get("c") == [appended.message]
+    assert await store.get_message("c", "m1") == appended.message
+
+
+async def test_every_kind_of_part_survives(store: Any) -> None:
+    sent = [
+        system("Be brief."),
+        assistant(text("Looking."), tool_use("call-1", "search", {"q": "naïve — 你好", "n": [1, 2.5, None, True]})),
+        tool(tool_result("call-1", [{"type": "text", "text": "found"}], is_error=True)),
+    ]
+    await store.append_many("c", sent)
+    assert [message.parts for message in await store.get("c")] == [message.parts for message in sent]
+
+
+async def test_the_same_message_again_changes_nothing(store: Any) -> None:
+    first = await store.append("c", user("once", id="m1"))
+    again = await store.append("c", user("once", id="m1"))
+    read = await store.append("c", first.message)
+    assert again.duplicate
+    assert read.duplicate
+    assert (again.revision, again.message) == (first.revision, first.message) == (read.revision, read.message)
+    assert len(await store.get("c")) == 1
+    assert (await store.append("c", user("next"))).revision == 2
+
+
+async def test_the_same_id_with_other_content_is_a_conflict(store: Any) -> None:
+    await store.append("c", user("one", id="m1"))
+    with pytest.raises(MessageConflictError, match="m1") as caught:
+        await store.append_many("c", [user("new", id="m2"), user("two", id="m1")])
+    assert caught.value.message_id == "m1"
+    with pytest.raises(MessageConflictError):
+        await store.append("c", user("one", id="m1", timestamp="2020-01-01"))
+    assert [message.text for message in await store.get("c")] == ["one"]
+
+
+async def test_a_batch_is_one_change_in_order(store: Any) -> None:
+    appended = await store.append_many("c", [user(str(number)) for number in range(100)])
+    assert {item.revision for item in appended} == {1}
+    assert [item.message.sequence for item in appended] == list(range(1, 101))
+    stamps = [item.message.timestamp for item in appended]
+    assert all(later - earlier == timedelta(microseconds=1) for earlier, later in zip(stamps, stamps[1:], strict=False))
+    assert await store.get("c") == [item.message for item in appended]
+
+
+async def test_a_batch_stores_what_is_new_and_tells_what_is_not(store: Any) -> None:
+    first = await store.append("c", user("a", id="a"))
+    appended = await store.append_many("c", [user("b", id="b"), user("a", id="a"), user("b", id="b"), user("c", id="c")])
+    assert [item.duplicate for item in appended] == [False, True, False, False]
+    assert [item.message.sequence for item in appended] == [2, 1, 2, 3]
+    assert appended[1].message == first.message
+    assert [item.revision for item in appended] == [2, 1, 2, 2]
+    assert [message.id for message in await store.get("c")] == ["a", "b", "c"]
+
+
+async def test_two_contents_of_one_id_in_a_batch_are_refused(store: Any) -> None:
+    with pytest.raises(MessageConflictError):
+        await store.append_many("c", [user("a", id="a"), user("b", id="a")])
+    assert await store.get("c") == []
+
+
+async def test_an_empty_batch_does_nothing(store: Any) -> None:
+    assert await store.append_many("c", []) == []
+    assert (await store.snapshot("c")).cursor.revision == 0
+
+
+async def test_explicit_times_sort_and_equal_ones_keep_arrival_order(store: Any) -> None:
+    day = datetime(2024, 5, 1, tzinfo=UTC)
+    await store.append("c", user("third", timestamp=day + timedelta(days=1)))
+    await store.append_many("c", [user(f"same {number}", timestamp=day) for number in range(20)])
+    await store.append("c", user("first", timestamp="1969-12-31T23:59:59.999999Z"))
+    await store.append("c", user("now"))
+    await store.append("c", user("future", timestamp="2200-01-01T00:00:00Z"))
+    texts = [message.text for message in await store.get("c")]
+    assert texts == ["first", *(f"same {number}" for number in range(20)), "third", "now", "future"]
+
+
+async def test_times_are_exact_to_the_microsecond(store: Any) -> None:
+    moments = [
+        datetime(1684, 8, 1, 1, 2, 3, 999999, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=UTC),
+        datetime(2255, 6, 1, 0, 0, 0, 123457, tzinfo=UTC),
+    ]
+    await store.append_many("c", [user("x", timestamp=moment) for moment in reversed(moments)])
+    assert [message.timestamp for message in await store.get("c")] == moments
+
+
+async def test_server_times_increase_strictly(store: Any) -> None:
+    stamps = [(await store.append("c", user("x"))).message.timestamp for _ in range(50)]
+    assert stamps == sorted(set(stamps))
+
+
+async def test_many_writers_give_dense_sequences_and_revisions(stores: Any) -> None:
+    writers = [stores() for _ in range(4)]
+
+    async def write(store: Any, name: str) -> list[Any]:
+        return [await store.append("c", user(f"{name}-{number}")) for number in range(25)]
+
+    done = await asyncio.gather(*(write(store, str(index)) for index, store in enumerate(writers)))
+    appended = [item for one in done for item in one]
+    assert sorted(item.revision for item in appended) == list(range(1, 101))
+    assert sorted(item.message.sequence for item in appended) == list(range(1, 101))
+    stored = await writers[0].get("c")
+    assert [message.sequence for message in stored] == list(range(1, 101))
+    for index in range(4):
+        mine = [message.text for message in stored if message.text.startswith(f"{index}-")]
+        assert mine == [f"{index}-{number}" for number in range(25)]
+
+
+async def test_the_same_message_from_many_callers_is_stored_once(stores: Any) -> None:
+    writers = [stores() for _ in range(4)]
+    done = await asyncio.gather(*(store.append("c", user("once", id="m")) for store in writers * 5))
+    assert sorted(item.duplicate for item in done) == [False] + [True] * 19
+    assert len({item.message.position for item in done}) == 1
+    assert len(await writers[0].get("c")) == 1
+
+
+async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None:
+    writers = [stores() for _ in range(4)]
+    await writers[0].append("c", user("first"))
+    done = await asyncio.gather(
+        *(store.append("c", user("next"), expected_revision=1) for store in writers * 5), return_exceptions=True
+    )
+    conflicts = [outcome for outcome in done if isinstance(outcome, RevisionConflictError)]
+    assert len(conflicts) == 19
+    assert {(error.current_revision, error.expected_revision) for error in conflicts} == {(2, 1)}
+    assert len(await writers[0].get("c")) == 2
+
+
+async def test_of_callers_that_create_one_wins(stores: Any) -> None:
+    writers = [stores() for _ in range(4)]
+    done = await asyncio.gather(
+        *(store.append("c", user("hello"), must_not_exist=True) for store in writers * 5), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, ConversationExistsError) for outcome in done) == 19
+    assert len(await writers[0].get("c")) == 1
+
+
+async def test_must_exist(store: Any) -> None:
+    with pytest.raises(ConversationNotFoundError):
+        await store.append("c", user("x"), must_exist=True)
+    await store.append("c", user("x"))
+    assert (await store.append("c", user("y"), must_exist=True)).revision == 2
+
+
+async def test_a_repeated_conditional_append_still_succeeds(store: Any) -> None:
+    """The caller of a lost reply repeats the call; its own message must not make it fail."""
+    await store.append("c", user("first"))
+    once = await store.append("c", user("second", id="m2"), expected_revision=1)
+    again = await store.append("c", user("second", id="m2"), expected_revision=1)
+    assert (again.revision, again.duplicate) == (once.revision, True)
+    with pytest.raises(RevisionConflictError):
+        await store.append("c", user("second", id="m2"), expected_revision=5)
+
+
+@pytest.mark.parametrize("conversation_id", ["", "x" * 513, "é" * 257, "lone \ud800", 7, None])
+async def test_bad_conversation_ids(store: Any, conversation_id: Any) -> None:
+    for call in (
+        store.append(conversation_id, user("x")),
+        store.get(conversation_id),
+        store.get_message(conversation_id, "m"),
+        store.delete_messages(conversation_id, ["m"]),
+        store.delete_conversation(conversation_id),
+        store.snapshot(conversation_id),
+    ):
+        with pytest.raises(InvalidConversationIdError):
+            await call
+    with pytest.raises(InvalidConversationIdError):
+        store.subscribe(conversation_id)
+
+
+@pytest.mark.parametrize("conversation_id", ["a", "x" * 512, "é" * 256, "a|b{c}*:?", "\0\n\r\t", "💬", " ", "%41", "A"])
+async def test_odd_conversation_ids_are_their_own(store: Any, conversation_id: str) -> None:
+    await store.append(conversation_id, user("mine"))
+    for other in ("a", "A", "%41", "x" * 511):
+        if other != conversation_id:
+            assert await store.get(other) == []
+    assert [message.text for message in await store.get(conversation_id)] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (user("lone \ud800 surrogate"), InvalidMessageError),
+        (user("x", id="lone \ud800"), InvalidMessageError),
+        (user("x", id="i" * 513), InvalidMessageError),
+        (user("x" * 40_000_000), MessageTooLargeError),
+        (user("x", metadata={"n": 2**70}), InvalidMessageError),
+        (user("x", metadata={"n": float("nan")}), InvalidMessageError),
+        (user("x", metadata={1: "key"}), InvalidMessageError),
+        (user("x", metadata=["no map"]), InvalidMessageError),
+        (user("x", participant="bob"), InvalidMessageError),
+        (user("x", trace_id=7), InvalidMessageError),
+        (user("x", metadata={"f": object()}), InvalidMessageError),
+        ("text", InvalidMessageError),
+        (None, InvalidMessageError),
+    ],
+)
+async def test_what_cannot_be_stored_is_refused_and_nothing_is_written(store: Any, message: Any, error: type) -> None:
+    with pytest.raises(error):
+        await store.append("c", message)
+    with pytest.raises(error):
+        await store.append_many("c", [user("good"), message])
+    assert await store.get("c") == []
+    assert (await store.snapshot("c")).cursor.revision == 0
+
+
+async def test_nesting_too_deep_is_refused(store: Any) -> None:
+    deep: Any = "x"
+    for _ in range(2000):
+        deep = [deep]
+    for message in (user("x", metadata={"deep": deep}), assistant(tool_use("1", "f", deep))):
+        with pytest.raises(MessageTooLargeError, match="nested"):
+            await store.append("c", message)
+    assert await store.get("c") == []
+
+
+async def test_batches_over_the_caps_are_refused(store: Any) -> None:
+    with pytest.raises(BatchTooLargeError):
+        await store.append_many("c", [user("x") for _ in range(1001)])
+    with pytest.raises(BatchTooLargeError):
+        await store.append_many("c", [user("x" * 1_000_000) for _ in range(5)])
+    assert await store.get("c") == []
+    assert len(await store.append_many("c", [user("x") for _ in range(1000)])) == 1000
+
+
+async def test_a_message_near_the_cap_is_stored(store: Any) -> None:
+    sent = user("x" * 3_900_000)
+    await store.append("c", sent)
+    assert [message.text for message in await store.get("c")] == [sent.text]

@@ -1,0 +1,104 @@
+"""Fixtures for all tests: real servers, one of a kind for each worker, and checks that nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from redis_history.backends.redis.keys import Keyspace
+from tests.support.servers import RealServer, wait_until
+
+settings.register_profile(
+    "project", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("project")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run soaks and kill loops in full length")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether the proofs that take minutes run in full length."""
+    return bool(request.config.getoption("--long"))
+
+
+class Servers:
+    """The servers of one worker, each started when first asked for."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, RealServer] = {}
+
+    def __call__(self, kind: str) -> RealServer:
+        if kind not in self._running:
+            self._running[kind] = RealServer(kind)
+            self._running[kind].start()
+        return self._running[kind]
+
+    def clear(self, namespace: str) -> None:
+        for server in self._running.values():
+            with server.client() as client:
+                if keys := list(client.scan_iter(match=Keyspace(namespace).pattern, count=1000)):
+                    client.unlink(*keys)
+
+    def close(self) -> None:
+        for server in self._running.values():
+            with server.client() as client:
+                left = client.keys("*")
+            server.close()
+            assert left == [], f"tests left keys on {server.binary}: {left[:5]}"
+
+
+@pytest.fixture(scope="session")
+def server_of() -> Iterator[Servers]:
+    """The worker's server of a kind."""
+    servers = Servers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture
+def server(server_of: Servers) -> RealServer:
+    """A real Redis with search, shared by the tests of this worker."""
+    return server_of("redis")
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., RealServer]]:
+    """Starts servers for this test alone, which it may kill."""
+    servers: list[RealServer] = []
+
+    def start(kind: str = "redis", *, tcp: bool = False, options: tuple[str, ...] = ()) -> RealServer:
+        servers.append(RealServer(kind, tcp=tcp, options=options))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def namespace(server_of: Servers) -> Iterator[str]:
+    """A namespace of this test alone; what is in it on the shared servers is removed afterwards."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield name
+    server_of.clear(name)
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+
+    def gone() -> bool:
+        return all(
+            thread in before or thread.name.startswith(("asyncio_", "ThreadPoolExecutor"))
+            for thread in threading.enumerate()
+        )
+
+    wait_until(gone, "the threads of the test to end", 5)

@@ -1,0 +1,101 @@
+"""Real servers for tests: private sockets, ended by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from redis_history.embedded import ServerBinary, find_server
+
+DEADLINE = 20.0
+
+
+def binary(kind: str) -> ServerBinary:
+    """The server of a kind: "redis" and "valkey" with search, "plain" is Redis without modules."""
+    if kind == "plain":
+        return replace(find_server("redis-stack"), modules=(), search=False)
+    return find_server("redis-stack" if kind == "redis" else "valkey")
+
+
+class RealServer:
+    """One server process in a folder of its own; `tcp` opens a loopback port as well as the socket."""
+
+    def __init__(self, kind: str, *, tcp: bool = False, options: tuple[str, ...] = ()) -> None:
+        # Not under pytest's tmp_path: socket paths must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="rh-"))
+        self.binary = binary(kind)
+        self.socket = self.folder / "s"
+        self.url = f"unix://{self.socket}"
+        self.port = 0
+        self._tcp = tcp
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> RealServer:
+        argv = [*self.binary.argv(directory=self.folder, unix_socket=self.socket), *self._options]
+        if self._tcp:
+            if not self.port:
+                self.port = free_port()
+            argv += ["--port", str(self.port), "--bind", "127.0.0.1"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+        wait_until(self._answers, f"the server to answer; its log: {self.folder / 'log'}")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.AuthenticationError:
+            return True
+        except (redis.RedisError, OSError):
+            return False
+
+    def client(self) -> Any:
+        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=5)
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(how)
+            self._process.wait(DEADLINE)
+            self._process = None
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Any, what: str, seconds: float = DEADLINE) -> Any:
+    """The first true value of `condition()`; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.005)
