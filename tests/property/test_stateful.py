@@ -1,0 +1,164 @@
+"""Redis does what the memory backend does: random operations by two clients, some of whose replies are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
+
+from redis_history import HistoryStore, Message, Position, RetryPolicy, user
+from redis_history.backends.memory import MemoryBackend
+from redis_history.errors import RedisHistoryError
+from redis_history.events import Event, MessagesAppended
+from tests.support.faults import flaky
+from tests.support.servers import RealServer
+
+CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
+IDS = st.sampled_from([f"m{number}" for number in range(8)])
+# Far from now on both sides, so that the two clocks cannot disagree about the order.
+TIMES = st.sampled_from([None, "1999-01-01", "1999-01-01", "2200-01-01"])
+MESSAGES = st.builds(lambda id, text, time: user(text, id=id, timestamp=time), IDS, st.sampled_from("xyz"), TIMES)
+# Inside the messages of one time, where places are found by halving.
+POSITIONS = [Position(915_148_800_000_000, sequence) for sequence in (1, 2, 3, 5, 8)]
+REVISIONS = st.one_of(st.none(), st.integers(0, 12))
+
+
+def told(outcome: Any) -> Any:
+    """An outcome without what the two clocks decide."""
+    if isinstance(outcome, RedisHistoryError):
+        return type(outcome), str(outcome)
+    if isinstance(outcome, Message):
+        stamped = outcome.timestamp is not None and 2000 < outcome.timestamp.year < 2200
+        return replace(outcome, timestamp=None) if stamped else outcome
+    if isinstance(outcome, list):
+        return [told(item) for item in outcome]
+    if hasattr(outcome, "message"):
+        return outcome.revision, told(outcome.message), outcome.duplicate
+    return outcome
+
+
+def told_event(event: Event) -> Any:
+    if isinstance(event, MessagesAppended):
+        return event.revision, told(list(event.messages))
+    return type(event), event.revision, getattr(event, "message_ids", None), getattr(event, "reason", None)
+
+
+class RedisLikeMemory(RuleBasedStateMachine):
+    server: RealServer
+
+    @initialize()
+    def begin(self) -> None:
+        with self.server.client() as client:
+            client.flushall()
+        self.model = HistoryStore(backend=MemoryBackend())
+        retry = RetryPolicy(deadline=10, first_wait=0.001, longest_wait=0.002)
+        self.clients = [flaky(HistoryStore(self.server.url, retry=retry), seed) for seed in (1, 2)]
+        self.model_changes = {name: self.model.subscribe(name) for name in ("a", "b{}:*")}
+        self.changes = {name: self.clients[0].subscribe(name) for name in ("a", "b{}:*")}
+        for name, subscription in self.changes.items():
+            # Deletions are told to those who listen; wait until the server knows of this listener.
+            self._listening(name)
+            assert subscription.get(timeout=0) is None
+
+    def _listening(self, name: str) -> None:
+        from redis_history.backends.redis.keys import Keyspace
+        from tests.support.servers import wait_until
+
+        channel = b"__keyspace@0__:" + Keyspace("default").conversation(name).log
+        with self.server.client() as client:
+            wait_until(lambda: client.pubsub_numsub(channel)[0][1] > 0, "the subscription")
+
+    def both(self, client: int, name: str, *args: Any, **options: Any) -> None:
+        outcomes = []
+        for store in (self.model, self.clients[client]):
+            try:
+                outcomes.append(told(getattr(store, name)(*args, **options)))
+            except RedisHistoryError as error:
+                outcomes.append(told(error))
+        assert outcomes[0] == outcomes[1]
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES, revision=REVISIONS)
+    def append(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
+        self.both(client, "append", conversation, message, expected_revision=revision)
+
+    @rule(
+        client=st.integers(0, 1),
+        conversation=CONVERSATIONS,
+        messages=st.lists(MESSAGES, max_size=6),
+        exist=st.sampled_from([{}, {}, {"must_exist": True}, {"must_not_exist": True}]),
+    )
+    def append_many(self, client: int, conversation: str, messages: list[Message], exist: dict[str, bool]) -> None:
+        self.both(client, "append_many", conversation, messages, **exist)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, ids=st.lists(IDS, max_size=4), revision=REVISIONS)
+    def delete(self, client: int, conversation: str, ids: list[str], revision: int | None) -> None:
+        self.both(client, "delete_messages", conversation, ids, expected_revision=revision)
+
+    @rule(conversation=CONVERSATIONS)
+    def delete_conversation(self, conversation: str) -> None:
+        # Told exactly only when no reply is lost, as documented.
+        with self.clients[0].reliable():
+            self.both(0, "delete_conversation", conversation)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=IDS)
+    def get_message(self, client: int, conversation: str, id: str) -> None:
+        self.both(client, "get_message", conversation, id)
+
+    @rule(
+        client=st.integers(0, 1),
+        conversation=CONVERSATIONS,
+        limit=st.one_of(st.none(), st.integers(0, 5)),
+        since=st.sampled_from([None, "1999-01-02", *POSITIONS]),
+        before=st.sampled_from([None, "2100-01-01", *POSITIONS]),
+    )
+    def get(self, client: int, conversation: str, limit: int | None, since: Any, before: Any) -> None:
+        self.both(client, "get", conversation, limit=limit, since=since, before=before)
+
+    @rule(conversation=CONVERSATIONS, batch=st.integers(1, 3))
+    def iterate(self, conversation: str, batch: int) -> None:
+        assert told(list(self.clients[0].iter(conversation, batch=batch))) == told(list(self.model.iter(conversation)))
+
+    @rule(conversation=CONVERSATIONS)
+    def follow(self, conversation: str) -> None:
+        """All changes so far, in order, are the same on both sides."""
+        ours, models = self.changes[conversation], self.model_changes[conversation]
+        while (expected := models.get(timeout=0)) is not None:
+            event = ours.get(timeout=10)
+            assert event is not None
+            assert told_event(event) == told_event(expected)
+        assert ours.get(timeout=0) is None
+
+    @invariant()
+    def everything_is_equal(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        for name in ("a", "b{}:*"):
+            model, real = self.model.snapshot(name), self.clients[0].snapshot(name)
+            assert told(real.messages) == told(model.messages)
+            assert real.message_count == model.message_count == len(model.messages)
+            assert real.cursor.revision == model.cursor.revision
+
+    def teardown(self) -> None:
+        if hasattr(self, "clients"):
+            for subscription in self.changes.values():
+                subscription.close()
+            for store in self.clients:
+                store.close()
+
+
+def test_redis_does_what_memory_does(own_server: Any, long: bool) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    RedisLikeMemory.server = own_server()
+    run_state_machine_as_test(
+        RedisLikeMemory,
+        settings=settings(
+            max_examples=400 if long else 25,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
