@@ -1,0 +1,120 @@
+"""How an original dict differs from the one we would write, remembered so that it can be given back exactly.
+
+A *note* is what `remember` returns and `rebuild` uses: `set` (keys only the original has, or values of its envelope
+that differ), `null` (keys that were null where we write something empty), `without` (keys only we would write),
+`keys` (its order of keys), `in` (notes of nested dicts). Most originals need none. A note never overrules content
+that we have: a message edited after its import must not turn back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redis_history.errors import InvalidMessageError
+from redis_history.model import Message
+from redis_history.model.parts import Part, UnknownPart
+
+__all__ = ["Json", "as_mapping", "foreign_block", "note_of", "opaque", "rebuild", "remember", "with_note"]
+
+Json = dict[str, Any]
+
+_CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
+_CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
+_ENVELOPE = frozenset(("type", "role", "tool_call_id"))
+
+
+def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
+    """The note with which `rebuild(ours, note)` equals `original`, order of keys included; {} if they are the same.
+
+    Raises InvalidMessageError if content differs: then `ours` is no rendering of `original`.
+    """
+    note: Json = {}
+    extra: Json = {}
+    nested: Json = {}
+    null: list[str] = []
+    for key, value in original.items():
+        if key not in ours:
+            extra[key] = value
+        elif isinstance(value, Mapping) and isinstance(ours[key], Mapping) and key not in ("input", "arguments"):
+            if inner := remember(value, ours[key]):
+                nested[key] = inner
+        elif not _same(value, ours[key]):
+            if value is None and not ours[key]:
+                null.append(key)
+            elif key in _CONTENT:
+                raise InvalidMessageError(f"{key!r} cannot be {str(value)[:60]!r} here")
+            else:
+                extra[key] = value
+    without = [key for key in ours if key not in original]
+    if extra:
+        note["set"] = extra
+    if null:
+        note["null"] = null
+    if without:
+        note["without"] = without
+    if nested:
+        note["in"] = nested
+    if list(rebuild(ours, note)) != list(original):
+        note["keys"] = list(original)
+    return note
+
+
+def rebuild(ours: Mapping[str, Any], note: Mapping[str, Any]) -> Json:
+    """`ours` as the noted original was written. Content that `ours` has by now wins over what the note says."""
+    out = dict(ours)
+    for key in note.get("without", ()):
+        if key in out and (not out[key] or key in _ENVELOPE):
+            del out[key]
+    for key in note.get("null", ()):
+        if not out.get(key):
+            out[key] = None
+    for key, inner in note.get("in", {}).items():
+        if isinstance(out.get(key), Mapping):
+            out[key] = rebuild(out[key], inner)
+    for key, value in note.get("set", {}).items():
+        if key not in out or key not in _CONTENT:
+            out[key] = value
+    if keys := note.get("keys"):
+        out = {key: out[key] for key in keys if key in out} | out
+    return out
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def note_of(holder: Any, form: str) -> Mapping[str, Any]:
+    """What `holder` (a message or part) remembers of its life in `form`; {} if nothing."""
+    meta = getattr(holder, "provider_meta", None)
+    note = meta.get(form) if meta else None
+    return note if isinstance(note, Mapping) else {}
+
+
+def with_note(form: str, note: Json) -> Json | None:
+    """The `provider_meta` of a part with this note."""
+    return {form: note} if note else None
+
+
+def opaque(form: str, block: Any) -> UnknownPart:
+    """A block of the provider that has no part of ours; its type is prefixed, so it is never taken for one."""
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    return UnknownPart(data={"type": f"{form}/{kind}", "block": block})
+
+
+def foreign_block(form: str, part: Part) -> Any:
+    """The block inside an opaque part of this `form`, else None."""
+    return part.data.get("block") if isinstance(part, UnknownPart) and part.type.startswith(f"{form}/") else None
+
+
+def as_mapping(item: Any, index: int) -> Mapping[str, Any]:
+    """`item` as a dict with a role; SDK objects (pydantic) are taken too. Raises InvalidMessageError."""
+    if isinstance(item, Message):
+        raise InvalidMessageError(f"message {index} is a Message already")
+    if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
+        item = item.model_dump(exclude_unset=True)
+    if not isinstance(item, Mapping):
+        raise InvalidMessageError(f"message {index} is not a dict but {type(item).__name__}")
+    if not isinstance(item.get("role"), str):
+        raise InvalidMessageError(f"message {index} has no role; it has {', '.join(map(str, item))[:80] or 'nothing'}")
+    return item

@@ -1,0 +1,118 @@
+"""Anthropic Messages (`MessageParam` lists, also the `message` of API replies and of Claude Code sessions).
+
+| theirs | ours |
+|---|---|
+| a `user` message of tool results only | role `tool`; written back as `user` |
+| the separate `system` value | a first message of role `system`; see `to_anthropic_system` |
+| a message of role `system` in the list | the same, and given back in the list |
+| `content` string or blocks | parts; which of the two it was is remembered |
+| `thinking`, `redacted_thinking` | a reasoning part with its signature |
+| `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts that remember their type |
+| `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL, as it came |
+| `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`; an opaque part |
+
+The form cannot carry, and `to_anthropic` reports: reasoning without a signature, audio, video, tool arguments
+that are no object, opaque parts of other providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from redis_history.errors import InvalidMessageError
+from redis_history.formats._anthropic_parts import FORM, block_of, part_of_block, shortfall
+from redis_history.formats._loss import Losses, OnLoss
+from redis_history.formats._shape import Json, as_mapping, note_of, rebuild, remember
+from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
+
+__all__ = ["from_anthropic", "to_anthropic", "to_anthropic_system"]
+
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+
+
+def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[Any] | None = None) -> list[Message]:
+    """One message of ours for each of theirs, in order, with new ids and no timestamps; `system` before them.
+
+    Raises InvalidMessageError, with the index, for what is not a message of that API.
+    """
+    out = [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
+    if system is None:
+        return out
+    first = _from({"role": "system", "content": system}, 0)
+    return [_annotated(first, {k: v for k, v in note_of(first, FORM).items() if k != "in_list"}), *out]
+
+
+def to_anthropic(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[dict[str, Any]]:
+    """Their dicts; without the system messages, which that API takes apart: `to_anthropic_system`.
+
+    `on_loss` is called for all that the form cannot carry; without it a warning is logged.
+    """
+    losses = Losses(FORM, on_loss)
+    out: list[Json] = []
+    for message in messages:
+        note = note_of(message, FORM)
+        if message.role == "system" and not note.get("in_list"):
+            continue
+        for index, part in enumerate(message.parts):
+            if (lost := shortfall(part)) is not None:
+                losses.add(message.id, index, lost)
+        out.append(rebuild(_render(message, note), note))
+    losses.close()
+    return out
+
+
+def to_anthropic_system(messages: Iterable[Message]) -> str | list[dict[str, Any]] | None:
+    """The `system` value: of one system message what was given; of several their blocks; None if there is none."""
+    found = [m for m in messages if m.role == "system" and not note_of(m, FORM).get("in_list")]
+    contents = [_render(message, note_of(message, FORM))["content"] for message in found]
+    if len(contents) < 2:
+        return contents[0] if contents else None
+    return [b for c in contents for b in ([{"type": "text", "text": c}] if isinstance(c, str) else c)]
+
+
+def _from(raw: Mapping[str, Any], index: int) -> Message:
+    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
+    note: Json = {} if raw["role"] == role else {"role": raw["role"]}
+    content = raw.get("content")
+    parts: tuple[Part, ...] = ()
+    if isinstance(content, list):
+        parts = tuple(map(part_of_block, content))
+    elif isinstance(content, str):
+        parts = (TextPart(text=content),) if content else ()
+    elif content is not None:
+        raise InvalidMessageError(f"message {index}: content is text or blocks, not {type(content).__name__}")
+    if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
+        role = "tool"
+    if role == "system":
+        note["in_list"] = True
+    message = Message(role=role, parts=parts)
+    if (form := _form(raw)) != _form(_render(message, note)):
+        note["content"] = form
+    try:
+        note |= remember(raw, _render(message, note))
+    except InvalidMessageError as error:
+        raise InvalidMessageError(f"message {index}: {error}") from error
+    return _annotated(message, note)
+
+
+def _annotated(message: Message, note: Json) -> Message:
+    return msgspec.structs.replace(message, provider_meta={FORM: note} if note else {})
+
+
+def _render(message: Message, note: Mapping[str, Any]) -> Json:
+    """The dict of a message, in our order of keys."""
+    blocks = [block for part in message.parts if (block := block_of(part)) is not None]
+    form = note.get("content")
+    role = note.get("role", "user" if message.role == "tool" else message.role)
+    if not blocks:
+        return {"role": role, "content": {"list": [], "null": None}.get(form or "", "")}
+    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
+    return {"role": role, "content": blocks[0]["text"] if plain and form != "list" else blocks}
+
+
+def _form(raw: Mapping[str, Any]) -> str:
+    content = raw.get("content")
+    return "null" if content is None else "list" if isinstance(content, list) else "text"

@@ -1,0 +1,51 @@
+"""What the importers of all formats share: checked access to records, one transcript for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.importers.source import Source
+from redis_history.importers.transcript import Transcript
+
+__all__ = ["each", "need", "rest", "scalar"]
+
+T = TypeVar("T")
+
+
+def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> Iterator[Transcript]:
+    """`convert(source, line, record)` of every record; a record it refuses is reported. A conversation id that comes
+    again in the file gets a number."""
+    seen: dict[str, int] = {}
+    for line, record in source.records():
+        try:
+            transcript = convert(source, line, record)
+        except InvalidInputError as error:
+            source.problem(line, str(error))
+            continue
+        count = seen[transcript.conversation_id] = seen.get(transcript.conversation_id, 0) + 1
+        if count > 1:
+            again = f"{transcript.conversation_id}#{count}"
+            transcript = msgspec.structs.replace(transcript, conversation_id=again)
+        yield transcript
+
+
+def need(record: Any, key: str, kind: type[T]) -> T:
+    """`record[key]`, which must be a `kind`. Raises InvalidMessageError otherwise."""
+    value = record.get(key) if isinstance(record, Mapping) else None
+    if not isinstance(value, kind):
+        raise InvalidMessageError(f"{key!r} is missing or not a {kind.__name__}")
+    return value
+
+
+def rest(record: Mapping[str, Any], *without: str) -> dict[str, Any]:
+    """What else the record says."""
+    return {key: value for key, value in record.items() if key not in without}
+
+
+def scalar(value: Any) -> str | None:
+    """`value` as part of an id, if it can be one."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None

@@ -1,0 +1,90 @@
+"""Which format a file is in, and its transcripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redis_history.errors import InvalidInputError
+from redis_history.importers import _agents, _chat, _claude_code, _people
+from redis_history.importers._convert import each
+from redis_history.importers.source import Source
+from redis_history.importers.transcript import OnError, Transcript
+
+__all__ = ["FORMATS", "read_transcripts"]
+
+
+class _Importer(NamedTuple):
+    matches: Callable[[Any], bool]
+    read: Callable[[Source], Iterator[Transcript]]
+
+
+def _has(record: Any, **kinds: type) -> bool:
+    return isinstance(record, dict) and all(isinstance(record.get(key), kind) for key, kind in kinds.items())
+
+
+def _inner(record: Any, key: str) -> Any:
+    return record[key] if _has(record, **{key: dict}) else record
+
+
+def _first_item(record: Any) -> Any:
+    messages = record.get("messages") if isinstance(record, dict) else None
+    return messages[0] if isinstance(messages, list) and messages else None
+
+
+# In this order: a chat record is the least particular.
+_IMPORTERS: dict[str, _Importer] = {
+    "taubench": _Importer(lambda r: _has(r, traj=list) and "task_id" in r, partial(each, convert=_agents.taubench)),
+    "sweagent": _Importer(lambda r: _has(_inner(r, "traj"), history=list), partial(each, convert=_agents.sweagent)),
+    "miniswe": _Importer(
+        lambda r: _has(_inner(r, "traj"), messages=list) and ("traj" in r or _has(r, trajectory_format=str)),
+        partial(each, convert=_agents.miniswe),
+    ),
+    "tau2": _Importer(
+        lambda r: isinstance(r, dict) and "task_id" in r and _has(_first_item(r), turn_idx=int),
+        partial(each, convert=_agents.tau2),
+    ),
+    "claude_code": _Importer(lambda r: _has(r, entries=list) or _claude_code.is_entry(r), _claude_code.claude_code),
+    "irc": _Importer(lambda r: _has(r, channel=str, file=str, n=int, text=str), _people.irc),
+    "locomo": _Importer(
+        lambda r: _has(r, conversation=dict) and any(key.startswith("session_") for key in r["conversation"]),
+        partial(each, convert=_people.locomo),
+    ),
+    "kdconv": _Importer(
+        lambda r: _has(_first_item(_inner(r, "dialogue")), message=str), partial(each, convert=_people.kdconv)
+    ),
+    "openai_chat": _Importer(_chat.is_chat, _chat.openai_chat),
+    "anthropic": _Importer(_chat.is_chat, _chat.anthropic),
+}
+
+#: The names `read_transcripts` takes as `format`.
+FORMATS: tuple[str, ...] = tuple(_IMPORTERS)
+
+
+def read_transcripts(
+    path: str | PathLike[str],
+    *,
+    format: str | None = None,
+    on_error: OnError | None = None,
+) -> Iterator[Transcript]:
+    """The conversations of a file, one at a time: JSON or JSONL, plain or gzipped.
+
+    `format` is one of FORMATS; without it the first records tell. A bad line or record is given to `on_error` (else
+    logged as a warning) and left out, the rest is imported. Raises InvalidInputError at once, before anything is
+    yielded, for a file that cannot be read or whose format is unknown.
+    """
+    source = Source(Path(path), on_error)
+    if format is not None:
+        if format not in _IMPORTERS:
+            raise InvalidInputError(f"{format!r} is not a format; there are: {', '.join(FORMATS)}")
+        return _IMPORTERS[format].read(source)
+    for record in source.head:
+        for name, importer in _IMPORTERS.items():
+            if importer.matches(record):
+                return _chat.chat(source) if name == "openai_chat" else importer.read(source)
+    if not source.head:
+        raise InvalidInputError(f"{path} holds no JSON records; the formats are: {', '.join(FORMATS)}")
+    raise InvalidInputError(f"the format of {path} is not known; there are: {', '.join(FORMATS)}")

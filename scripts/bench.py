@@ -1,0 +1,251 @@
+"""Ratios, not times: each operation beside a bare redis-py command on the same bytes, call by call in turn.
+
+Absolute times say more about the machine than about the package; the two columns of a row were taken in turn, in one
+process, on one server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import redis
+import redis.asyncio
+from rich.console import Console
+from rich.table import Table
+
+from redis_history import AsyncHistoryStore, HistoryStore, Message, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.embedded import EmbeddedServer
+from redis_history.model.wire import encode_body, encode_member
+
+TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
+STAMP = 1_700_000_000_000_000
+
+
+def messages(count: int) -> list[Message]:
+    return [user(TEXT) for _ in range(count)]
+
+
+def members(of: list[Message]) -> list[bytes]:
+    return [encode_member(index, STAMP + index, encode_body(message)) for index, message in enumerate(of)]
+
+
+class Timing:
+    """Times of one thing, in microseconds."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def of(self, work: Callable[[], Any]) -> None:
+        start = time.perf_counter()
+        work()
+        self.values.append((time.perf_counter() - start) * 1e6)
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def p99(self) -> float:
+        return statistics.quantiles(self.values, n=100)[98]
+
+
+class Report:
+    def __init__(self) -> None:
+        self.table = Table("operation", "beside", "x p50", "p50 µs", "beside µs", "goal")
+
+    def row(self, name: str, beside: str, ours: Timing, bare: Timing, goal: str = "") -> None:
+        ratio = f"{ours.p50 / bare.p50:.2f}"
+        self.table.add_row(name, beside, ratio, f"{ours.p50:.0f}", f"{bare.p50:.0f}", goal)
+
+    def note(self, name: str, text: str, goal: str = "") -> None:
+        self.table.add_row(name, text, "", "", "", goal)
+
+
+def in_turn(count: int, bare: Callable[[int], Any], ours: Callable[[int], Any]) -> tuple[Timing, Timing]:
+    timings = Timing(), Timing()
+    for index in range(count + count // 10):
+        if index == count // 10:  # the first tenth warms up
+            timings = Timing(), Timing()
+        timings[0].of(lambda i=index: bare(i))
+        timings[1].of(lambda i=index: ours(i))
+    return timings
+
+
+def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    sent = messages(rounds + rounds // 10)
+    stored = members(sent)
+    bare, ours = in_turn(
+        rounds, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
+    )
+    report.row("append", "ZADD", ours, bare, "1.5, at most 1.8")
+    bare, ours = in_turn(
+        rounds // 2, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
+    )
+    report.row("append again (duplicate)", "ZADD", ours, bare)
+
+
+async def bench_async_append(report: Report, url: str, rounds: int) -> None:
+    client = redis.asyncio.Redis.from_url(url)
+    async with AsyncHistoryStore(url, namespace="bench-async") as store:
+        sent = messages(rounds)
+        stored = members(sent)
+        bare, ours = Timing(), Timing()
+        for index in range(rounds):
+            start = time.perf_counter()
+            await client.zadd("bare-async", {stored[index]: STAMP + index})
+            middle = time.perf_counter()
+            await store.append("append", sent[index])
+            bare.values.append((middle - start) * 1e6)
+            ours.values.append((time.perf_counter() - middle) * 1e6)
+    await client.aclose()
+    report.row("append (asyncio)", "ZADD", ours, bare, "1.5, at most 1.8")
+
+
+def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    sent = messages(600)
+    client.zadd("bare-600", {member: STAMP + i for i, member in enumerate(members(sent))})
+    store.append_many("read", sent)
+    decode = msgspec.msgpack.Decoder().decode
+
+    def bare_read(_: int) -> Any:
+        return [decode(member) for member in client.zrange("bare-600", 0, -1)]
+
+    bare, ours = in_turn(rounds // 10, bare_read, lambda _: store.get("read"))
+    report.row("get, 600 messages", "ZRANGE + decode to dicts", ours, bare, "1.5")
+    bare, ours = in_turn(rounds, lambda _: client.ping(), lambda _: store.get_message("read", sent[300].id))
+    report.row("get_message", "PING", ours, bare)
+
+
+def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    batches = [messages(500) for _ in range(rounds // 40)]
+    stored = members(batches[0])
+
+    def pipelined(index: int) -> None:
+        pipe = client.pipeline(transaction=False)
+        for place, member in enumerate(stored):
+            pipe.zadd(f"bare-batch-{index}", {member: STAMP + place})
+        pipe.execute()
+
+    count = len(batches) * 10 // 11
+    bare, ours = in_turn(count, pipelined, lambda i: store.append_many(f"batch-{i}", batches[i]))
+    report.row("append_many, 500 messages", "pipelined ZADD", ours, bare, "1.5")
+
+
+def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, rounds: int) -> None:
+    """From before the write to the moment the other side has it, beside PUBLISH to the reading end of a subscription."""
+    heard: dict[str, float] = {}
+    rang = threading.Event()
+    pubsub = client.pubsub()
+    pubsub.subscribe("bare-bell")
+
+    def listen() -> None:
+        for message in pubsub.listen():
+            if message["data"] == b"end":
+                return
+            if message["type"] == "message":
+                heard["at"] = time.perf_counter()
+                rang.set()
+
+    def callback(event: Any) -> None:
+        heard["at"] = time.perf_counter()
+        rang.set()
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    bare, ours = Timing(), Timing()
+    with HistoryStore(url, namespace="bench") as reader:
+        reader.on_change("bell", callback)
+        store.append("bell", user("first"))
+        rang.wait(10)
+        for _ in range(rounds // 5):
+            for timing, ring in ((bare, lambda: client.publish("bare-bell", b"x")), (ours, append_to(store, "bell"))):
+                rang.clear()
+                start = time.perf_counter()
+                ring()
+                rang.wait(10)
+                timing.values.append((heard["at"] - start) * 1e6)
+    client.publish("bare-bell", b"end")
+    thread.join()
+    pubsub.close()
+    report.row("append to callback", "PUBLISH to callback", ours, bare)
+    report.note("append to callback, p99", f"{ours.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
+
+
+def append_to(store: HistoryStore, conversation_id: str) -> Callable[[], Any]:
+    return lambda: store.append(conversation_id, user(TEXT))
+
+
+def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    """The cost of an append as the conversation grows, beside ZADD to a set of the same size."""
+    ratios = {}
+    for size in (100, 10_000, 100_000):
+        name = f"growth-{size}"
+        for start in range(0, size, 1000):
+            store.append_many(name, messages(min(1000, size - start)))
+        sent = messages(rounds // 2)
+        stored = members(sent)
+        bare, ours = in_turn(
+            rounds // 3,
+            lambda i, stored=stored: client.zadd("bare-growth", {stored[i]: i}),
+            lambda i, sent=sent, name=name: store.append(name, sent[i]),
+        )
+        ratios[size] = ours.p50 / bare.p50
+        report.row(f"append to {size:,} messages", "ZADD to a small set", ours, bare)
+    report.note("append at 100,000 against 100", f"x {ratios[100_000] / ratios[100]:.2f}", "1.3")
+
+
+def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
+    for count in (30, 600, 5000):
+        sent = messages(count)
+        payload = sum(len(encode_body(message)) for message in sent)
+        for message in sent:
+            store.append(f"memory-{count}", message)
+        keys = Keyspace(store.namespace).conversation(f"memory-{count}")
+        used = [client.memory_usage(key, samples=0) or 0 for key in (keys.messages, keys.state, keys.log)]
+        each = [round(size / count) for size in used]
+        report.note(
+            f"server bytes per message, {count} messages",
+            f"{sum(each)} for {payload // count} of payload: messages {each[0]}, ids and counters {each[1]}, change log {each[2]}",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3000, help="calls of each kind (default 3000)")
+    parser.add_argument("--url", help="a server to use instead of a private one; keys of namespace bench are written")
+    options = parser.parse_args()
+    gc.freeze()
+    with tempfile.TemporaryDirectory() as folder:
+        server = None if options.url else EmbeddedServer(folder).start()
+        url = options.url or server.url
+        client = redis.Redis.from_url(url)
+        report = Report()
+        with HistoryStore(url, namespace="bench") as store:
+            bench_append(report, client, store, options.rounds)
+            asyncio.run(bench_async_append(report, url, options.rounds))
+            bench_read(report, client, store, options.rounds)
+            bench_batch(report, client, store, options.rounds)
+            bench_doorbell(report, client, store, url, options.rounds)
+            bench_growth(report, client, store, options.rounds)
+            bench_memory(report, client, store)
+        for pattern in ("rh:{bench:*", "rh:{bench-async:*", "bare*"):
+            for key in client.scan_iter(match=pattern, count=1000):
+                client.unlink(key)
+        client.close()
+        if server is not None:
+            server.close(wait=10)
+    Console(width=140).print(report.table)
+
+
+if __name__ == "__main__":
+    main()

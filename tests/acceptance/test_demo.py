@@ -1,0 +1,271 @@
+"""The demo as users run it: a process of its own against a real server; and that its checks would notice."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from redis import Redis
+
+from redis_history import HistoryStore
+from redis_history.demo.checks import Findings, check
+from redis_history.demo.plan import SAMPLE, load, make_plan
+from redis_history.demo.screen import printable
+from redis_history.demo.watcher import Heard
+from redis_history.embedded import EmbeddedServer
+from redis_history.model import TextPart, user
+
+FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    with EmbeddedServer(tmp_path_factory.mktemp("embedded")) as server:
+        yield server
+        server.close(wait=10)
+
+
+@pytest.fixture
+def url(embedded):
+    yield f"embedded://{embedded.path}"
+    with Redis.from_url(embedded.url) as client:
+        assert list(client.scan_iter("rh:{demo-*")) == [], "keys were left behind"
+
+
+@contextmanager
+def running(*arguments):
+    """The demo in a group of its own, killed if it takes too long."""
+    command = [sys.executable, "-m", "redis_history.demo", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
+    )
+    watchdog = threading.Timer(SECONDS, process.kill)
+    watchdog.start()
+    try:
+        yield process
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def demo(*arguments):
+    with running(*arguments) as process:
+        out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def row(out, name):
+    """The first number of a row of the table."""
+    return int(re.search(rf"^\s+{name}\s+([\d,]+)", out, re.MULTILINE)[1].replace(",", ""))
+
+
+def test_the_sample_is_replayed_and_right(url):
+    status, out, err = demo("--url", url)
+    assert status == 0, out + err
+    assert "All is as it must be" in out
+    messages = sum(len(transcript.messages) for transcript in load(SAMPLE, None, pytest.fail))
+    for name in ("messages sent", "messages stored", "read back equal"):
+        assert row(out, name) == messages
+    for name in ("duplicates", "gaps", "order violations"):
+        assert row(out, name) == 0
+    for name in ("retries ignored", "agents killed and restarted", "subscriber connections cut"):
+        assert row(out, name) > 0
+
+
+@pytest.mark.parametrize("agents", [1, 9])
+def test_any_number_of_agents(url, agents):
+    status, out, err = demo("--url", url, "--agents", agents, "--conversations", 2, "--seed", agents)
+    assert status == 0, out + err
+    assert row(out, "conversations") == 2
+
+
+def pytest_generate_tests(metafunc):
+    if "path" in metafunc.fixturenames:  # each takes some seconds: two stand for all, unless there is time
+        every = metafunc.config.getoption("--long") or len(FILES) < 3
+        chosen = FILES if every else [path for path in FILES if "taubench" in path.name or "irc" in path.name]
+        metafunc.parametrize("path", chosen or FILES[:1], ids=lambda path: path.name)
+
+
+if FILES:
+
+    def test_real_transcripts(url, path):
+        status, out, err = demo("--url", url, "--data", path)
+        assert status == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--data", "missing.jsonl"], "no file missing.jsonl"),
+        (["--data", __file__], "openai_chat"),
+        (["--agents", "0"], "1 to 64"),
+        (["--agents", "many"], "1 to 64"),
+        (["--conversations", "0"], "not a number from 1"),
+        (["--url", "redis://localhost:1"], "redis://localhost:1"),
+        (["--url", "memory://"], "embedded://"),
+        (["--url", "somewhere"], "redis://"),
+    ],
+    ids=lambda value: " ".join(value[:2])[-24:] if isinstance(value, list) else "",
+)
+def test_wrong_input_is_told_in_one_message(arguments, told):
+    status, out, err = demo(*arguments)
+    assert status == 2
+    assert told in err
+    assert "Traceback" not in out + err
+
+
+def wait_until_under_way(process):
+    assert any(re.search(r"[1-9][\d,]* of [\d,]+ stored", line) for line in process.stdout)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(url, number):
+    with running("--url", url) as process:
+        wait_until_under_way(process)
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        _, err = process.communicate()  # returns when no process of the run holds the pipes any more
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_its_processes_end_with_it_even_if_it_is_killed(embedded):
+    with running("--url", f"embedded://{embedded.path}") as process:
+        wait_until_under_way(process)
+        process.kill()
+        process.communicate()
+    with Redis.from_url(embedded.url) as client:
+        assert client.unlink(*client.scan_iter("rh:{demo-*"))
+
+
+# That the checks would notice
+
+
+@pytest.fixture
+def played():
+    """A small run without processes: its plan, and what one could have read back and been told."""
+    plan = make_plan(load(SAMPLE, 1, pytest.fail), 3, seed=2)
+    (transcript,) = plan.transcripts
+    name = transcript.conversation_id
+    heard = []
+    with HistoryStore("memory://") as store:
+        for step in sorted((step for share in plan.shares for step in share if not step.again), key=_first(transcript)):
+            done = store.append_many(name, step.messages)
+            heard.append(Heard(done[0].revision, tuple((one.message.id, one.message.sequence) for one in done)))
+        return plan, store.get(name), heard
+
+
+def _first(transcript):
+    places = {message.id: place for place, message in enumerate(transcript.messages)}
+    return lambda step: places[step.messages[0].id]
+
+
+def found(plan, stored, heard, revision):
+    findings = Findings()
+    check(findings, plan, plan.transcripts[0], stored, heard, revision)
+    return findings
+
+
+def test_a_right_run_has_no_findings(played):
+    plan, stored, heard = played
+    findings = found(plan, stored, heard, len(heard))
+    assert findings.problems == []
+    assert findings.stored == findings.equal == findings.equal_form == findings.delivered == plan.messages
+
+
+def edited(message):
+    return msgspec.structs.replace(message, parts=(TextPart(text="changed"),))
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        (lambda stored: stored[:-1], None),
+        (lambda stored: stored[1:], "gaps"),
+        (lambda stored: [*stored, stored[-1]], "duplicates"),
+        (lambda stored: [*stored, msgspec.structs.replace(user("more"), sequence=99)], "gaps"),
+        (lambda stored: [edited(stored[0]), *stored[1:]], None),
+        (lambda stored: [stored[1], stored[0], *stored[2:]], "order_violations"),
+        (lambda stored: [_at(stored[0], 2), _at(stored[1], 1), *stored[2:]], "order_violations"),
+    ],
+)
+def test_what_is_stored_wrongly_is_found(played, change, counted):
+    plan, stored, heard = played
+    findings = found(plan, change(stored), heard, len(heard))
+    assert findings.problems
+    assert counted is None or getattr(findings, counted) > 0
+
+
+def _at(message, sequence):
+    return msgspec.structs.replace(message, sequence=sequence)
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        (lambda heard: heard[:-1], "gaps"),
+        (lambda heard: [*heard[:2], *heard[3:]], "gaps"),
+        (lambda heard: [*heard, heard[-1]], "order_violations"),
+        (lambda heard: [heard[1], heard[0], *heard[2:]], "order_violations"),
+        (lambda heard: [Heard(heard[0].revision, (), "log_trimmed"), *heard[1:]], "gaps"),
+        (lambda heard: [Heard(heard[0].revision, ()), *heard[1:]], None),
+        (lambda heard: [], "gaps"),
+    ],
+)
+def test_what_is_told_wrongly_is_found(played, change, counted):
+    plan, stored, heard = played
+    findings = found(plan, stored, change(heard), len(heard))
+    assert findings.problems
+    assert counted is None or getattr(findings, counted) > 0
+
+
+@pytest.mark.parametrize("agents", [1, 4, 30])
+def test_a_plan_deals_every_message_once_and_in_order(agents):
+    transcripts = load(SAMPLE, None, pytest.fail)
+    plan = make_plan(transcripts, agents, seed=5)
+    assert plan == make_plan(transcripts, agents, seed=5)
+    dealt = Counter(m.id for share in plan.shares for step in share if not step.again for m in step.messages)
+    assert dealt == Counter(m.id for transcript in transcripts for m in transcript.messages)
+    for share in plan.shares:
+        known = set()
+        for step in share:
+            ids = [message.id for message in step.messages]
+            assert not step.again or known.issuperset(ids), "only what was sent can be sent again"
+            known.update(ids)
+        for transcript in transcripts:
+            mine = [
+                m.id
+                for s in share
+                if s.conversation_id == transcript.conversation_id and not s.again
+                for m in s.messages
+            ]
+            assert mine == [message.id for message in transcript.messages if message.id in set(mine)]
+
+
+def test_texts_cannot_steer_the_terminal():
+    assert printable("a\x1b[2Jb\r\nc\u202ed") == "a [2Jb c d"
+
+
+def test_the_live_view(capsys):
+    pytest.importorskip("rich")
+    from redis_history.demo.rich_screen import RichScreen
+
+    with RichScreen(2) as screen:
+        screen.stored(1, 0)
+        screen.delivered(1, [("c", user("[bold]not markup[/bold]"))])
+        screen.note("one [note]")
+        screen.refresh()
+        screen.table("Title", [("right", "1", True), ("wrong", "2", False), ("plain", "3", None)])
+    out = capsys.readouterr().out
+    assert "[bold]not markup[/bold]" in out
+    assert "one [note]" in out
+    assert "wrong" in out

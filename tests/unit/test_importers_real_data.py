@@ -1,0 +1,45 @@
+"""Real transcripts, where a developer has them: $REDIS_HISTORY_DATA, or `shared/data` beside the checkout.
+
+They are not part of the project; without them there is nothing to collect here.
+"""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from redis_history.formats import to_anthropic, to_openai_chat
+from redis_history.importers import read_transcripts
+from redis_history.model.wire import decode_member, encode_body, encode_member
+
+FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
+
+if FILES:
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+    def test_every_conversation_comes_through_storage_and_back(path):
+        problems = []
+        conversations = set()
+        for transcript in read_transcripts(path, on_error=problems.append):
+            assert transcript.messages
+            assert transcript.conversation_id not in conversations
+            conversations.add(transcript.conversation_id)
+            assert len({message.id for message in transcript.messages}) == len(transcript.messages)
+            times = [message.timestamp for message in transcript.messages]
+            assert all(times) or not any(times)
+            assert all(earlier <= later for earlier, later in pairwise(times) if earlier)
+            stored = [decode_member(encode_member(1, 0, encode_body(message))) for message in transcript.messages]
+            bare = [msgspec.structs.replace(m, timestamp=None, sequence=None) for m in (*stored, *transcript.messages)]
+            assert bare[: len(stored)] == bare[len(stored) :]
+            if transcript.form is not None:
+                back = (to_openai_chat if transcript.form == "openai_chat" else to_anthropic)(stored)
+                assert back == list(transcript.originals)
+        assert problems == []
+        assert conversations
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+    def test_importing_twice_gives_the_same(path):
+        assert list(read_transcripts(path)) == list(read_transcripts(path))
