@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ..errors import ConfigurationError, EmbeddedServerError
+from redis_history.errors import ConfigurationError, EmbeddedServerError
+
 from ._paths import data_dir, short_dir
 
 __all__ = ["DataFolder"]
@@ -71,11 +72,20 @@ class DataFolder:
 
     @property
     def unix_socket(self) -> Path:
-        """In the folder, or under a short path made of a hash if that one is too long for a socket."""
+        """In the folder, or under a short path made of a hash if that one is too long, or cannot be in a URL."""
         inside = self.path / "redis.sock"
-        if len(os.fsencode(inside)) <= _SOCKET_PATH_MAX:
+        name = os.fsencode(inside)
+        if len(name) <= _SOCKET_PATH_MAX and name.decode(errors="replace") == str(inside):
             return inside
         return short_dir() / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
+
+    @property
+    def bound_socket(self) -> str:
+        """The socket as the server, which works in the folder, binds it and removes it at its end.
+
+        Relative where it can be: a server whose folder was deleted must not remove its successor's socket.
+        """
+        return self.unix_socket.name if self.unix_socket.parent == self.path else str(self.unix_socket)
 
     @property
     def url(self) -> str:

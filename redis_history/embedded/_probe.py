@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Answer", "command", "ping"]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ._binaries import ServerBinary
+from ._binary import Durability, ServerBinary
 
-__all__ = ["Durability", "Record"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
-Durability = Literal["everysec", "always"]
+__all__ = ["Record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,9 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Overwrite the record at `path` in place: the file must stay the one that is locked. Raises OSError."""
-        content = json.dumps(self.as_dict()).encode()
         file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.pwrite(file, content, 0)
-            os.ftruncate(file, len(content))
+            # Padded over all of the old one, in one call: who reads meanwhile has to find a whole record.
+            os.pwrite(file, json.dumps(self.as_dict()).encode().ljust(os.fstat(file).st_size), 0)
         finally:
             os.close(file)

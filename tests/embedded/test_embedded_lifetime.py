@@ -1,0 +1,185 @@
+"""One process: start, use, end, start again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from embedded_tools import client, gone, stopped, supervisor_of, wait_until
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from redis_history.embedded import EmbeddedServer, status
+from redis_history.errors import ConfigurationError, EmbeddedServerError
+
+Make = Callable[..., EmbeddedServer]
+
+
+def test_data_survives_and_the_server_does_not(engine: str, tmp_path: Path, server: Make) -> None:
+    with server(tmp_path / "d") as first:
+        client(first).set("k", "v")
+        pid, supervisor = first.pid, supervisor_of(first.path)
+        assert first.binary.kind == engine
+    wait_until(lambda: gone(pid) and gone(supervisor), "both processes ended")
+    assert not Path(first.unix_socket).exists()
+    with pytest.raises(RedisConnectionError):
+        client(first).ping()
+    with server(tmp_path / "d") as second:
+        assert client(second).get("k") == "v"
+        assert second.pid != pid
+
+
+def test_options(engine: str, tmp_path: Path, server: Make) -> None:
+    with server(tmp_path / "d") as running:
+        connection = client(running)
+        wanted = {
+            "port": "0",
+            "unixsocket": "redis.sock" if Path(running.unix_socket).parent == tmp_path / "d" else running.unix_socket,
+            "unixsocketperm": "700",
+            "dir": running.path,
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "aof-use-rdb-preamble": "yes",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "databases": "16",
+            "notify-keyspace-events": "",
+        }
+        assert {name: connection.config_get(name)[name] for name in wanted} == wanted
+        modules = {module["name"] for module in connection.module_list()}
+        assert ("search" in modules) == running.binary.search == (engine != "system")
+        assert connection.info("server")["process_id"] == running.pid
+
+
+def test_everything_is_private(tmp_path: Path, server: Make) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir(mode=0o755)
+    with server(folder) as running:
+        client(running).set("k", "v")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(Path(running.unix_socket).stat().st_mode) == 0o700
+        parts = list((folder / "appendonlydir").iterdir())
+        assert parts
+        assert [part.name for part in parts if part.stat().st_mode & 0o077] == []
+        assert os.getsid(running.pid) not in (os.getsid(0), -1)
+
+
+def test_durability_always_from_the_start(tmp_path: Path, server: Make) -> None:
+    with server(tmp_path / "d", durability="always") as running:
+        assert client(running).config_get("appendfsync") == {"appendfsync": "always"}
+
+
+def test_the_strictest_durability_wins(tmp_path: Path, server: Make) -> None:
+    with server(tmp_path / "d") as easy:
+        connection = client(easy)
+        with server(tmp_path / "d", durability="always") as strict:
+            assert connection.config_get("appendfsync") == {"appendfsync": "always"}
+            assert status(tmp_path / "d").durability == "always"
+            # Started again by the one that did not ask for it: the other one's writes still need it.
+            os.kill(strict.pid, 9)
+            wait_until(lambda: stopped(easy.path), "the crash was seen")
+            easy.ensure()
+            assert connection.config_get("appendfsync") == {"appendfsync": "always"}
+    wait_until(lambda: stopped(easy.path), "the end")
+    with server(tmp_path / "d") as later:
+        assert client(later).config_get("appendfsync") == {"appendfsync": "everysec"}
+
+
+def test_two_shares_in_one_process(tmp_path: Path, server: Make) -> None:
+    one, two = server(tmp_path / "d").start(), server(tmp_path / "d").start()
+    assert one.pid == two.pid
+    one.close()
+    one.close()
+    assert client(two).ping()
+    assert not stopped(two.path)
+    assert (one.started, two.started) == (False, True)
+    two.close(wait=10)
+    assert stopped(two.path)
+
+
+def test_a_share_ends_with_its_object(tmp_path: Path, server: Make) -> None:
+    lost = EmbeddedServer(tmp_path / "d").start()
+    path = lost.path
+    del lost
+    gc.collect()
+    wait_until(lambda: stopped(path), "an end without close()")
+
+
+def test_start_again_after_close(tmp_path: Path, server: Make) -> None:
+    again = server(tmp_path / "d")
+    for value in range(1, 4):
+        assert client(again.start()).incr("k") == value
+        again.close()
+
+
+def test_start_twice_is_one_share(tmp_path: Path, server: Make) -> None:
+    twice = server(tmp_path / "d").start()
+    assert twice.start() is twice
+    twice.close(wait=10)
+    assert stopped(twice.path)
+
+
+def test_many_threads_one_server(tmp_path: Path, server: Make) -> None:
+    made = [server(tmp_path / "d") for _ in range(4)] * 2
+    threads = [threading.Thread(target=each.start) for each in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({each.pid for each in made}) == 1
+
+
+def test_without_a_share(tmp_path: Path, server: Make) -> None:
+    idle = server(tmp_path / "d")
+    with pytest.raises(EmbeddedServerError, match="no share"):
+        idle.ensure()
+    with pytest.raises(EmbeddedServerError, match="no server is running"):
+        _ = idle.pid
+    assert idle.binary.version
+    idle.close()
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"durability": "no"}, {"start_timeout": 0}, {"start_timeout": float("nan")}, {"path": ""}, {"path": "a\0b"}],
+)
+def test_arguments_that_make_no_sense(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        EmbeddedServer(**options)  # type: ignore[arg-type]
+
+
+def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "x"))
+    assert EmbeddedServer().path == str(tmp_path / "x/redis_history/default")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", "relative/is/ignored")
+    assert EmbeddedServer().path == str(tmp_path / ".local/share/redis_history/default")
+    assert EmbeddedServer("~/n").path == str(tmp_path / "n")
+
+
+@pytest.mark.parametrize("name", ["with space", "a?b#c%20d", "q\"uo'te\\", "日本", "[x]*{y}", "x" * 120, "\udcff"])
+def test_any_folder_name(name: str, short: Path, server: Make) -> None:
+    if name == "\udcff" and sys.platform == "darwin":
+        pytest.skip("no such names there")
+    folder = short / name
+    with server(folder) as running:
+        assert client(running.url).set("k", "v")
+        assert urlsplit(running.url).scheme == "unix"
+        inside = Path(running.unix_socket).parent == folder
+        assert inside == (name not in ("x" * 120, "\udcff"))
+        assert len(os.fsencode(running.unix_socket)) <= 100
+        assert stat.S_IMODE(Path(running.unix_socket).parent.stat().st_mode) == 0o700
+        assert (folder / "appendonlydir").is_dir()
+
+
+def test_two_names_of_one_folder(short: Path, server: Make) -> None:
+    (short / "link").symlink_to(short / "d")
+    with server(short / "d") as one, server(short / "link") as two:
+        assert one.pid == two.pid
