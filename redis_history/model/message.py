@@ -99,9 +99,10 @@ class Message(OpenStruct, frozen=True, kw_only=True):
     preserved. Raises InvalidMessageError (InvalidTimestampError for the time) for anything else.
     """
 
+    # First, and so first in the stored map, where scripts of the server may read it without decoding the rest.
+    id: str = msgspec.field(default_factory=new_id)
     role: Role
     parts: tuple[Part, ...] = ()
-    id: str = msgspec.field(default_factory=new_id)
     participant: Participant | None = None
     timestamp: datetime | None = None
     scope: Scope | None = None
