@@ -6,6 +6,7 @@ A score is a double, so integers are exact only up to 2**53: from the year 1684 
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 from redis_history.errors import InvalidTimestampError
@@ -16,6 +17,8 @@ __all__ = ["MAX_MICROSECONDS", "Instant", "from_microseconds", "to_microseconds"
 Instant = datetime | str | int | float
 
 MAX_MICROSECONDS = 2**53 - 1
+_TOO_FAR = 2.0**60
+_FINER = re.compile(r"[.,][0-9]{6}([0-9])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Below 2**33 seconds (the year 2242) doubles are less than a microsecond apart, so the rounding finds the right one.
 _EXACT = 2**33 * 1_000_000
@@ -41,17 +44,20 @@ def to_microseconds(value: Instant) -> int:
         if value.tzinfo is None:
             value = value.replace(tzinfo=UTC)
         microseconds = (value - _EPOCH) // _MICROSECOND
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, int) and not isinstance(value, bool):
+        microseconds = value * 1_000_000
+    elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidTimestampError(f"the timestamp {value!r} is not finite")
-        microseconds = value * 1_000_000 if isinstance(value, int) else round(value * 1_000_000)
+        microseconds = round(max(-_TOO_FAR, min(_TOO_FAR, value * 1_000_000)))
     else:
         raise InvalidTimestampError(
             f"a timestamp is a datetime, an ISO 8601 string or seconds since 1970, not {type(value).__name__}"
         )
     if abs(microseconds) > MAX_MICROSECONDS:
+        shown = f"of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > 2**64 else repr(value)
         raise InvalidTimestampError(
-            f"the timestamp {value!r} is outside the years 1684 to 2255; numbers are seconds since 1970, "
+            f"the timestamp {shown} is outside the years 1684 to 2255; numbers are seconds since 1970, "
             "so milliseconds must be divided by 1000"
         )
     return microseconds
@@ -59,8 +65,11 @@ def to_microseconds(value: Instant) -> int:
 
 def _parse(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidTimestampError(
             f"{text[:64]!r} is not an ISO 8601 time; write it like 2026-01-31T12:00:00Z"
         ) from error
+    # fromisoformat cuts what is finer than a microsecond off; its seventh digit decides.
+    finer = _FINER.search(text)
+    return parsed + _MICROSECOND if finer is not None and finer[1] >= "5" else parsed

@@ -82,17 +82,27 @@ def recover(conversation_id: str, after: Cursor, head: Cursor, entries: list[Log
     """
     reason = _break(after, head, entries)
     if reason is not None:
-        return Changes(
-            [Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], False
-        )
+        return _reset(conversation_id, head, reason)
     if after.revision == 0:
         epoch = entries[0].token if entries else ""
         fresh = entries
     else:
         epoch = after.epoch
         fresh = entries[1:]
-    events = [_event(conversation_id, epoch, entry) for entry in fresh[:limit]]
+    events: list[Event] = []
+    for entry in fresh[:limit]:
+        try:
+            events.append(_event(conversation_id, epoch, entry))
+        except CorruptDataError as error:
+            _logger.error("change %d of conversation %r is unreadable: %s", entry.revision, conversation_id[:80], error)
+            if events:
+                break  # the next read begins with it
+            return _reset(conversation_id, head, "log_unreadable")
     return Changes(events, more=bool(events) and events[-1].revision < head.revision)
+
+
+def _reset(conversation_id: str, head: Cursor, reason: ResetReason) -> Changes:
+    return Changes([Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], False)
 
 
 def is_gone(head: Cursor) -> bool:
@@ -118,7 +128,8 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry]) -> ResetReason 
     for before, entry in pairwise(entries):
         if entry.revision != before.revision + 1:
             return "log_trimmed"
-    return None
+    # Backends read at least one entry behind the subscriber's own, if there is one.
+    return "log_trimmed" if len(entries) == 1 and after.revision == entries[0].revision < head.revision else None
 
 
 def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
@@ -127,14 +138,16 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
         "revision": entry.revision,
         "cursor": Cursor(epoch, entry.revision, entry.token),
     }
-    if entry.kind == APPENDED:
-        return MessagesAppended(messages=_messages(entry), **place)
-    if entry.kind == DELETED:
-        return MessagesDeleted(message_ids=_ids.decode(entry.payload), **place)
-    if entry.kind == CONVERSATION_DELETED:
-        return ConversationDeleted(**place)
-    # A newer version wrote it: its effect is known only by reading the conversation again.
-    return Reset(reason="log_trimmed", **place)
+    try:
+        if entry.kind == APPENDED:
+            return MessagesAppended(messages=_messages(entry), **place)
+        if entry.kind == DELETED:
+            return MessagesDeleted(message_ids=_ids.decode(entry.payload), **place)
+        if entry.kind == CONVERSATION_DELETED:
+            return ConversationDeleted(**place)
+    except msgspec.MsgspecError as error:
+        raise CorruptDataError(str(error)) from error
+    raise CorruptDataError(f"its kind {entry.kind[:20]!r} is of a newer version of redis_history")
 
 
 def _messages(entry: LogEntry) -> tuple[Message, ...]:

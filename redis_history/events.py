@@ -25,7 +25,7 @@ __all__ = [
     "ResetReason",
 ]
 
-_CURSOR = re.compile(r"([0-9a-f]{16}):(\d{1,16}):([0-9a-f]{16})")
+_CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{16})")
 _NOTHING = "0" * 16
 
 
@@ -49,7 +49,7 @@ class Cursor(msgspec.Struct, frozen=True):
         """Raises InvalidCursorError for anything but the text form of a cursor."""
         match = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidCursorError(f"{str(text)[:64]!r} is not a cursor; pass one from an event, or None for now on")
+            raise InvalidCursorError(f"{str(text)[:64]!a} is not a cursor; pass one from an event, or None for now on")
         return cls(match[1], int(match[2]), match[3])
 
 
@@ -81,13 +81,16 @@ class ConversationDeleted(Change, frozen=True, tag="conversation_deleted"):
     """The conversation is gone. If it is created again, a Reset follows."""
 
 
-ResetReason = Literal["log_trimmed", "conversation_missing", "conversation_replaced", "server_rewound"]
+ResetReason = Literal[
+    "log_trimmed", "log_unreadable", "conversation_missing", "conversation_replaced", "server_rewound"
+]
 
 
 class Reset(Change, frozen=True, tag="reset"):
     """Changes after the subscriber's cursor cannot be told; the state as of `revision` stands for them.
 
-    Reasons: `log_trimmed` (the change log no longer reaches back), `conversation_missing` (deleted or expired while
+    Reasons: `log_trimmed` (the change log no longer reaches back), `log_unreadable` (an entry is corrupt, or of a
+    newer version of this package), `conversation_missing` (deleted or expired while
     nobody watched), `conversation_replaced` (deleted and created again), `server_rewound` (the server lost
     acknowledged changes, e.g. in a failover). Read the conversation again; events then go on after `revision`.
     """

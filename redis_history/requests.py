@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from redis_history._ids import check_conversation_id
 from redis_history._time import to_microseconds
@@ -17,7 +17,7 @@ from redis_history.errors import (
 )
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, Role, Scope
-from redis_history.model.wire import body_digest, encode_body
+from redis_history.model.wire import MAX_ID_BYTES, body_digest, encode_body
 from redis_history.operations import ANY, Append, DeleteMessages, Entry, Precondition
 from redis_history.tokens import count_characters, estimate_tokens
 
@@ -42,6 +42,8 @@ __all__ = [
 #: What one atomic change may hold: so much takes the server about 20 ms at most (docs/guarantees.md).
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000
+
+_POSITION_LETTERS = frozenset("0123456789.-")
 
 Filter = Callable[[Message], bool]
 Bound = datetime | str | int | float | Position
@@ -85,8 +87,10 @@ def append(
     with two contents.
     """
     check_conversation_id(conversation_id)
-    if isinstance(messages, Message):
-        raise InvalidMessageError("append_many takes a list of messages; append takes one")
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            f"append_many takes a list of messages, not {type(messages).__name__}; append takes one message"
+        )
     entries: dict[str, Entry] = {}
     order: list[int] = []
     places: dict[str, int] = {}
@@ -116,11 +120,9 @@ def delete_messages(
 ) -> DeleteMessages:
     """Raises InvalidConversationIdError, InvalidInputError, BatchTooLargeError."""
     check_conversation_id(conversation_id)
-    if isinstance(message_ids, str):
-        raise InvalidInputError("delete_messages takes a list of ids, not one string")
-    ids = tuple(dict.fromkeys(message_ids))
-    for message_id in ids:
-        check_message_id(message_id)
+    if isinstance(message_ids, str | bytes) or not isinstance(message_ids, Iterable):
+        raise InvalidInputError(f"delete_messages takes a list of ids, not {type(message_ids).__name__}")
+    ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
     if len(ids) > MAX_BATCH_MESSAGES:
         raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
     return DeleteMessages(conversation_id, ids, _precondition(expected_revision, False, False))
@@ -129,9 +131,11 @@ def delete_messages(
 def check_message_id(message_id: str) -> str:
     """Raises InvalidInputError unless it is a string that could be an id."""
     try:
-        message_id.encode()
-    except (AttributeError, UnicodeEncodeError) as error:
-        raise InvalidInputError(f"{str(message_id)[:64]!a} is not a message id") from error
+        fits = isinstance(message_id, str) and 1 <= len(message_id.encode()) <= MAX_ID_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise InvalidInputError(f"{str(message_id)[:64]!a} is not a message id: 1 to {MAX_ID_BYTES} bytes of UTF-8")
     return message_id
 
 
@@ -149,9 +153,9 @@ def check_batch(size: int) -> None:
 
 def check_options(log_length: int, poll_interval: float) -> None:
     """Raises ConfigurationError for options of a store that make no sense."""
-    if not isinstance(log_length, int) or log_length < 1:
+    if not isinstance(log_length, int) or isinstance(log_length, bool) or log_length < 1:
         raise ConfigurationError(f"log_length is a number of changes from 1, not {log_length!r}")
-    if not 0 < poll_interval < float("inf"):
+    if not isinstance(poll_interval, int | float) or not 0 < poll_interval < float("inf"):
         raise ConfigurationError(f"poll_interval is a positive number of seconds, not {poll_interval!r}")
 
 
@@ -162,7 +166,7 @@ def position_of(bound: Bound | None) -> Position | None:
     """
     if bound is None or isinstance(bound, Position):
         return bound
-    if isinstance(bound, str) and bound.count("-") < 2 and "." in bound and ":" not in bound:
+    if isinstance(bound, str) and set(bound) <= _POSITION_LETTERS and "." in bound:
         return Position.parse(bound)
     return Position(to_microseconds(bound), 0)
 
@@ -181,7 +185,12 @@ def message_filter(
     """
     if roles is None and participant_ids is None and scope is None:
         return None
+    if scope is not None and scope not in get_args(Scope):
+        raise InvalidInputError(f"the scope {scope!r} is not one of {', '.join(get_args(Scope))}")
     wanted_roles = _names(roles, "roles")
+    for role in wanted_roles or ():
+        if role not in get_args(Role):
+            raise InvalidInputError(f"the role {role!r} is not one of {', '.join(get_args(Role))}")
     wanted_ids = _names(participant_ids, "participant_ids")
 
     def wanted(message: Message) -> bool:
@@ -195,9 +204,14 @@ def message_filter(
 
 
 def _names(names: Iterable[Any] | None, parameter: str) -> frozenset[Any] | None:
+    if names is None:
+        return None
     if isinstance(names, str):
         raise InvalidInputError(f"{parameter} is a list, such as [{names!r}], not a string")
-    return None if names is None else frozenset(names)
+    found = list(names) if isinstance(names, Iterable) else [names]
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in found):
+        raise InvalidInputError(f"{parameter} is a list of strings, not {names!r}")
+    return frozenset(found)
 
 
 def _entry(message: Message) -> Entry:
@@ -210,7 +224,11 @@ def _entry(message: Message) -> Entry:
 def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:
     if expected_revision is None and not must_exist and not must_not_exist:
         return ANY
-    if expected_revision is not None and (not isinstance(expected_revision, int) or not 0 <= expected_revision < 2**53):
+    if expected_revision is not None and (
+        not isinstance(expected_revision, int)
+        or isinstance(expected_revision, bool)
+        or not 0 <= expected_revision < 2**53
+    ):
         raise InvalidInputError(f"expected_revision is a number from 0, not {expected_revision!r}")
     if must_exist and must_not_exist:
         raise InvalidInputError("must_exist and must_not_exist exclude each other")

@@ -39,4 +39,7 @@ def _length(value: Any) -> int:
         return len(value)
     if not value:
         return 0
-    return len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    try:
+        return len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except TypeError:  # what JSON has no form for at all
+        return len(str(value))

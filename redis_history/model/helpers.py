@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from msgspec import Struct
 
 from redis_history.model.message import Message
 from redis_history.model.parts import Part, TextPart, ToolResultPart, ToolUsePart
@@ -53,8 +55,8 @@ def tool(*content: Content, **fields: Any) -> Message:
 def _flatten(content: tuple[Content, ...]) -> tuple[Any, ...]:
     items: list[Any] = []
     for item in content:
-        if isinstance(item, list | tuple):
-            items.extend(item)
-        else:
+        if isinstance(item, str | bytes | Mapping | Struct) or not isinstance(item, Iterable):
             items.append(item)
+        else:
+            items.extend(item)
     return tuple(items)

@@ -15,6 +15,7 @@ from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.model.parts import (
     AttachmentPart,
+    Extra,
     OpenStruct,
     Part,
     ReasoningPart,
@@ -33,9 +34,9 @@ SCHEMA_VERSION = 1
 Role = Literal["user", "assistant", "system", "tool"]
 Scope = Literal["channel", "dm", "thread"]
 
-_ROLES = frozenset(get_args(Role))
-_SCOPES = frozenset(get_args(Scope))
-_POSITION = re.compile(r"(-?\d{1,16})\.(\d{1,16})")
+_ROLES = get_args(Role)
+_SCOPES = get_args(Scope)
+_POSITION = re.compile(r"(-?[0-9]{1,16})\.([0-9]{1,16})")
 _KNOWN = frozenset({TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart})
 
 
@@ -54,8 +55,9 @@ class Position(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Position:
         """The position whose text form this is. Raises InvalidInputError for other text."""
-        if (match := _POSITION.fullmatch(text)) is None:
-            raise InvalidInputError(f"{text[:64]!r} is not a position; use `message.position` or its string")
+        match = _POSITION.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise InvalidInputError(f"{str(text)[:64]!a} is not a position; use `message.position` or its string")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -65,7 +67,7 @@ class Participant(OpenStruct, frozen=True):
     kind: Literal["user", "agent", "system"]
     id: str
     display_name: str | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
 
 class Source(OpenStruct, frozen=True):
@@ -75,7 +77,11 @@ class Source(OpenStruct, frozen=True):
     document_name: str | None = None
     chunk: str | None = None
     score: float | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
+
+    def __post_init__(self) -> None:
+        if type(self.score) is int:  # else the same source would have two forms of bytes
+            force_setattr(self, "score", float(self.score))
 
 
 class Metadata(TypedDict, total=False):
@@ -112,14 +118,14 @@ class Message(OpenStruct, frozen=True, kw_only=True):
     provider_meta: dict[str, Any] = msgspec.field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     sequence: int | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
     def __post_init__(self) -> None:
         # Also runs for every message that is read, so the usual case must stay cheap.
-        if type(self.role) is not str or self.role not in _ROLES:
-            raise InvalidMessageError(f"the role {self.role!r} is not one of {', '.join(get_args(Role))}")
-        if self.scope is not None and (type(self.scope) is not str or self.scope not in _SCOPES):
-            raise InvalidMessageError(f"the scope {self.scope!r} is not one of {', '.join(get_args(Scope))}")
+        if self.role not in _ROLES:
+            raise InvalidMessageError(f"the role {self.role!r} is not one of {', '.join(_ROLES)}")
+        if self.scope is not None and self.scope not in _SCOPES:
+            raise InvalidMessageError(f"the scope {self.scope!r} is not one of {', '.join(_SCOPES)}")
         if type(self.id) is not str or not self.id:
             raise InvalidMessageError(f"a message id is a non-empty string, not {self.id!r}")
         parts = self.parts
@@ -128,6 +134,8 @@ class Message(OpenStruct, frozen=True, kw_only=True):
         if self.timestamp is not None:
             force_setattr(self, "timestamp", from_microseconds(to_microseconds(cast(Instant, self.timestamp))))
         if type(self.sources) is not tuple:
+            if not isinstance(self.sources, Iterable):
+                raise InvalidMessageError(f"sources are a list of Source, not {type(self.sources).__name__}")
             force_setattr(self, "sources", tuple(self.sources))
 
     @property
@@ -150,7 +158,8 @@ class Message(OpenStruct, frozen=True, kw_only=True):
     @property
     def mentions(self) -> list[str]:
         """The ids of the participants this message addresses."""
-        return list(self.metadata.get("mentions") or ())
+        mentions = self.metadata.get("mentions")
+        return list(mentions) if isinstance(mentions, list | tuple) else []
 
     @property
     def tool_uses(self) -> tuple[ToolUsePart, ...]:

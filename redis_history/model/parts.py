@@ -7,13 +7,15 @@ becomes an UnknownPart, and is written back untouched as well.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 __all__ = [
     "PART_TYPES",
     "AttachmentPart",
+    "Extra",
     "Modality",
     "OpenStruct",
     "Part",
@@ -35,7 +37,16 @@ class OpenStruct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """
 
 
-# The wire name of `extra` never appears on the wire: its content is written as fields beside the known ones.
+# The fast decoder must never fill these by itself: what stands in `extra` is written as fields beside the known ones,
+# and an unknown part as what it was. At run time their type is therefore one that no stored value has.
+if TYPE_CHECKING:
+    Extra = dict[str, Any] | None
+    UnknownData = dict[str, Any]
+else:
+    Extra = None
+    UnknownData = Literal["&never"]
+
+
 # The odd name keeps a field called "extra" of a later version from being taken for it.
 def _extra() -> Any:
     return msgspec.field(default=None, name="&extra")
@@ -46,7 +57,7 @@ class TextPart(OpenStruct, frozen=True, tag="text"):
 
     text: str
     provider_meta: dict[str, Any] | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
 
 class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
@@ -55,7 +66,7 @@ class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
     text: str
     signature: str | None = None
     provider_meta: dict[str, Any] | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
 
 class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
@@ -68,7 +79,7 @@ class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
     name: str
     input: Any = msgspec.field(default_factory=dict)
     provider_meta: dict[str, Any] | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
 
 class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
@@ -79,7 +90,7 @@ class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
     is_error: bool = False
     name: str | None = None
     provider_meta: dict[str, Any] | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
 
 class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
@@ -92,17 +103,17 @@ class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
     mime_type: str | None = None
     reference: str | None = None
     provider_meta: dict[str, Any] | None = None
-    extra: dict[str, Any] | None = _extra()
+    extra: Extra = _extra()
 
 
 class UnknownPart(msgspec.Struct, frozen=True, tag="&unknown"):
     """A part of a type that a newer version added; `data` holds all of it, `type` included."""
 
-    data: dict[str, Any]
+    data: UnknownData
 
     @property
     def type(self) -> str:
-        return str(self.data.get("type"))
+        return str(self.data.get("type")) if isinstance(self.data, Mapping) else ""
 
 
 Part = TextPart | ReasoningPart | ToolUsePart | ToolResultPart | AttachmentPart | UnknownPart

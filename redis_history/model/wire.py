@@ -12,15 +12,14 @@ the tolerant one, which keeps what it does not know in `extra` and UnknownPart, 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from redis_history._time import from_microseconds
+from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
-from redis_history.model._caps import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps
+from redis_history.model._caps import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, may_exceed
+from redis_history.model._values import check_values
 from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
 from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
 
@@ -67,15 +66,11 @@ def encode_body(message: Message) -> bytes:
                 f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
                 "keep large content elsewhere and attach a reference"
             )
-        if _is_plain(message):
-            return body
-        if len(message.id.encode()) > MAX_ID_BYTES:
-            raise InvalidMessageError(f"a message id has at most {MAX_ID_BYTES} bytes, {message.id[:32]!r}… has more")
-        _check_values(message)
-        if not _has_unknown(message):
-            _decode_body(body)  # what cannot be read back is refused here, with the path of the wrong field
-            return body
-        body = _encode(_flattened(message))
+        if not _is_plain(message):
+            body = _proven(message, body)
+        elif len(body) > MAX_ITEMS:
+            _check_readable(body)
+        return body
     except RecursionError as error:
         raise MessageTooLargeError(f"message {message.id[:64]!r} is nested deeper than {MAX_DEPTH} levels") from error
     except UnicodeEncodeError as error:
@@ -85,12 +80,45 @@ def encode_body(message: Message) -> bytes:
         ) from error
     except OverflowError as error:
         raise InvalidMessageError("an integer in the message is beyond 64 bits; store it as a string") from error
-    except (msgspec.ValidationError, AttributeError, TypeError, ValueError, NotImplementedError) as error:
-        if isinstance(error, InvalidMessageError):
-            raise
+    except InvalidMessageError:
+        raise
+    except (msgspec.MsgspecError, AttributeError, TypeError, ValueError, CorruptDataError) as error:
         raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {error}") from error
-    _tolerant(body)
+
+
+def _proven(message: Message, body: bytes) -> bytes:
+    """The bytes of a message that is more than plain text, after reading them back: equal, or refused."""
+    if len(message.id.encode()) > MAX_ID_BYTES:
+        raise InvalidMessageError(f"a message id has at most {MAX_ID_BYTES} bytes, {message.id[:32]!r}… has more")
+    check_values(message)
+    if _has_unknown(message):
+        body = _encode(_flattened(message))
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise MessageTooLargeError(f"message {message.id[:64]!r} takes {len(body):,} bytes; attach a reference")
+        found = _message(_decode_any(body))
+    else:
+        try:
+            found = _decode_body(body)  # an error says which field is wrong
+        except msgspec.ValidationError:
+            # An unknown part without content looks like a wrong field to the strict decoder.
+            if not any(type(part) is UnknownPart for part in message.parts):
+                raise
+            found = _message(_decode_any(body))
+    if found != message:
+        raise InvalidMessageError(
+            f"message {message.id[:64]!r} would not come back as it is: its free-form values may be str, int, float, "
+            "bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other objects"
+        )
+    _check_readable(body)
     return body
+
+
+def _check_readable(body: bytes) -> None:
+    """What is checked before a member is decoded must hold for what is written."""
+    try:
+        check_caps(encode_member(1, 0, body))
+    except CorruptDataError as error:
+        raise MessageTooLargeError(f"the message is over a cap: {error}") from error
 
 
 def body_digest(body: bytes) -> bytes:
@@ -114,28 +142,36 @@ def placed(message: Message, sequence: int, timestamp: int) -> Message:
 def decode_member(member: bytes) -> Message:
     """The message in a member, placed. Raises CorruptDataError for anything this package did not write."""
     try:
-        if len(member) > MAX_ITEMS:
+        if may_exceed(member):
             check_caps(member)
         try:
             sequence, timestamp, message = _decode_member(member)
         except msgspec.ValidationError:
             sequence, timestamp, fields = _decode_any(member)
+            if type(sequence) is not int or type(timestamp) is not int:
+                raise
             message = _message(fields)
+        if not -MAX_MICROSECONDS <= timestamp <= MAX_MICROSECONDS:
+            raise ValueError("its time is beyond what a score holds")
         _place(message, "sequence", sequence)
         _place(message, "timestamp", from_microseconds(timestamp))
-    except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+    except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError, CorruptDataError) as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
     return message
 
 
 def _is_plain(message: Message) -> bool:
     """Whether there is nothing in a message but text by a participant: most are, and need no further look."""
-    if message.metadata or message.provider_meta or message.sources or message.trace_id or message.extra:
+    if type(message.metadata) is not dict or message.metadata or type(message.provider_meta) is not dict:
         return False
-    if message.schema_version != SCHEMA_VERSION or len(message.id) > MAX_ID_BYTES // 4:
+    if message.provider_meta or message.sources or message.trace_id is not None or message.extra is not None:
+        return False
+    if message.schema_version is not SCHEMA_VERSION or len(message.id) > MAX_ID_BYTES // 4:
         return False
     for part in message.parts:
-        if type(part) is not TextPart or type(part.text) is not str or part.provider_meta or part.extra:
+        if type(part) is not TextPart or type(part.text) is not str:
+            return False
+        if part.provider_meta is not None or part.extra is not None:
             return False
     who = message.participant
     return who is None or (
@@ -143,12 +179,8 @@ def _is_plain(message: Message) -> bool:
         and who.kind in _KINDS
         and type(who.id) is str
         and (who.display_name is None or type(who.display_name) is str)
-        and not who.extra
+        and who.extra is None
     )
-
-
-def _tolerant(body: bytes) -> Message:
-    return _message(_decode_any(body))
 
 
 def _message(fields: dict[str, Any]) -> Message:
@@ -203,18 +235,15 @@ def _split(fields: dict[str, Any], kind: type[OpenStruct]) -> tuple[dict[str, An
 
 
 def _has_unknown(message: Message) -> bool:
-    if message.extra or (message.participant is not None and message.participant.extra):
-        return True
-    for part in message.parts:
-        if type(part) is UnknownPart or part.extra:  # type: ignore[union-attr]
-            return True
-    return any(source.extra for source in message.sources) if message.sources else False
+    structs = (message, message.participant, *message.parts, *message.sources)
+    return any(type(struct) is UnknownPart or getattr(struct, "extra", None) is not None for struct in structs)
 
 
 def _flattened(message: Message) -> dict[str, Any]:
     """The stored map of a message that carries unknown fields, with these beside the known ones."""
     fields = _open(message)
-    fields["parts"] = [part.data if isinstance(part, UnknownPart) else _open(part) for part in message.parts]
+    if message.parts:
+        fields["parts"] = [_open(part) for part in message.parts]
     if message.participant is not None:
         fields["participant"] = _open(message.participant)
     if message.sources:
@@ -222,45 +251,22 @@ def _flattened(message: Message) -> dict[str, Any]:
     return fields
 
 
-def _open(struct: OpenStruct) -> dict[str, Any]:
+def _open(struct: Any) -> dict[str, Any]:
+    if isinstance(struct, UnknownPart):
+        if not isinstance(struct.data, dict) or not isinstance(struct.data.get("type"), str):
+            raise TypeError("the data of an unknown part is a map with a type")
+        if struct.data["type"] in PART_TYPES:
+            raise TypeError(f"a part of type {struct.data['type']!r} is not unknown; use its class")
+        return struct.data
     known: dict[str, Any] = _decode_any(_encode(_bare(struct)))
-    return {**known, **(struct.extra or {})}  # type: ignore[attr-defined]
-
-
-def _check_values(message: Message) -> None:
-    """Depth, item count and finiteness of everything free-form; silent for messages of plain text."""
-    budget = [MAX_ITEMS]
-    if message.metadata:
-        _walk(message.metadata, "metadata", 1, budget)
-    if message.provider_meta:
-        _walk(message.provider_meta, "provider_meta", 1, budget)
-    if message.extra:
-        _walk(message.extra, "extra", 1, budget)
-    for index, part in enumerate(message.parts):
-        if type(part) is TextPart and part.provider_meta is None:
-            continue
-        value = getattr(part, "input", None) or getattr(part, "content", None) or getattr(part, "data", None)
-        if value is not None and type(value) is not str:
-            _walk(value, f"parts[{index}]", 1, budget)
-        if meta := getattr(part, "provider_meta", None):
-            _walk(meta, f"parts[{index}].provider_meta", 1, budget)
-
-
-def _walk(value: Any, path: str, depth: int, budget: list[int]) -> None:
-    budget[0] -= 1
-    if depth > MAX_DEPTH:
-        raise MessageTooLargeError(f"{path[:80]} is nested deeper than {MAX_DEPTH} levels")
-    if budget[0] < 0:
-        raise MessageTooLargeError(f"the message has more than {MAX_ITEMS:,} items, counted at {path[:80]}")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidMessageError(f"{path[:80]} is {value}, which JSON cannot carry; use None or a string")
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _walk(item, f"{path}.{key}" if depth < 8 else path, depth + 1, budget)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            _walk(item, path, depth + 1, budget)
+    if struct.extra is None:
+        return known
+    if not isinstance(struct.extra, dict):
+        raise TypeError("extra is a map of unknown fields")
+    own = {*struct.__struct_fields__} - {"extra"} | ({"type"} if type(struct) in PART_TYPES.values() else set())
+    if taken := sorted(own & struct.extra.keys()):
+        raise TypeError(f"extra has {', '.join(taken)}, which is a field of its own")
+    return {**known, **struct.extra}
 
 
 assert SCHEMA_VERSION == 1  # noqa: S101 -- a new version adds its step here: how to read the one before

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    ClusterDownError,
     ConnectionError,
     InvalidResponse,
+    MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
     TimeoutError,
+    TryAgainError,
 )
 
 from redis_history.errors import (
@@ -42,21 +46,33 @@ class RetryPolicy:
     longest_wait: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.deadline < float("inf") or not 0 < self.first_wait <= self.longest_wait:
+        times = (self.deadline, self.first_wait, self.longest_wait)
+        numbers = all(isinstance(time, int | float) and math.isfinite(time) for time in times)
+        if not numbers or self.deadline < 0 or not 0 < self.first_wait <= self.longest_wait:
             raise ConfigurationError(f"a retry policy needs 0 <= deadline and 0 < first_wait <= longest_wait: {self}")
 
 
 # Replies that name a passing state: a script of somebody runs too long; a failover is under way.
-_PASSING = ("BUSY ", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED")
+_PASSING = ("BUSY ", "LOADING", "UNBLOCKED")
+_PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py takes the word off their texts
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may well succeed a little later."""
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
         return False
-    if isinstance(error, ConnectionError | TimeoutError | ReadOnlyError | OSError):
+    if isinstance(error, ConnectionError | TimeoutError | OSError | _PASSING_KINDS) or _is_read_only(error):
         return True
     return isinstance(error, ResponseError) and str(error).startswith(_PASSING)
+
+
+def _is_read_only(error: BaseException) -> bool:
+    # Redis before 7 reports what a script ran into inside an error of its own.
+    return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY " in str(error))
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM " in str(error))
 
 
 def translate(error: Exception, server: str) -> BackendError:
@@ -66,9 +82,9 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(f"{server} refused the user name or password: {text}")
     if isinstance(error, NoPermissionError):
         return BackendRefusedError(f"{server} does not allow this user what redis_history needs: {text}")
-    if isinstance(error, ReadOnlyError):
+    if _is_read_only(error):
         return BackendRefusedError(f"{server} is a read-only replica; connect to the primary: {text}")
-    if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
+    if _is_out_of_memory(error):
         return BackendRefusedError(f"{server} is out of memory; raise maxmemory or delete conversations: {text}")
     if is_transient(error):
         return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}")

@@ -250,10 +250,9 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 
 
 def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
-    named = dict(zip(fields[::2], fields[1::2], strict=True))
-    return LogEntry(
-        int(entry_id.split(b"-")[0]), named[b"t"].decode(), named[b"k"].decode(), named[b"p"], b"o" in named
-    )
+    named = dict(zip(fields[::2], fields[1::2], strict=False))
+    token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
+    return LogEntry(int(entry_id.split(b"-")[0]), token, kind, named.get(b"p", b""), b"o" in named)
 
 
 _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {

@@ -18,9 +18,13 @@ class Server(NamedTuple):
     version: tuple[int, ...]
 
 
-def read_info(reply: bytes | str) -> Server:
+def read_info(reply: object) -> Server:
     """The server that gave this INFO reply. Raises UnsupportedServerError if it is too old, or no Redis at all."""
-    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+    if isinstance(reply, bytes):
+        reply = reply.decode(errors="replace")
+    if not isinstance(reply, str):
+        raise UnsupportedServerError(f"the answer to INFO is no text but {type(reply).__name__}: this is no Redis")
+    text = reply
     info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     product = "valkey" if "valkey_version" in info else "redis"
     said = info.get(f"{product}_version", "")

@@ -28,17 +28,23 @@ def parse_url(url: str | None) -> Target:
     """Raises ConfigurationError for anything but a URL of one of SCHEMES."""
     if not isinstance(url, str):
         raise ConfigurationError(f"a store needs a URL such as redis://localhost:6379/0 or embedded://, not {url!r}")
+    # Whatever is wrong with a URL, no part of it is shown that could be a secret: so neither the reason as the
+    # standard library puts it, nor anything but the scheme and a host that could be told from the rest.
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() not in SCHEMES:
+        shown = scheme[:20] if separator and scheme.isalnum() else "this"
+        raise ConfigurationError(f"{shown!r} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}")
+    url = f"{scheme.lower()}://{rest}"
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"{url[:80]!r} is not a URL: {error}") from error
-    if parts.scheme not in SCHEMES or "://" not in url:
+    except ValueError:
         raise ConfigurationError(
-            f"{url.rsplit('@', 1)[-1][:80]!r} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}"
-        )
+            f"this {scheme.lower()}:// URL is not a URL: its host or port cannot be read; "
+            "percent-encode special characters of the password"
+        ) from None
     if parts.scheme in ("redis", "rediss") and not (parts.path.strip("/") or "0").isdecimal():
-        raise ConfigurationError(f"the path of a Redis URL is the number of a database, not {parts.path!r}")
+        raise ConfigurationError("the path of a Redis URL is the number of a database; / in a password is written %2F")
     host = parts.netloc.rsplit("@", 1)[-1]
     return Target(parts.scheme, url, f"{parts.scheme}://{host}{parts.path}", unquote(host + parts.path))
 

@@ -6,13 +6,14 @@
 -- Returns {epoch, revision, token of the newest change, entries as XRANGE gives them}.
 local epoch, revision, token = head_of(KEYS[1], KEYS[2])
 local entries, bytes, from = {}, 0, ARGV[1] .. '-0'
+-- The subscriber's own entry only proves where it is; if it counted, a large one would be all that is ever read.
 local most, budget = tonumber(ARGV[2]), tonumber(ARGV[3])
 while #entries < most and bytes < budget do
   local some = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', math.min(16, most - #entries))
   if #some == 0 then break end
   for _, entry in ipairs(some) do
     entries[#entries + 1] = entry
-    bytes = bytes + #entry[2][6]
+    if entry[1] ~= ARGV[1] .. '-0' then bytes = bytes + #(entry[2][6] or '') end
     if bytes >= budget then break end
   end
   from = '(' .. entries[#entries][1]
