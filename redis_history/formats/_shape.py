@@ -22,6 +22,7 @@ Json = dict[str, Any]
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
 _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
 _ENVELOPE = frozenset(("type", "role", "tool_call_id"))
+_WHOLE = _ENVELOPE | {"input", "arguments"}  # compared as one value, never field by field
 
 
 def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
@@ -36,7 +37,7 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
     for key, value in original.items():
         if key not in ours:
             extra[key] = value
-        elif isinstance(value, Mapping) and isinstance(ours[key], Mapping) and key not in ("input", "arguments"):
+        elif isinstance(value, Mapping) and isinstance(ours[key], Mapping) and key not in _WHOLE:
             if inner := remember(value, ours[key]):
                 nested[key] = inner
         elif not _same(value, ours[key]):
