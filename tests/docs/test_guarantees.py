@@ -1,0 +1,75 @@
+"""Promises name tests that exist, and figures that are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from redis_history import RetryPolicy, requests
+from redis_history._async import _lines
+from redis_history._ids import MAX_CONVERSATION_ID_BYTES
+from redis_history._sync import _connect, store
+from redis_history.backends.redis import keys, planner, servers
+from redis_history.model import wire
+from tests.docs.pages import DOCS, ROOT, prose, rows, sections
+
+GUARANTEES = DOCS / "guarantees.md"
+_PROOF = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+@cache
+def _tests(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize(("path", "test"), sorted(set(_PROOF.findall(prose(GUARANTEES)))))
+def test_a_proof_exists(path: str, test: str) -> None:
+    assert (ROOT / path).is_file()
+    assert test in _tests(path)
+
+
+def test_every_promise_has_a_proof() -> None:
+    promises = [row for text in sections(GUARANTEES).values() for row in rows(text) if len(row) == 2]
+    assert len(promises) > 30
+    for promise, proof in promises:
+        assert _PROOF.search(proof), f"no proof for: {promise}"
+        assert re.sub(r"[`, ]", "", _PROOF.sub("", proof)) == "", f"something else than tests for: {promise}"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("reference.md", f"at most {requests.MAX_BATCH_MESSAGES:,} messages and {requests.MAX_BATCH_BYTES:,} bytes"),
+        ("reference.md", f"at most {requests.MAX_BATCH_MESSAGES:,} ids"),
+        ("reference.md", f"1 to {MAX_CONVERSATION_ID_BYTES} bytes of UTF-8, any characters"),
+        ("reference.md", f"1 to {wire.MAX_ID_BYTES} bytes of UTF-8, unique"),
+        ("reference.md", f"1 to {keys._MAX_NAMESPACE_BYTES} bytes of text"),
+        ("reference.md", f"More than {store.PAGE:,} messages are read in several steps"),
+        ("reference.md", f"at most {wire.MAX_MESSAGE_BYTES:,} bytes as stored"),
+        ("reference.md", f"{wire.MAX_DEPTH} levels of nesting and {wire.MAX_ITEMS:,} values"),
+        ("guarantees.md", f"`get` of more than {store.PAGE:,} messages"),
+        ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
+        ("how-to/ui.md", f"about {int(planner._CHANGES_BYTES) // 10**6} MB and one change"),
+        ("data-model.md", f"modulo {keys.BUCKETS}"),
+        ("data-model.md", f"{keys.BUCKETS} registries"),
+        ("data-model.md", f"stays for {int(planner._LOG_OUTLIVES_MS) // 1000} seconds"),
+        ("data-model.md", f"{wire.DIGEST_BYTES} bytes BLAKE2b"),
+        ("guarantees.md", f"its log for {int(planner._LOG_OUTLIVES_MS) // 1000} seconds"),
+        ("operations.md", f"| Redis | {servers._MINIMUM['redis'][0]}.{servers._MINIMUM['redis'][1]} |"),
+        ("operations.md", f"| Valkey | {servers._MINIMUM['valkey'][0]}.{servers._MINIMUM['valkey'][1]} |"),
+        ("operations.md", f"| to connect | {_connect.SOCKET_TIMEOUT:g} |"),
+        ("operations.md", f"| to wait for a reply | {_connect.SOCKET_TIMEOUT:g} |"),
+        ("operations.md", f"(`RetryPolicy.deadline`) | {RetryPolicy().deadline:g} |"),
+        ("operations.md", f"(`first_wait`) | up to {RetryPolicy().first_wait:g} |"),
+        ("operations.md", f"(`longest_wait`) | up to {RetryPolicy().longest_wait:g} |"),
+        ("operations.md", f"at most {_lines.MOST} for an event loop"),
+        ("tutorial.md", f"for up to {RetryPolicy().deadline:g} seconds"),
+        ("tutorial.md", f"up to {MAX_CONVERSATION_ID_BYTES} bytes"),
+    ],
+)
+def test_a_figure_is_that_of_the_code(page: str, text: str) -> None:
+    assert text in re.sub(r"\s+", " ", prose(DOCS / page))

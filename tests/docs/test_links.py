@@ -1,0 +1,50 @@
+"""Relative links lead somewhere, and pictures are well-formed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.docs.pages import DOCS, PAGES, ROOT, anchors, name, prose
+
+_LINK = re.compile(r"\[(?:[^][]|\[[^]]*\])*\]\(([^)\s]+)\)")
+
+
+def _links(page: Path) -> list[str]:
+    return _LINK.findall(re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", " "), prose(page)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_of(page: Path) -> None:
+    for link in _links(page):
+        if re.match(r"[a-z]+:", link):
+            assert link.startswith("https://"), link
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), f"{name(page)} links to {link}, which is not there"
+        if fragment:
+            assert fragment in anchors(target), f"{name(page)} links to {link}, a heading that is not there"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = DOCS / "index.md"
+    listed = {(DOCS / link.partition("#")[0]).resolve() for link in _links(index)}
+    assert {page for page in PAGES if page.is_relative_to(DOCS) and page != index} <= listed
+
+
+def test_the_readme_leads_to_the_documentation() -> None:
+    assert {"docs/tutorial.md", "docs/reference.md", "docs/guarantees.md"} <= set(_links(ROOT / "README.md"))
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "images").iterdir()), ids=lambda path: path.name)
+def test_pictures(picture: Path) -> None:
+    root = ElementTree.parse(picture).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.find("{http://www.w3.org/2000/svg}title") is not None, "a picture needs a title"
+    used = [link for page in PAGES for link in _links(page) if link.endswith(picture.name)]
+    assert used, f"no page shows {picture.name}"

@@ -1,0 +1,159 @@
+"""docs/operations.md and docker-compose.yml, against each other and a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from redis_history import HistoryStore, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.notifications import merged_flags
+from redis_history.errors import BackendError, BackendRefusedError
+from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
+from tests.support.servers import RealServer, wait_until
+
+OPERATIONS = DOCS / "operations.md"
+COMPOSE = ROOT / "docker-compose.yml"
+[ACL] = [block.content.strip() for block in blocks(OPERATIONS) if block.language == "acl"]
+
+
+def _command() -> dict[str, str]:
+    """The options in the command of docker-compose.yml."""
+    text = COMPOSE.read_text(encoding="utf-8")
+    [listed] = re.findall(r"command:\n((?: +- .*\n)+)", text)
+    words = [word.strip('"') for word in re.findall(r"- (.*)", listed)]
+    assert words.pop(0) == "redis-server"
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def test_the_settings_of_docker_compose_are_those_of_the_page() -> None:
+    documented = {
+        code(row[0]): code(row[1]) for row in rows(sections(OPERATIONS)["The server"]) if row[0].startswith("`")
+    }
+    assert _command() == documented
+
+
+def test_a_server_takes_the_settings_of_docker_compose(own_server: Callable[..., RealServer]) -> None:
+    wanted = _command()
+    with own_server(
+        options=tuple(word for name, value in wanted.items() for word in (f"--{name}", value))
+    ).client() as c:
+        for name, value in wanted.items():
+            assert sorted(c.config_get(name)[name]) == sorted(value)
+    assert merged_flags(wanted["notify-keyspace-events"]) is None
+
+
+def test_docker_compose_is_private_and_keeps_its_data() -> None:
+    text = COMPOSE.read_text(encoding="utf-8")
+    assert re.search(r"image: redis:8\.\d+", text)
+    assert re.findall(r'- "(.*6379)"', text) == ["127.0.0.1:6379:6379"]
+    assert "- redis-data:/data" in text
+    assert re.search(r"^volumes:\n  redis-data:", text, re.MULTILINE)
+    assert "healthcheck:" in text
+    assert "`redis-data`" in prose(OPERATIONS)
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on the PATH")
+def test_docker_compose_accepts_its_file() -> None:
+    subprocess.run(["docker-compose", "--file", str(COMPOSE), "config", "-q"], check=True, timeout=60)
+
+
+def _user(server: RealServer, rules: list[str]) -> str:
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "support", "reset", *rules)
+        client.execute_command("ACL", "LOG", "RESET")
+        client.script_flush()
+        client.flushall()
+    return f"unix://support:change-me@{server.socket}"
+
+
+def _denied(server: RealServer) -> set[str]:
+    with server.client() as client:
+        return {entry["object"] for entry in client.acl_log()}
+
+
+def _everything(server: RealServer, url: str, listening: bool) -> None:
+    """All that a store does; subscriptions first, so that deletions find somebody who listens."""
+    channel = b"__keyspace@0__:" + Keyspace("support").conversation("c").log
+
+    def heard(count: int) -> bool:
+        with server.client() as client:
+            return not listening or client.pubsub_numsub(channel)[0][1] == count
+
+    with HistoryStore(url, namespace="support") as store:
+        with store.subscribe("c") as subscription:
+            wait_until(lambda: heard(1) or _denied(server), "the subscription")
+            store.append_many("c", [user(str(n), id=str(n), timestamp="2026-01-31") for n in range(5)])
+            assert subscription.get(timeout=10) is not None
+            messages = store.get("c")
+            assert store.get("c", since="2026-01-01", before=messages[3].position) == messages[:3]
+            assert store.get_message("c", "2") == messages[2]
+            assert store.delete_messages("c", ["1", "3"]) == 2
+            assert store.snapshot("c").message_count == 3
+            assert store.delete_conversation("c")
+        wait_until(lambda: heard(0) or _denied(server), "the end of the subscription")
+
+
+def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--notify-keyspace-events", "Kt"))
+    words = ACL.split()
+    assert words[:2] == ["user", "support"]
+    rules = words[2:]
+    _everything(server, _user(server, rules), listening=True)
+    assert _denied(server) == set()
+
+    allowed = [rule for rule in rules if rule.startswith("+")]
+    assert len(allowed) > 20
+    for rule in allowed:
+        url = _user(server, [other for other in rules if other != rule])
+        with contextlib.suppress(BackendError):
+            _everything(server, url, listening=rule not in ("+subscribe", "+unsubscribe"))
+        wait_until(lambda: _denied(server), f"anything that needs {rule}")
+        assert _denied(server) == {rule.removeprefix("+")}
+
+
+def test_the_access_rights_end_at_the_namespace(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    url = _user(server, ACL.split()[2:])
+    for namespace in ("support2", "other", "support:x"):
+        with HistoryStore(url, namespace=namespace) as store:
+            with pytest.raises(BackendRefusedError):
+                store.append("c", user("x"))
+            with pytest.raises(BackendRefusedError):
+                store.get("c")
+
+
+def test_the_connections_of_a_process(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with server.client() as client, HistoryStore(f"{server.url}?client_name=counted") as store:
+
+        def ours() -> list[dict[str, str]]:
+            return [line for line in client.client_list() if line["name"] == "counted"]
+
+        store.append("c", user("x"))
+        assert len(ours()) == 1
+        subscriptions = [store.subscribe(str(number)) for number in range(10)]
+        wait_until(lambda: len(client.pubsub_channels("__keyspace@0__:*")) == 10, "the subscriptions")
+        for number in range(10):
+            store.append(str(number), user("x"))
+        assert all(subscription.get(timeout=10) for subscription in subscriptions)
+        assert len(ours()) == 2
+        assert all(line["lib-name"].startswith("redis-py(redis_history_v") for line in ours())
+    assert "`lib-name=redis-py(redis_history_v…)`" in prose(OPERATIONS)
+
+
+def test_the_log_texts_are_those_of_the_code() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "redis_history").rglob("*.py"))
+    found = rows(sections(OPERATIONS)["Logging"])
+    assert len(found) > 5
+    for level, begins, _ in found:
+        text = code(begins)
+        assert text is not None
+        calls = re.findall(r"_logger\.(\w+)\(\s*f?\"([^\"]*)", source)
+        levels = {"exception": "ERROR"}
+        assert level in {levels.get(name, name.upper()) for name, logged in calls if text in logged}, text

@@ -1,0 +1,81 @@
+"""Promises of docs/guarantees.md that no other test is about."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+from redis_history import HistoryStore, user
+from redis_history.backends.redis.keys import Keyspace
+from tests.docs.pages import ROOT
+from tests.support.servers import RealServer, wait_until
+
+
+def _commands(server: RealServer, work: Callable[[], object]) -> list[str]:
+    """The names of the commands the server got meanwhile; those inside of scripts do not count."""
+    seen: list[str] = []
+    with server.client() as client, server.client() as other:
+        other.ping()  # connects before anybody looks
+        with client.monitor() as monitor:
+            work()
+            other.echo("that was it")
+            for command in monitor.listen():
+                if command["client_type"] != "lua":
+                    seen.append(command["command"].split()[0])
+                if seen and seen[-1] == "ECHO":
+                    break
+    return seen[:-1]
+
+
+def test_an_append_is_one_command(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        store.append("c", user("the first call asks for the version, and teaches the script"))
+        for work in (
+            lambda: store.append("c", user("x")),
+            lambda: store.append("c", user("x"), expected_revision=2),
+            lambda: store.append_many("c", [user("x") for _ in range(100)]),
+        ):
+            assert _commands(server, work) == ["EVALSHA"]
+        assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
+
+
+def test_a_deleted_conversation_leaves_nothing_behind(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    keys = Keyspace("default").conversation("c")
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append("c", user("x"))
+        store.delete_conversation("c")
+        assert client.keys("*") == []
+
+        store.append("c", user("x"))
+        with store.subscribe("c"):
+            channel = b"__keyspace@0__:" + keys.log
+            wait_until(lambda: client.pubsub_numsub(channel)[0][1] > 0, "the subscription")
+            store.delete_conversation("c")
+            assert client.keys("*") == [keys.log]
+            assert 0 < client.pttl(keys.log) <= 60_000
+
+
+FORK = """
+import os, sys
+from redis_history import HistoryStore, user
+
+with HistoryStore(sys.argv[1]) as store:
+    store.append("c", user("parent"))
+    child = os.fork()
+    for number in range(100):
+        name = "parent" if child else "child"
+        assert store.append("c", user(f"{name} {number}")).message.text == f"{name} {number}"
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_child_has_connections_of_its_own(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    subprocess.run([sys.executable, "-c", FORK, server.url], cwd=ROOT, check=True, timeout=60)
+    with HistoryStore(server.url) as store:
+        assert len(store.get("c")) == 201

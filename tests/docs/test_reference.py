@@ -1,0 +1,191 @@
+"""docs/reference.md has every name, option, field, default and error; and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+
+import redis_history
+from redis_history import errors
+from redis_history.events import ResetReason
+from redis_history.model import Metadata, Modality, Role, Scope
+from tests.docs.pages import DOCS, code, headings, rows, sections
+
+REFERENCE = DOCS / "reference.md"
+SECTIONS = {re.sub(r"`", "", heading): text for heading, text in sections(REFERENCE).items()}
+STORES = (redis_history.HistoryStore, redis_history.AsyncHistoryStore)
+SUBSCRIPTIONS = (redis_history.Subscription, redis_history.AsyncSubscription)
+
+
+def _methods(kind: type) -> set[str]:
+    return {name for name, value in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+
+
+def _properties(kind: type) -> set[str]:
+    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property)}
+
+
+METHODS = [f"store.{name}" for name in sorted(_methods(STORES[0]))]
+METHODS += [f"subscription.{name}" for name in sorted(_methods(SUBSCRIPTIONS[0]))]
+
+
+def _target(method: str) -> Callable[..., Any]:
+    owner, _, name = method.partition(".")
+    return getattr(STORES[0] if owner == "store" else SUBSCRIPTIONS[0], name)
+
+
+def _documented(section: str) -> dict[str, str]:
+    """The names in the first columns of the tables of a section, and their defaults."""
+    return {found: row[1] for row in rows(SECTIONS[section]) if (found := code(row[0])) and found.isidentifier()}
+
+
+def _agree(section: str, expected: dict[str, Any]) -> None:
+    """Names and defaults are the same; `...` stands for required, None for a default that only words can tell."""
+    found = _documented(section)
+    assert set(found) == set(expected), section
+    for name, default in expected.items():
+        wanted = "required" if default is ... else default
+        assert wanted is None or found[name] == wanted, f"{section}, {name}"
+
+
+def _options(target: Callable[..., Any]) -> dict[str, str | Any]:
+    parameters = list(inspect.signature(target).parameters.values())
+    return {
+        one.name: ... if one.default is one.empty else f"`{one.default!r}`" for one in parameters if one.name != "self"
+    }
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(kind):
+        return {one.name: f"`{one.default!r}`" for one in dataclasses.fields(kind)}
+    if not issubclass(kind, msgspec.Struct):
+        return dict.fromkeys(kind._fields, ...)
+    found: dict[str, Any] = {}
+    for one in msgspec.structs.fields(kind):
+        if one.default is not msgspec.NODEFAULT:
+            found[one.name] = f"`{one.default!r}`"
+        elif one.default_factory is not msgspec.NODEFAULT:
+            found[one.name] = "`{}`" if one.default_factory is dict else None
+        else:
+            found[one.name] = ...
+    return found
+
+
+def test_every_public_name_has_its_heading_and_nothing_else_has() -> None:
+    wanted = {*redis_history.__all__, *METHODS}
+    assert {code(heading) for heading in headings(REFERENCE)} - {None} == wanted
+
+
+def test_both_kinds_of_stores_and_subscriptions_are_the_same() -> None:
+    for sync, async_ in (STORES, SUBSCRIPTIONS):
+        assert _methods(sync) - {"close"} == _methods(async_) - {"aclose"}
+        assert _properties(sync) == _properties(async_)
+        for method in ("__init__", *_methods(sync) - {"close"}):
+            assert _options(getattr(sync, method)) == _options(getattr(async_, method)), method
+    for section in ("store.close", "subscription.close"):
+        assert "asynchronous name is `aclose`" in SECTIONS[section]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_options_of(method: str) -> None:
+    _agree(method, _options(_target(method)))
+
+
+def test_the_options_of_a_store() -> None:
+    _agree("HistoryStore", _options(STORES[0].__init__))
+
+
+@pytest.mark.parametrize("name", ["user", "assistant", "system", "tool", "text", "tool_use", "tool_result"])
+def test_the_options_of_a_helper(name: str) -> None:
+    _agree(name, _options(getattr(redis_history, name)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in redis_history.__all__
+        if isinstance(kind := getattr(redis_history, name), type)
+        and (issubclass(kind, msgspec.Struct | tuple) or dataclasses.is_dataclass(kind))
+        and name not in ("Message", "UnknownPart")
+    ],
+)
+def test_the_fields_of(name: str) -> None:
+    _agree(name, _fields(getattr(redis_history, name)))
+
+
+def test_the_fields_and_properties_of_a_message() -> None:
+    expected = _fields(redis_history.Message)
+    found = _documented("Message")
+    assert set(found) == set(expected) | _properties(redis_history.Message)
+    for field, default in expected.items():
+        assert default is None or found[field] == ("required" if default is ... else default), field
+
+
+def test_the_fields_and_properties_of_an_unknown_part() -> None:
+    _agree("UnknownPart", _fields(redis_history.UnknownPart))
+    assert {f"`{name}`" for name in _properties(redis_history.UnknownPart)} == {"`type`"}
+    assert "property `type`" in SECTIONS["UnknownPart"]
+
+
+def test_the_attributes_of_stores_and_subscriptions() -> None:
+    assert "`namespace`" in SECTIONS["HistoryStore"]
+    for attribute in {"conversation_id", *_properties(SUBSCRIPTIONS[0])}:
+        assert f"`{attribute}`" in SECTIONS["Subscription"]
+
+
+@pytest.mark.parametrize(("name", "values"), [("Reset", ResetReason), ("Message", Role), ("Message", Scope)])
+def test_the_values_of(name: str, values: Any) -> None:
+    for value in get_args(values):
+        assert f'`"{value}"`' in SECTIONS[name]
+
+
+def test_the_values_inside_parts_and_participants() -> None:
+    for value in get_args(Modality):
+        assert f'`"{value}"`' in SECTIONS["AttachmentPart"]
+    for value in get_args(get_type_hints(redis_history.Participant)["kind"]):
+        assert f'`"{value}"`' in SECTIONS["Participant"]
+    for key in Metadata.__annotations__:
+        assert f"`{key}`" in SECTIONS["Message"]
+
+
+def test_the_members_of_the_unions() -> None:
+    for kind in get_args(redis_history.Event):
+        assert f"`{kind.__name__}`" in SECTIONS["Event"]
+    assert len(get_args(redis_history.Part)) == 6, "docs/reference.md says so"
+
+
+@pytest.mark.parametrize("name", ["Cursor", "Position"])
+def test_the_text_forms(name: str) -> None:
+    assert f"`str({name.lower()})`" in SECTIONS[name]
+    assert f"`{name}.parse(text)`" in SECTIONS[name]
+
+
+def test_every_error_is_there_below_the_right_one() -> None:
+    found = {code(row[0]): row[1] for row in rows(SECTIONS["Errors"])}
+    assert set(found) == set(errors.__all__)
+    for name, parents in found.items():
+        kind = getattr(errors, str(name))
+        assert parents == ", ".join(f"`{parent.__name__}`" for parent in kind.__bases__), name
+
+
+def test_the_attributes_of_errors() -> None:
+    meanings = {code(row[0]): row[2] for row in rows(SECTIONS["Errors"])}
+    for name, meaning in meanings.items():
+        own = vars(getattr(errors, str(name))).get("__init__")
+        for one in inspect.signature(own).parameters.values() if own else ():
+            if one.kind is one.KEYWORD_ONLY:
+                assert f"`{one.name}`" in meaning, f"{name}.{one.name}"
+
+
+def test_every_scheme_is_there() -> None:
+    from redis_history.backends.redis.urls import SCHEMES
+
+    for scheme in SCHEMES:
+        assert f"`{scheme}://" in SECTIONS["HistoryStore"]

@@ -1,0 +1,220 @@
+"""Caps: on what is written, and on hostile bytes before they are decoded."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
+from redis_history.model import (
+    Message,
+    Participant,
+    ReasoningPart,
+    Source,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+    user,
+)
+from redis_history.model.wire import (
+    MAX_DEPTH,
+    MAX_ID_BYTES,
+    MAX_ITEMS,
+    MAX_MESSAGE_BYTES,
+    decode_member,
+    encode_body,
+    encode_member,
+)
+from tests.property.strategies import json_values
+
+#: Every place of a message that takes a value of any form.
+PLACES: dict[str, Callable[[Any], Message]] = {
+    "metadata": lambda value: user("x", metadata={"v": value}),
+    "provider_meta": lambda value: user("x", provider_meta={"v": value}),
+    "extra": lambda value: user("x", extra={"v": value}),
+    "text meta": lambda value: user(TextPart("x", provider_meta={"v": value})),
+    "text extra": lambda value: user(TextPart("x", extra={"v": value})),
+    "reasoning meta": lambda value: user(ReasoningPart("x", provider_meta={"v": value})),
+    "tool input": lambda value: user(ToolUsePart("c", "n", value)),
+    "tool meta": lambda value: user(ToolUsePart("c", "n", {"a": 1}, {"v": value})),
+    "tool extra": lambda value: user(ToolUsePart("c", "n", extra={"v": value})),
+    "tool result": lambda value: user(ToolResultPart("c", value)),
+    "unknown part": lambda value: user(UnknownPart({"type": "new", "v": value})),
+    "participant extra": lambda value: user("x", participant=Participant("user", "u", extra={"v": value})),
+    "source extra": lambda value: user("x", sources=[Source(extra={"v": value})]),
+}
+places = pytest.mark.parametrize("place", PLACES)
+
+
+def stored(message: Message) -> Message:
+    return decode_member(encode_member(1, 0, encode_body(message)))
+
+
+def nested(levels: int, *, maps: bool = False) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"k": value} if maps else [value]
+    return value
+
+
+@places
+@pytest.mark.parametrize("maps", [True, False])
+def test_depth_under_the_cap(place: str, maps: bool) -> None:
+    message = PLACES[place](nested(MAX_DEPTH - 10, maps=maps))
+    assert encode_body(stored(message)) == encode_body(message)
+
+
+@places
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 10, 5000])
+def test_depth_over_the_cap(place: str, levels: int) -> None:
+    with pytest.raises(MessageTooLargeError, match="nested deeper"):
+        encode_body(PLACES[place](nested(levels)))
+
+
+@places
+def test_items_over_the_cap(place: str) -> None:
+    with pytest.raises(MessageTooLargeError, match="items"):
+        encode_body(PLACES[place]([0] * (MAX_ITEMS + 1)))
+
+
+@places
+def test_a_list_that_is_accepted_can_be_read(place: str) -> None:
+    for length in (MAX_ITEMS - 50, MAX_ITEMS - 20, *range(MAX_ITEMS - 12, MAX_ITEMS + 2)):
+        accepted_is_readable(PLACES[place]([0] * length))
+
+
+@places
+def test_a_map_that_is_accepted_can_be_read(place: str) -> None:
+    """A key is a value too."""
+    for entries in (MAX_ITEMS // 2 - 20, *range(MAX_ITEMS // 2 - 5, MAX_ITEMS // 2 + 2), MAX_ITEMS * 2 // 3):
+        accepted_is_readable(PLACES[place](dict.fromkeys(map(str, range(entries)))))
+
+
+def test_many_parts_that_are_accepted_can_be_read() -> None:
+    accepted_is_readable(user(*(TextPart(str(n)) for n in range(20_000))))
+    accepted_is_readable(user(*(TextPart(str(n)) for n in range(40_000))))
+
+
+def accepted_is_readable(message: Message) -> None:
+    """What was acknowledged must never turn out to be unreadable."""
+    try:
+        body = encode_body(message)
+    except MessageTooLargeError:
+        return
+    decode_member(encode_member(1, 0, body))
+
+
+def test_size_up_to_the_last_byte() -> None:
+    spare = MAX_MESSAGE_BYTES - len(encode_body(user("x" * 1_000_000, id="m"))) + 1_000_000
+    full = user("x" * spare, id="m")
+    assert len(encode_body(full)) == MAX_MESSAGE_BYTES
+    assert stored(full).text == full.text
+    with pytest.raises(MessageTooLargeError, match=r"4,000,001 bytes.*4,000,000.*reference"):
+        encode_body(user("x" * (spare + 1), id="m"))
+
+
+def test_size_counts_unknown_fields_too() -> None:
+    with pytest.raises(MessageTooLargeError, match="reference"):
+        encode_body(user("x", extra={"newer": "x" * MAX_MESSAGE_BYTES}))
+
+
+@pytest.mark.parametrize("fields", [{}, {"metadata": {"a": 1}}], ids=["plain", "not plain"])
+@pytest.mark.parametrize("letter", ["x", "é", "你", "👋"])
+def test_id_length_is_in_bytes(letter: str, fields: dict[str, Any]) -> None:
+    fits = letter * (MAX_ID_BYTES // len(letter.encode()))
+    assert stored(user("x", id=fits, **fields)).id == fits
+    with pytest.raises(InvalidMessageError, match="512 bytes"):
+        encode_body(user("x", id=fits + letter, **fields))
+
+
+HEAD = b"\x93\xcf" + bytes(7) + b"\x01\xd3" + bytes(8)
+
+
+def body_with(value: bytes) -> bytes:
+    return HEAD + b"\x83\xa4role\xa4user\xa2id\xa1m\xa8metadata\x81\xa1v" + value
+
+
+def many(count: int, value: bytes, head: bytes = b"\xdd") -> bytes:
+    """A list, or with `head` another container, that holds a value many times."""
+    return head + count.to_bytes(4, "big") + value * count
+
+
+EMPTY_MAPS = many(3_000_000, b"\x80")
+LONG = (200_000).to_bytes(4, "big")
+HOSTILE = {
+    "5 MB of empty maps": many(5_000_000, b"\x80"),
+    "5 MB of anything": bytes(5_000_000),
+    "many empty maps": body_with(EMPTY_MAPS),
+    "many empty lists": body_with(many(3_900_000, b"\x90")),
+    "many numbers": body_with(many(3_900_000, b"\x01")),
+    "many small lists": body_with(many(900_000, b"\x93\x01\x02\x03")),
+    "many small maps": body_with(many(900_000, b"\x81\x01\x80")),
+    "a map of maps": body_with(many(150_000, b"\xcd\x01\x02\x80", head=b"\xdf")),
+    "one list in another": body_with(b"\x91" * 3_000_000 + b"\x01"),
+    "maps behind a long text": body_with(b"\x92\xdb" + LONG + b"x" * 200_000 + EMPTY_MAPS),
+    "maps behind bytes": body_with(b"\x92\xc6" + LONG + bytes(200_000) + EMPTY_MAPS),
+    "maps behind an extension": body_with(b"\x92\xc9" + LONG + b"\x05" + bytes(200_000) + EMPTY_MAPS),
+    "a claim of 4 billion items": body_with(b"\xdd\xff\xff\xff\xff"),
+    "a claim of 4 billion entries": body_with(b"\xdf\xff\xff\xff\xff"),
+    "a claim of 4 billion letters": body_with(b"\xdb\xff\xff\xff\xff"),
+    "claims inside claims": body_with(b"\xdd\x00\x0f\xff\xff" * 900),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_bytes_take_no_memory(name: str) -> None:
+    data = HOSTILE[name]
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDataError):
+            decode_member(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_the_most_that_is_decoded_is_bounded() -> None:
+    """Under the cap on items, the worst that bytes can do."""
+    maps = b"".join(b"\x81%b\x80" % (b"\xce" + n.to_bytes(4, "big")) for n in range(30_000))
+    data = body_with(b"\xdd" + (30_000).to_bytes(4, "big") + maps)
+    tracemalloc.start()
+    try:
+        decode_member(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000_000
+
+
+@pytest.mark.parametrize("newer", [b"", b"\xa5newer\x01"])
+@pytest.mark.parametrize("levels", [MAX_DEPTH * 2, 900, 50_000])
+def test_depth_is_capped_on_reading_too(levels: int, newer: bytes) -> None:
+    body = body_with(b"\x91" * levels + b"\x01") + newer
+    if newer:
+        body = body.replace(HEAD + b"\x83", HEAD + b"\x84")
+    with pytest.raises(CorruptDataError):
+        decode_member(body)
+
+
+@given(st.lists(json_values | st.binary(max_size=300) | st.text(max_size=300), max_size=8))
+def test_large_messages_are_counted_rightly(values: list[Any]) -> None:
+    """Every form of value is stepped over exactly: a message of few values is never taken for one of many."""
+    filler = ["\u4f60" * 33_000, b"\x80\xdf\xff" * 33_000, 2**63, -(2**31), -(2**15), -128, -1, 1.5, 2**16, 2**8, 255]
+    message = user("x", metadata={"v": [*filler, *values, *filler]})
+    assert stored(message).metadata == message.metadata
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4, 8, 16, 17, 255, 256, 65_536])
+def test_extension_values_are_stepped_over(size: int) -> None:
+    """`\\xdd` over and over: read at the wrong place it claims billions of values."""
+    value = ["x" * MAX_ITEMS, msgspec.msgpack.Ext(5, b"\xdd\xff\xff\xff\xff" * (size // 5) + b"\xdd" * (size % 5))]
+    message = user("x", metadata={"v": [*value, 1]})
+    assert stored(message).metadata == message.metadata

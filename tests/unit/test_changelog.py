@@ -1,0 +1,224 @@
+"""Recovery of a subscriber: all of the gap, or one Reset with its reason. Never a silent gap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.changelog import (
+    APPENDED,
+    CONVERSATION_DELETED,
+    DELETED,
+    LogEntry,
+    encode_ids,
+    encode_members,
+    is_gone,
+    recover,
+)
+from redis_history.events import BEGINNING, ConversationDeleted, Cursor, MessagesAppended, MessagesDeleted, Reset
+from redis_history.model import user
+from redis_history.model.wire import encode_body, encode_member
+from redis_history.operations import Changes
+
+LIMIT = 100
+
+
+def token(revision: int, life: int = 1) -> str:
+    return f"{life:08x}{revision:08x}"
+
+
+def cursor(revision: int, life: int = 1, *, rewound: bool = False) -> Cursor:
+    """After a change of a life of the conversation; `rewound`: of a change that the server lost."""
+    return Cursor(token(1, life), revision, "f" * 16 if rewound else token(revision, life))
+
+
+def entry(revision: int, life: int = 1, *, replaces: bool = False) -> LogEntry:
+    member = encode_member(revision, revision, encode_body(user("x", id=f"m{revision}")))
+    return LogEntry(revision, token(revision, life), APPENDED, encode_members([member]), replaces)
+
+
+def end(revision: int, life: int = 1) -> LogEntry:
+    return LogEntry(revision, token(revision, life), CONVERSATION_DELETED, b"")
+
+
+def tombstone(revision: int, life: int = 1) -> Cursor:
+    """The head of a conversation that was deleted while its log is still there."""
+    return Cursor(BEGINNING.epoch, revision, token(revision, life))
+
+
+def entries(first: int, last: int, life: int = 1) -> list[LogEntry]:
+    return [entry(revision, life) for revision in range(first, last + 1)]
+
+
+def revisions(changes: Changes) -> list[int]:
+    return [event.revision for event in changes.events]
+
+
+# What a subscriber may be told of: (where it is, the newest change, the log from its own revision on, what follows).
+TOLD: dict[str, tuple[Cursor, Cursor, list[LogEntry], list[int]]] = {
+    "nothing new": (cursor(5), cursor(5), [entry(5)], []),
+    "one": (cursor(5), cursor(6), entries(5, 6), [6]),
+    "several": (cursor(1), cursor(5), entries(1, 5), [2, 3, 4, 5]),
+    "from the beginning": (BEGINNING, cursor(3), entries(1, 3), [1, 2, 3]),
+    "nothing was ever there": (BEGINNING, BEGINNING, [], []),
+    "its end": (cursor(2), tombstone(3), [entry(2), end(3)], [3]),
+    "all of a life that ended": (BEGINNING, tombstone(2), [entry(1), end(2)], [1, 2]),
+    "after its end": (cursor(3), tombstone(3), [end(3)], []),
+    "began at a tombstone": (tombstone(3), tombstone(3), [end(3)], []),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told(case: str) -> None:
+    after, head, log, told = TOLD[case]
+    changes = recover("c", after, head, log, LIMIT)
+    assert revisions(changes) == told
+    assert not changes.more
+    assert not any(isinstance(event, Reset) for event in changes.events)
+
+
+RESET: dict[str, tuple[Cursor, Cursor, list[LogEntry], str]] = {
+    "its own change is trimmed": (cursor(5), cursor(20), entries(10, 20), "log_trimmed"),
+    "only its own change is trimmed": (cursor(5), cursor(6), [entry(6)], "log_trimmed"),
+    "all of the log is trimmed": (cursor(5), cursor(20), [], "log_trimmed"),
+    "a change inside is missing": (cursor(5), cursor(8), [entry(5), entry(6), entry(8)], "log_trimmed"),
+    "the next change is missing": (cursor(5), cursor(7), [entry(5), entry(7)], "log_trimmed"),
+    "the first change is trimmed": (BEGINNING, cursor(9), entries(2, 9), "log_trimmed"),
+    "nothing is left for a newcomer": (BEGINNING, cursor(9), [], "log_trimmed"),
+    "gone": (cursor(5), BEGINNING, [], "conversation_missing"),
+    "gone, its end trimmed": (cursor(5), tombstone(9), [end(9)], "conversation_missing"),
+    "a tombstone is gone": (tombstone(3), BEGINNING, [], "conversation_missing"),
+    "another life, longer": (cursor(2), cursor(9, 2), entries(2, 9, 2), "conversation_replaced"),
+    "another life, as long": (cursor(2), cursor(2, 2), [entry(2, 2)], "conversation_replaced"),
+    "another life, shorter": (cursor(5), cursor(1, 2), [], "conversation_replaced"),
+    "another life, trimmed": (cursor(2), cursor(9, 2), entries(5, 9, 2), "conversation_replaced"),
+    "another life after a tombstone": (tombstone(3), cursor(1, 2), [], "conversation_replaced"),
+    "a newcomer missed a life": (BEGINNING, cursor(1, 2), [entry(1, 2, replaces=True)], "conversation_replaced"),
+    "rewound": (cursor(5, rewound=True), cursor(3), [], "server_rewound"),
+    "rewound by one": (cursor(5, rewound=True), cursor(4), [], "server_rewound"),
+    "rewound and counted up again": (cursor(5, rewound=True), cursor(5), [entry(5)], "server_rewound"),
+    "rewound and counted further": (cursor(5, rewound=True), cursor(9), entries(5, 9), "server_rewound"),
+}
+
+
+@pytest.mark.parametrize("case", RESET)
+def test_what_cannot_be_told(case: str) -> None:
+    after, head, log, reason = RESET[case]
+    changes = recover("c", after, head, log, LIMIT)
+    reset = Reset(conversation_id="c", revision=head.revision, cursor=head, reason=reason)  # type: ignore[arg-type]
+    assert changes == Changes([reset], more=False), "alone, and to be followed from the newest change"
+
+
+def test_after_a_reset_things_go_on() -> None:
+    for after, head, log, _ in RESET.values():
+        (reset,) = recover("c", after, head, log, LIMIT).events
+        again = recover("c", reset.cursor, head, [] if head.revision == 0 else [last(head)], LIMIT)
+        assert again == Changes([], more=False)
+
+
+def last(head: Cursor) -> LogEntry:
+    return LogEntry(head.revision, head.token, CONVERSATION_DELETED, b"")
+
+
+def test_the_end_of_the_log_may_not_be_missing() -> None:
+    """The newest change is known, so a log that stops before it is a gap: told now or to be read at once."""
+    for log in (entries(5, 5), entries(5, 6)):
+        changes = recover("c", cursor(5), cursor(9), log, LIMIT)
+        assert changes.more or [type(event) for event in changes.events] == [Reset]
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 10))
+def test_reading_in_steps_tells_everything_once(start: int, newest: int, limit: int) -> None:
+    start = min(start, newest)
+    after = cursor(start) if start else BEGINNING
+    head = cursor(newest) if newest else BEGINNING
+    told: list[int] = []
+    for _ in range(newest + 2):
+        log = entries(max(1, after.revision), newest)[: limit + 1]
+        changes = recover("c", after, head, log, limit)
+        assert len(changes.events) <= limit
+        told += revisions(changes)
+        if not changes.more:
+            break
+        after = changes.events[-1].cursor
+    assert told == list(range(start + 1, newest + 1))
+
+
+@given(st.data())
+def test_never_a_silent_gap(data: st.DataObject) -> None:
+    """Whatever is missing from the log: what is told follows on without a gap, or is one Reset."""
+    newest = data.draw(st.integers(1, 12), "newest")
+    start = data.draw(st.integers(0, newest), "start")
+    log = [each for each in entries(max(1, start), newest) if data.draw(st.booleans(), f"keep {each.revision}")]
+    changes = recover("c", cursor(start) if start else BEGINNING, cursor(newest), log, LIMIT)
+    if any(isinstance(event, Reset) for event in changes.events):
+        assert len(changes.events) == 1
+        assert changes.events[0].revision == newest
+    else:
+        assert revisions(changes) == list(range(start + 1, start + 1 + len(changes.events)))
+        assert changes.more or start + len(changes.events) == newest
+
+
+def test_events_carry_what_happened() -> None:
+    body = encode_body(user("x", id="m"))
+    log = [
+        entry(1),
+        LogEntry(2, token(2), APPENDED, encode_members([encode_member(7, 70, body), encode_member(8, 80, body)])),
+        LogEntry(3, token(3), DELETED, encode_ids(["m", "\u00e9"])),
+        LogEntry(4, token(4), DELETED, b"\xdd\x00\x00\x00\x01\xdb\x00\x00\x00\x01m"),
+        end(5),
+    ]
+    appended, deleted, by_script, ended = recover("c", cursor(1), tombstone(5), log, LIMIT).events
+    assert isinstance(appended, MessagesAppended)
+    assert [message.position for message in appended.messages] == [(70, 7), (80, 8)]
+    assert isinstance(deleted, MessagesDeleted)
+    assert deleted.message_ids == ("m", "\u00e9")
+    assert isinstance(by_script, MessagesDeleted)
+    assert by_script.message_ids == ("m",)
+    assert isinstance(ended, ConversationDeleted)
+    assert [event.cursor for event in (appended, deleted, by_script, ended)] == [cursor(n) for n in (2, 3, 4, 5)]
+
+
+UNREADABLE = {
+    "a newer version's": LogEntry(3, token(3), "compact", b"\xc1"),
+    "empty": LogEntry(3, token(3), APPENDED, b""),
+    "no messagepack": LogEntry(3, token(3), DELETED, b"\xc1"),
+    "no array": LogEntry(3, token(3), APPENDED, b"\xc0"),
+    "cut off": LogEntry(3, token(3), APPENDED, b"\x91\xdd\xff"),
+    "too much": LogEntry(3, token(3), DELETED, b"\xdd\xff\xff\xff\xff"),
+    "no ids": LogEntry(3, token(3), DELETED, b"\x91\x05"),
+    "nothing": LogEntry(3, token(3), "", b""),
+}
+
+
+@pytest.mark.parametrize("which", UNREADABLE)
+def test_an_unreadable_entry_is_a_reset_after_what_came_before_it(which: str) -> None:
+    log = [entry(1), entry(2), UNREADABLE[which], entry(4)]
+    before = recover("c", cursor(1), cursor(4), log, LIMIT)
+    assert revisions(before) == [2]
+    assert before.more
+    reset = Reset(conversation_id="c", revision=4, cursor=cursor(4), reason="log_unreadable")
+    assert recover("c", cursor(2), cursor(4), log[1:], LIMIT) == Changes([reset], more=False)
+
+
+def test_an_unreadable_message_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    good = encode_member(1, 0, encode_body(user("x", id="m")))
+    log = [entry(1), LogEntry(2, token(2), APPENDED, encode_members([good, b"\x93\x01\x00\xc0", good]))]
+    (event,) = recover("c", cursor(1), cursor(2), log, LIMIT).events
+    assert isinstance(event, MessagesAppended)
+    assert [message.id for message in event.messages] == ["m", "m"]
+    assert "unreadable message in change 2" in caplog.text
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40).map(msgspec.msgpack.encode), max_size=20))
+def test_members_are_packed_as_one_array(members: list[bytes]) -> None:
+    assert msgspec.msgpack.decode(encode_members(members)) == [msgspec.msgpack.decode(each) for each in members]
+
+
+@pytest.mark.parametrize(("head", "gone"), [(BEGINNING, True), (tombstone(4), True), (cursor(1), False)])
+def test_heads_of_no_conversation(head: Any, gone: bool) -> None:
+    assert is_gone(head) == gone

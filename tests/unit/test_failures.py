@@ -1,0 +1,166 @@
+"""What each error of redis-py means: whether it passes, and what the user is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis.exceptions
+from redis._parsers.base import BaseParser
+
+from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.errors import (
+    BackendError,
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigurationError,
+    CorruptDataError,
+    UnsupportedServerError,
+)
+
+WHERE = "redis://example:6379/0"
+READONLY = "READONLY You can't write against a read only replica."
+OOM = "OOM command not allowed when used memory > 'maxmemory'."
+#: How a server before Redis 7 passes on an error from inside a script.
+INSIDE = "ERR Error running script (call to f_5e0b1c): @user_script:54: @user_script: 54: -"
+
+
+def said(line: str) -> Exception:
+    """The exception that redis-py makes of an error reply: it cuts off the codes it knows."""
+    error = BaseParser.parse_error(line)
+    assert isinstance(error, Exception)
+    return error
+
+
+PASSING = [
+    redis.exceptions.ConnectionError("Connection refused"),
+    redis.exceptions.TimeoutError("Timeout reading from socket"),
+    redis.exceptions.MaxConnectionsError("Too many connections"),
+    redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
+    ConnectionResetError(104, "Connection reset by peer"),
+    ConnectionRefusedError(111, "Connection refused"),
+    BrokenPipeError(32, "Broken pipe"),
+    TimeoutError("timed out"),
+    OSError(113, "No route to host"),
+    said("LOADING Redis is loading the dataset in memory"),
+    said("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."),
+    said("CLUSTERDOWN The cluster is down"),
+    said("CLUSTERDOWN Hash slot not served"),
+    said("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+    said("TRYAGAIN Multiple keys request during rehashing of slot"),
+    said("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"),
+    said("ERR max number of clients reached"),
+]
+READ_ONLY = [said(READONLY), said(f"{READONLY} script: 5e0b1c, on @user_script:54."), said(INSIDE + READONLY)]
+REFUSED = [
+    (said("NOAUTH Authentication required."), "user name or password"),
+    (said("WRONGPASS invalid username-password pair or user is disabled."), "user name or password"),
+    (said("ERR invalid password"), "user name or password"),
+    (said("NOPERM this user has no permissions to run the 'evalsha' command"), "does not allow"),
+    (said("NOPERM this user has no permissions to access one of the keys used as arguments"), "does not allow"),
+    (redis.exceptions.AuthorizationError("no"), "user name or password"),
+    (said(OOM), "out of memory"),
+    (said(f"{OOM} script: 5e0b1c, on @user_script:54."), "out of memory"),
+    (said(INSIDE + OOM), "out of memory"),
+]
+OTHER: list[tuple[Exception, type[BackendError]]] = [
+    (redis.exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400'"), UnsupportedServerError),
+    (said("ERR unknown command 'EVALSHA', with args beginning with: "), UnsupportedServerError),
+    (said("ERR unknown command `XADD`, with args beginning with: "), UnsupportedServerError),
+    (said("WRONGTYPE Operation against a key holding the wrong kind of value"), CorruptDataError),
+    (said(INSIDE + "WRONGTYPE Operation against a key holding the wrong kind of value"), CorruptDataError),
+    (said("CROSSSLOT Keys in request don't hash to the same slot"), BackendError),
+    (said("ERR DB index is out of range"), BackendError),
+    (said("NOSCRIPT No matching script. Please use EVAL."), BackendError),
+    (redis.exceptions.DataError("Invalid input of type"), BackendError),
+    (redis.exceptions.ResponseError(""), BackendError),
+    (redis.exceptions.RedisError(), BackendError),
+]
+
+
+def name(value: Any) -> str:
+    return f"{type(value).__name__}-{str(value)[:24]}" if isinstance(value, Exception) else ""
+
+
+@pytest.mark.parametrize("error", PASSING, ids=name)
+def test_what_passes_by_itself(error: Exception) -> None:
+    assert is_transient(error)
+    ours = translate(error, WHERE)
+    assert type(ours) is BackendUnavailableError
+    assert WHERE in str(ours)
+
+
+@pytest.mark.parametrize("error", READ_ONLY, ids=name)
+def test_a_replica_may_become_the_primary_soon(error: Exception) -> None:
+    """During a failover; after the deadline the user is told what it was."""
+    assert is_transient(error)
+    ours = translate(error, WHERE)
+    assert type(ours) is BackendRefusedError
+    assert "connect to the primary" in str(ours)
+
+
+@pytest.mark.parametrize(("error", "says"), REFUSED, ids=name)
+def test_what_is_refused(error: Exception, says: str) -> None:
+    assert not is_transient(error)
+    ours = translate(error, WHERE)
+    assert type(ours) is BackendRefusedError
+    assert says in str(ours)
+    assert WHERE in str(ours)
+
+
+@pytest.mark.parametrize(("error", "kind"), OTHER, ids=name)
+def test_what_else_there_is(error: Exception, kind: type[BackendError]) -> None:
+    assert not is_transient(error)
+    ours = translate(error, WHERE)
+    assert type(ours) is kind
+    assert (str(error) or type(error).__name__) in str(ours), "what the server said is never lost"
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("BUSY "), KeyboardInterrupt()])
+def test_errors_of_a_program_do_not_pass(error: BaseException) -> None:
+    assert not is_transient(error)
+
+
+EVERY = {
+    name: kind
+    for name, kind in vars(redis.exceptions).items()
+    if isinstance(kind, type) and issubclass(kind, redis.exceptions.RedisError)
+}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_error_of_redis_py_has_one_of_ours(kind: str) -> None:
+    error = EVERY[kind]("1 host:6379")
+    ours = translate(error, WHERE)
+    assert isinstance(ours, BackendError)
+    if is_transient(error):
+        assert isinstance(ours, BackendUnavailableError | BackendRefusedError)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"deadline": -1},
+        {"deadline": float("nan")},
+        {"deadline": float("inf")},
+        {"deadline": None},
+        {"deadline": "10"},
+        {"first_wait": 0},
+        {"first_wait": -1},
+        {"first_wait": 2.0},
+        {"first_wait": None},
+        {"longest_wait": 0.001},
+        {"longest_wait": float("nan")},
+        {"longest_wait": "1"},
+    ],
+    ids=str,
+)
+def test_a_retry_policy_that_makes_no_sense(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="retry policy"):
+        RetryPolicy(**fields)
+
+
+def test_a_retry_policy() -> None:
+    assert RetryPolicy() == RetryPolicy(10.0, 0.02, 1.0)
+    assert RetryPolicy(deadline=0).deadline == 0
+    assert RetryPolicy(deadline=1, first_wait=1, longest_wait=1).longest_wait == 1

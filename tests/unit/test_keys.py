@@ -1,0 +1,154 @@
+"""Keys: one for each id and no other, whatever the id; all of a conversation in one cluster slot."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.backends.redis.keys import BUCKETS, ConversationKeys, Keyspace, pack_keys
+from redis_history.errors import ConfigurationError, InvalidConversationIdError
+from tests.property.strategies import conversation_ids, namespaces
+
+SAFE = re.compile(rb"rh:\{[A-Za-z0-9._~%-]+:[0-9a-f]{2}\}:[A-Za-z0-9._~%-]+(:[sml])?")
+#: Ids made of what means something to Redis, to globs, to URLs or to the encoding itself.
+nasty = st.text("{}:*?[]^\\% /.-_~\n\r\t\x00%2C25abcmls\u00e9", min_size=1, max_size=12)
+ids = conversation_ids | nasty
+spaces = namespaces | nasty
+
+
+def own(keys: ConversationKeys) -> tuple[bytes, bytes, bytes]:
+    return keys.state, keys.messages, keys.log
+
+
+def hash_tag(key: bytes) -> bytes:
+    """What Redis Cluster hashes of a key: between the first brace and the next closing one."""
+    start = key.index(b"{")
+    end = key.index(b"}", start)
+    assert end > start + 1
+    return key[start + 1 : end]
+
+
+def unpacked(packed: bytes) -> list[bytes]:
+    """The bulk strings of RESP, one after the other."""
+    found = []
+    while packed:
+        size, rest = packed.split(b"\r\n", 1)
+        assert size[:1] == b"$"
+        length = int(size[1:])
+        assert rest[length : length + 2] == b"\r\n"
+        found.append(rest[:length])
+        packed = rest[length + 2 :]
+    return found
+
+
+@given(spaces, ids)
+def test_no_name_adds_anything_to_a_key(namespace: str, conversation_id: str) -> None:
+    keys = Keyspace(namespace).conversation(conversation_id)
+    for key in (*own(keys), keys.registry):
+        assert SAFE.fullmatch(key)
+        assert key.count(b"{") == key.count(b"}") == 1
+
+
+@given(spaces, ids)
+def test_a_name_gives_back_its_id(namespace: str, conversation_id: str) -> None:
+    """So no two ids have one name."""
+    keys = Keyspace(namespace).conversation(conversation_id)
+    assert Keyspace.name_to_id(keys.name) == conversation_id
+    assert keys.name in keys.state
+
+
+@given(spaces, spaces, ids, ids)
+def test_no_two_conversations_share_a_key(namespace: str, other: str, one: str, two: str) -> None:
+    keys, its = Keyspace(namespace).conversation(one), Keyspace(other).conversation(two)
+    if (namespace, one) == (other, two):
+        assert keys == its
+    else:
+        assert not set(own(keys)) & set(own(its))
+    assert len({*own(keys), keys.registry}) == 4
+    assert keys.registry not in own(its)
+
+
+@given(spaces, ids)
+def test_one_slot_holds_all_of_a_conversation(namespace: str, conversation_id: str) -> None:
+    keyspace = Keyspace(namespace)
+    keys = keyspace.conversation(conversation_id)
+    assert len({hash_tag(key) for key in (*own(keys), keys.registry)}) == 1
+    assert keys.registry in keyspace.registries()
+
+
+@given(spaces)
+def test_there_is_one_registry_for_each_bucket(namespace: str) -> None:
+    registries = Keyspace(namespace).registries()
+    assert len({hash_tag(key) for key in registries}) == len(set(registries)) == BUCKETS
+
+
+def test_conversations_spread_over_the_buckets() -> None:
+    keyspace = Keyspace("default")
+    assert len({keyspace.conversation(f"conversation-{n}").registry for n in range(1000)}) == BUCKETS
+
+
+def globbed(pattern: bytes, key: bytes) -> bool:
+    """As Redis matches, with the two wildcards that may occur."""
+    assert not re.search(rb"[\[\]\\^]", pattern)
+    expression = b"".join(
+        {b"*": b".*", b"?": b"."}.get(part, re.escape(part)) for part in re.split(rb"([*?])", pattern)
+    )
+    return re.fullmatch(expression, key, re.DOTALL) is not None
+
+
+@given(spaces, spaces, ids)
+def test_a_pattern_is_of_one_namespace(namespace: str, other: str, conversation_id: str) -> None:
+    keyspace, foreign = Keyspace(namespace), Keyspace(other)
+    keys = keyspace.conversation(conversation_id)
+    for key in (*own(keys), *keyspace.registries()):
+        assert globbed(keyspace.pattern, key)
+        assert globbed(foreign.pattern, key) == (namespace == other)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "conversation_id", "state"),
+    [
+        ("default", "c", b"rh:{default:2f}:c:s"),
+        ("team a/b", "room:{1}*", b"rh:{team%20a%2Fb:12}:room%3A%7B1%7D%2A:s"),
+        ("n", "caf\u00e9 \u4f60", b"rh:{n:17}:caf%C3%A9%20%E4%BD%A0:s"),
+    ],
+)
+def test_keys_are_spelled_as_ever(namespace: str, conversation_id: str, state: bytes) -> None:
+    """Another spelling would lose every stored conversation."""
+    keys = Keyspace(namespace).conversation(conversation_id)
+    assert keys.state == state
+    assert (keys.messages, keys.log) == (state[:-1] + b"m", state[:-1] + b"l")
+    assert keys.registry == state[: state.index(b"}") + 1] + b":c"
+
+
+def test_case_and_composition_are_kept_apart() -> None:
+    keyspace = Keyspace("n")
+    alike = ["caf\u00e9", "cafe\u0301", "CAF\u00c9", "caf%C3%A9", " caf\u00e9", "caf\u00e9 ", "caf\u00e9\n"]
+    assert len({keyspace.conversation(each).state for each in alike}) == len(alike)
+
+
+@given(spaces, ids)
+def test_keys_are_packed_as_a_script_takes_them(namespace: str, conversation_id: str) -> None:
+    keys = Keyspace(namespace).conversation(conversation_id)
+    assert unpacked(keys.writing) == [b"4", keys.state, keys.messages, keys.log, keys.registry]
+
+
+@given(st.lists(st.binary(max_size=20), max_size=9))
+def test_packing(keys: list[bytes]) -> None:
+    assert unpacked(pack_keys(*keys)) == [b"%d" % len(keys), *keys]
+
+
+@pytest.mark.parametrize("namespace", ["", "x" * 129, "\u00e9" * 65, None, 5, b"n", "\ud800", ["n"]])
+def test_what_is_no_namespace(namespace: Any) -> None:
+    with pytest.raises(ConfigurationError, match="namespace"):
+        Keyspace(namespace)
+
+
+@pytest.mark.parametrize("conversation_id", ["", "x" * 513, None, 5, b"c", "\ud800"])
+def test_what_is_no_conversation_id(conversation_id: Any) -> None:
+    with pytest.raises(InvalidConversationIdError):
+        Keyspace("n").conversation(conversation_id)

@@ -1,0 +1,309 @@
+"""From operations to the bytes that are sent, and from replies to outcomes. The heads of the Lua files say the form."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
+from redis_history.errors import (
+    ConversationExistsError,
+    ConversationNotFoundError,
+    CorruptDataError,
+    MessageConflictError,
+    RevisionConflictError,
+)
+from redis_history.events import BEGINNING, Cursor, MessagesAppended, Reset
+from redis_history.model import Message, Position, user
+from redis_history.model.wire import encode_body, encode_member, placed
+from redis_history.operations import (
+    Append,
+    Appended,
+    Changes,
+    DeleteConversation,
+    DeleteMessages,
+    FindMessage,
+    Head,
+    Op,
+    Page,
+    Precondition,
+    ReadChanges,
+    ReadHead,
+    ReadPage,
+)
+from redis_history.requests import append
+from tests.property.strategies import conversation_ids, message_ids, messages, microseconds
+
+KEYSPACE = Keyspace("n")
+SETTINGS = Settings(KEYSPACE, log_length=500, database=3)
+KEYS = KEYSPACE.conversation("c")
+WRITING = [KEYS.state, KEYS.messages, KEYS.log, KEYS.registry]
+T1, T2 = "1" * 16, "2" * 16
+
+
+def parsed(packed: bytes) -> list[bytes]:
+    """The arguments of one command in RESP, which must be all there is."""
+    head, rest = packed.split(b"\r\n", 1)
+    assert head[:1] == b"*"
+    found = []
+    for _ in range(int(head[1:])):
+        size, rest = rest.split(b"\r\n", 1)
+        assert size[:1] == b"$"
+        length = int(size[1:])
+        found.append(rest[:length])
+        assert rest[length : length + 2] == b"\r\n"
+        rest = rest[length + 2 :]
+    assert rest == b""
+    return found
+
+
+def script_call(call: Call, script: Script, keys: list[bytes], **how: bool) -> list[bytes]:
+    """The ARGV of a call, whose command and KEYS must be these."""
+    teach = how.get("teach", False)
+    command, body, count, *rest = parsed(call.pack(**how))
+    assert command == (b"EVAL" if teach else b"EVALSHA")
+    sha = parsed(b"*2\r\n" + script.call)[1]
+    assert (hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() if teach else body) == sha
+    assert count == b"%d" % len(keys)
+    assert rest[: len(keys)] == keys
+    return rest[len(keys) :]
+
+
+def appending(*given_: Message, **condition: Any) -> Append:
+    free = {"expected_revision": None, "must_exist": False, "must_not_exist": False}
+    return append("c", given_, **{**free, **condition}).op
+
+
+def decoded(op: Op[Any], reply: Any) -> Any:
+    return plan(op, SETTINGS).decode(reply)
+
+
+@given(st.lists(messages(), min_size=1, max_size=4, unique_by=lambda message: message.id))
+def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
+    op = appending(*given_)
+    args = script_call(plan(op, SETTINGS), APPEND, WRITING)
+    totals = [b"%d" % sum(entry.characters for entry in op.entries), b"%d" % sum(entry.tokens for entry in op.entries)]
+    assert args[:7] == [op.token.encode(), b"", b"", b"500", KEYS.name, *totals]
+    assert len(args) == 7 + 4 * len(op.entries)
+    for index, entry in enumerate(op.entries):
+        field, timestamp, size, body = args[7 + 4 * index : 11 + 4 * index]
+        assert field == b":" + entry.message.id.encode()
+        assert timestamp == (b"" if entry.timestamp is None else str(entry.timestamp).encode())
+        assert size == entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest
+        assert (len(size), body) == (24, entry.body)
+
+
+@given(microseconds)
+def test_timestamps_are_whole_numbers_to_the_last_digit(timestamp: int) -> None:
+    op = appending(placed(user("x"), 1, timestamp))
+    assert int(script_call(plan(op, SETTINGS), APPEND, WRITING)[8]) == timestamp
+
+
+@pytest.mark.parametrize(
+    ("condition", "sent"),
+    [
+        (Precondition(), [b"", b""]),
+        (Precondition(0), [b"0", b""]),
+        (Precondition(7, must_exist=True), [b"7", b"exists"]),
+        (Precondition(must_not_exist=True), [b"", b"absent"]),
+        (Precondition(2**53 - 1), [b"9007199254740991", b""]),
+    ],
+)
+def test_preconditions_as_they_are_sent(condition: Precondition, sent: list[bytes]) -> None:
+    for op, script in (
+        (Append("c", appending(user("x")).entries, condition, T1), APPEND),
+        (DeleteMessages("c", ("m",), condition, T1), DELETE),
+        (DeleteConversation("c", condition, T1), DELETE_CONVERSATION),
+    ):
+        args = script_call(plan(op, SETTINGS), script, WRITING)  # type: ignore[arg-type]
+        assert args[:5] == [T1.encode(), *sent, b"500", KEYS.name]
+
+
+@given(st.lists(message_ids, unique=True, max_size=5))
+def test_a_deletion_as_it_is_sent(ids: list[str]) -> None:
+    op = DeleteMessages("c", tuple(ids), token=T1)
+    first = script_call(plan(op, SETTINGS), DELETE, WRITING)
+    assert first[5:] == [b"0", *(message_id.encode() for message_id in ids)]
+    again = script_call(plan(op, SETTINGS), DELETE, WRITING, again=True)
+    assert again == [*first[:5], b"1", *first[6:]], "a repeated call says so, and nothing else changes"
+
+
+def test_deleting_a_conversation_names_its_doorbell() -> None:
+    args = script_call(plan(DeleteConversation("c"), SETTINGS), DELETE_CONVERSATION, WRITING)
+    assert args[5:] == [b"60000", b"__keyspace@3__:" + KEYS.log]
+    assert SETTINGS.doorbell_channel(KEYS) == args[6]
+
+
+def test_reads_as_they_are_sent() -> None:
+    found = script_call(plan(FindMessage("c", "m\u00e9"), SETTINGS), FIND, [KEYS.state, KEYS.messages])
+    assert found == ["m\u00e9".encode()]
+    head = script_call(plan(ReadHead("c", 20), SETTINGS), HEAD, [KEYS.state, KEYS.log, KEYS.messages])
+    assert head == [b"20"]
+    changes = plan(ReadChanges("c", Cursor(T1, 7, T2), limit=50), SETTINGS)
+    revision, most, size = script_call(changes, CHANGES, [KEYS.state, KEYS.log])
+    assert (revision, most) == (b"7", b"51"), "the subscriber's own change, and as many as it wants"
+    assert int(size) > 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sent"),
+    [
+        ({"since": Position(5, 0)}, [b"5", b"0", b"", b""]),
+        ({"before": Position(-5, 3)}, [b"", b"", b"-5", b"3"]),
+        ({"after": Position(5, 7)}, [b"5", b"8", b"", b""]),
+        ({"since": Position(5, 0), "after": Position(5, 7)}, [b"5", b"8", b"", b""]),
+        ({"since": Position(6, 0), "after": Position(5, 7)}, [b"6", b"0", b"", b""]),
+        ({"since": Position(-9, 1), "before": Position(2**53 - 1, 2)}, [b"-9", b"1", b"9007199254740991", b"2"]),
+    ],
+)
+@pytest.mark.parametrize("newest", [True, False])
+def test_windows_as_they_are_sent(bounds: dict[str, Position], sent: list[bytes], newest: bool) -> None:
+    op = ReadPage("c", 10, newest, **bounds)
+    assert script_call(plan(op, SETTINGS), PAGE, [KEYS.messages]) == [b"10", b"1" if newest else b"0", *sent]
+
+
+@pytest.mark.parametrize(("newest", "ranks"), [(True, [b"-10", b"-1"]), (False, [b"0", b"9"])])
+def test_a_page_without_bounds_needs_no_script(newest: bool, ranks: list[bytes]) -> None:
+    call = plan(ReadPage("c", 10, newest), SETTINGS)
+    for how in ({}, {"teach": True}, {"again": True}):
+        assert parsed(call.pack(**how)) == [b"ZRANGE", KEYS.messages, *ranks]
+
+
+@given(st.lists(st.binary(max_size=30), max_size=8), st.booleans(), st.booleans())
+def test_any_arguments_are_packed_exactly(args: list[bytes], teach: bool, again: bool) -> None:
+    call = Call(APPEND, KEYS.writing, args, lambda reply: reply)
+    assert script_call(call, APPEND, WRITING, teach=teach, again=again) == args
+    assert parsed(Call(None, b"", args, lambda reply: reply).pack(teach=teach, again=again)) == args
+
+
+@given(conversation_ids)
+def test_every_key_of_a_call_is_in_one_slot(conversation_id: str) -> None:
+    ops: list[Op[Any]] = [
+        Append(conversation_id, appending(user("x")).entries),
+        DeleteMessages(conversation_id, ("m",)),
+        DeleteConversation(conversation_id),
+        FindMessage(conversation_id, "m"),
+        ReadPage(conversation_id, 1, True, since=Position(0, 0)),
+        ReadHead(conversation_id),
+        ReadChanges(conversation_id, BEGINNING),
+    ]
+    for op in ops:
+        sent = parsed(plan(op, SETTINGS).pack())
+        keys = sent[3 : 3 + int(sent[2])]
+        assert keys
+        assert len({key[key.index(b"{") : key.index(b"}")] for key in keys}) == 1
+
+
+def test_what_an_append_tells() -> None:
+    one, two, three = user("1"), placed(user("2"), 99, -50), user("3")
+    first, second, third = decoded(appending(one, two, three), b"7 12 1000")
+    assert first == Appended(7, placed(one, 12, 1000), False)
+    assert second == Appended(7, placed(two, 13, -50), False), "its own time; the clock's goes to the next without"
+    assert third == Appended(7, placed(three, 14, 1001), False)
+
+
+def test_what_an_append_tells_of_duplicates() -> None:
+    given_ = [user("1"), user("2"), user("3"), user("4")]
+    reply = [b"stored", b"7 12 1000", [[0, 3, 4, b"-5", 0], [2, 7, 11, b"999", 1]]]
+    known, fresh, own, last = decoded(appending(*given_), reply)
+    assert known == Appended(3, placed(given_[0], 4, -5), True)
+    assert fresh == Appended(7, placed(given_[1], 12, 1000), False)
+    assert own == Appended(7, placed(given_[2], 11, 999), False), "stored by this very call, before a lost reply"
+    assert last == Appended(7, placed(given_[3], 13, 1001), False)
+
+
+OPS: list[Op[Any]] = [appending(user("x"), expected_revision=3), DeleteMessages("c", ("m",), Precondition(3))]
+OPS.append(DeleteConversation("c", Precondition(3)))
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
+
+
+@each_op
+def test_another_revision(op: Op[Any]) -> None:
+    with pytest.raises(RevisionConflictError, match=r"'c' is at revision 9, not at 3") as caught:
+        decoded(op, [b"revision", 9])
+    assert (caught.value.current_revision, caught.value.expected_revision) == (9, 3)
+
+
+@each_op
+def test_no_such_conversation(op: Op[Any]) -> None:
+    with pytest.raises(ConversationNotFoundError, match="no conversation 'c'"):
+        decoded(op, [b"missing"])
+
+
+def test_other_refusals_of_an_append() -> None:
+    with pytest.raises(ConversationExistsError, match=r"'c' exists already.*5"):
+        decoded(OPS[0], [b"exists", 5])
+    with pytest.raises(MessageConflictError, match=r"m\u00e9.*other content") as caught:
+        decoded(OPS[0], [b"conflict", "m\u00e9".encode()])
+    assert caught.value.message_id == "m\u00e9"
+
+
+def test_what_deletions_tell() -> None:
+    assert decoded(OPS[1], [7, 3]) == 3
+    assert decoded(OPS[1], [7, 0]) == 0
+    assert decoded(OPS[2], [1]) is True
+    assert decoded(OPS[2], [0]) is False
+
+
+def member(sequence: int, message: Message) -> bytes:
+    return encode_member(sequence, sequence * 10, encode_body(message))
+
+
+def test_what_reads_tell(caplog: pytest.LogCaptureFixture) -> None:
+    one, two = user("1"), user("2")
+    read = [placed(one, 1, 10), placed(two, 2, 20)]
+    reply = [member(1, one), member(2, two)]
+    assert decoded(FindMessage("c", one.id), reply[0]) == read[0]
+    assert decoded(FindMessage("c", "m"), None) is None
+    assert decoded(ReadPage("c", 10, True), reply) == Page(read)
+    assert decoded(ReadPage("c", 10, True), []) == Page([])
+    assert decoded(ReadPage("c", 10, True), [reply[0], b"\xc1", b"", reply[1]]) == Page(read, unreadable=2)
+    assert caplog.text.count("unreadable message of conversation 'c'") == 2
+    assert decoded(ReadHead("c", 2), [T1.encode(), 7, T2.encode(), 2, 5, 3, reply]) == Head(
+        Cursor(T1, 7, T2), 2, 5, 3, Page(read)
+    )
+    with pytest.raises(CorruptDataError):
+        decoded(FindMessage("c", "m"), b"\xc1")
+
+
+def raw(revision: int, message: Message, *more: bytes) -> list[Any]:
+    payload = b"\xdd\x00\x00\x00\x01" + member(revision, message)
+    return [b"%d-0" % revision, [b"t", b"%016x" % revision, b"k", b"append", b"p", payload, *more]]
+
+
+def test_what_changes_tell() -> None:
+    message = user("x")
+    after, head = Cursor(T1, 5, f"{5:016x}"), [T1.encode(), 6, b"%016x" % 6]
+    told = decoded(ReadChanges("c", after), [*head, [raw(5, message), raw(6, message)]])
+    assert told == Changes(
+        [
+            MessagesAppended(
+                conversation_id="c",
+                revision=6,
+                cursor=Cursor(T1, 6, f"{6:016x}"),
+                messages=(placed(message, 6, 60),),
+            )
+        ],
+        more=False,
+    )
+    (reset,) = decoded(
+        ReadChanges("c", BEGINNING), [T1.encode(), 1, b"%016x" % 1, [raw(1, message, b"o", b"1")]]
+    ).events
+    assert isinstance(reset, Reset)
+    assert reset.reason == "conversation_replaced"
+
+
+@pytest.mark.parametrize("fields", [[], [b"t", b"1"], [b"t"], [b"t", b"1", b"k", b"append"], [b"x", b"y"]])
+def test_a_log_that_something_else_wrote_into(fields: list[bytes]) -> None:
+    after, head = Cursor(T1, 5, f"{5:016x}"), [T1.encode(), 6, b"%016x" % 6]
+    try:
+        (event,) = decoded(ReadChanges("c", after), [*head, [raw(5, user("x")), [b"6-0", fields]]]).events
+    except CorruptDataError:
+        return
+    assert isinstance(event, Reset)

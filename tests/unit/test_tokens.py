@@ -1,0 +1,77 @@
+"""Sizes in characters and estimated tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Part,
+    ReasoningPart,
+    UnknownPart,
+    text,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.requests import append_one
+from redis_history.tokens import count_characters, estimate_tokens
+from tests.property.strategies import messages, texts
+
+
+@pytest.mark.parametrize(
+    ("part", "characters"),
+    [
+        (text("hello"), 5),
+        (text("你好👋"), 3),
+        (text(""), 0),
+        (ReasoningPart("hmm", signature="not read by a model"), 3),
+        (tool_use("id", "find"), 4),
+        (tool_use("id", "find", {"q": "x"}), 4 + len('{"q":"x"}')),
+        (tool_use("id", "find", '{"q": '), 4 + 6),
+        (tool_result("id", "found"), 5),
+        (tool_result("id", [{"text": "a"}]), len('[{"text":"a"}]')),
+        (tool_result("id", None), 0),
+        (AttachmentPart(id="f", name="report.pdf", reference="s3://bucket/key"), 10),
+        (AttachmentPart(), 0),
+        (UnknownPart({"type": "new", "text": "who knows"}), 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_characters_of_a_part(part: Part, characters: int) -> None:
+    assert count_characters(user(part)) == characters
+
+
+def test_characters_add_up() -> None:
+    assert count_characters(user("four", "seven", tool_result("c", "ten"))) == 4 + 5 + 3
+    assert count_characters(user()) == 0
+
+
+@given(st.integers(0, 10**9))
+def test_tokens_are_a_quarter_rounded_up(characters: int) -> None:
+    tokens = estimate_tokens(characters)
+    assert 4 * tokens - 4 < characters <= 4 * tokens
+
+
+@given(texts, texts)
+def test_more_text_is_never_less(one: str, other: str) -> None:
+    assert count_characters(user(one)) <= count_characters(user(one, other))
+
+
+@given(messages())
+def test_every_message_can_be_counted(message: Message) -> None:
+    assert count_characters(message) >= 0
+
+
+@pytest.mark.parametrize("value", [{b"k": 1}, {(1, 2): 3}, {None: 1}, {1.5: 2}, b"\xff", [b"\xff"], 2**64 - 1, 1.5])
+def test_what_can_be_stored_can_be_counted(value: Any) -> None:
+    entry = append_one(
+        "c", user(tool_use("c", "n", value)), expected_revision=None, must_exist=False, must_not_exist=False
+    ).entries[0]
+    assert entry.characters > 1
+    assert entry.tokens == estimate_tokens(entry.characters)

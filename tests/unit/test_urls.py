@@ -1,0 +1,114 @@
+"""Store URLs: what each means, and that no secret leaves one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.backends.redis.urls import SCHEMES, embedded_server, parse_url
+from redis_history.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme", "address", "path"),
+    [
+        ("redis://localhost:6379/0", "redis", "redis://localhost:6379/0", "localhost:6379/0"),
+        ("redis://", "redis", "redis://", ""),
+        ("rediss://user:secret@host/1", "rediss", "rediss://host/1", "host/1"),
+        ("redis://:secret@host", "redis", "redis://host", "host"),
+        ("redis://user:se@cret@host:1/2", "redis", "redis://host:1/2", "host:1/2"),
+        ("redis://host?password=secret&username=u", "redis", "redis://host", "host"),
+        ("redis://[::1]:6379/0", "redis", "redis://[::1]:6379/0", "[::1]:6379/0"),
+        ("unix:///tmp/r.sock?db=2", "unix", "unix:///tmp/r.sock", "/tmp/r.sock"),
+        ("memory://", "memory", "memory://", ""),
+        ("embedded://", "embedded", "embedded://", ""),
+        ("embedded:///data/my%20chats", "embedded", "embedded:///data/my%20chats", "/data/my chats"),
+    ],
+)
+def test_urls(url: str, scheme: str, address: str, path: str) -> None:
+    assert parse_url(url) == (scheme, url, address, path)
+    assert scheme in SCHEMES
+
+
+@pytest.mark.parametrize("url", ["REDIS://host/0", "Redis://host:6379", "redis://h/0", "rediss://h", "unix:///s"])
+def test_what_is_accepted_can_be_opened(url: str) -> None:
+    assert redis.ConnectionPool.from_url(parse_url(url).url)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "does not begin with one of redis://"),
+        ("localhost:6379", "does not begin with one of redis://"),
+        ("localhost", "does not begin with one of redis://"),
+        ("http://host", "does not begin with one of redis://"),
+        ("redis:host", "does not begin with one of redis://"),
+        ("redis:/host", "does not begin with one of redis://"),
+        ("redis//host", "does not begin with one of redis://"),
+        ("redis://host:port", "is not a URL"),
+        ("redis://host:99999", "is not a URL"),
+        ("redis://[::1", "is not a URL"),
+    ],
+)
+def test_what_is_no_url(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("url", [None, 5, b"redis://host", ["redis://host"]])
+def test_what_is_not_even_text(url: Any) -> None:
+    with pytest.raises(ConfigurationError, match="redis://localhost:6379/0"):
+        parse_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:hunter2@host:port",
+        "redis://user:hunter2@host:99999",
+        "redis://:hunter2@[::1",
+        "redis://user:hunter2/3@host",
+        "redis://user:hunter2\uff20host",
+        "redis://h\u2100:hunter2@x",
+        "redis:/user:hunter2@host",
+        "redis//user:hunter2@host",
+        "redsi://user:hunter2@host",
+        "redsi://host?password=hunter2",
+        "http://user:hunter2@host/@",
+    ],
+)
+def test_an_error_shows_no_secret(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_url(url)
+    shown: BaseException | None = caught.value
+    while shown is not None:
+        assert "hunter2" not in str(shown)
+        shown = shown.__cause__
+
+
+secrets = st.text("abcXYZ019-._~!$&'()*+,;=%", min_size=6, max_size=20)
+
+
+@given(secrets, secrets)
+def test_an_address_shows_no_secret(user: str, secret: str) -> None:
+    target = parse_url(f"redis://{user}:{secret}@host:6379/0?ssl_password={secret}")
+    assert target.address == "redis://host:6379/0"
+
+
+@given(st.text(max_size=40) | st.text("redis:/@[]?#%0aunx", max_size=30).map("redis://".__add__))
+def test_any_text_is_a_target_or_refused(text: str) -> None:
+    try:
+        target = parse_url(text)
+    except ConfigurationError:
+        return
+    assert target.scheme in SCHEMES
+
+
+@pytest.mark.parametrize("url", ["embedded://folder", "embedded://folder/sub", "embedded://.", "embedded://~/chats"])
+def test_an_embedded_folder_is_absolute(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="embedded:///absolute/path"):
+        embedded_server(parse_url(url))
