@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -76,8 +77,8 @@ def in_turn(count: int, bare: Callable[[int], Any], ours: Callable[[int], Any]) 
     for index in range(count + count // 10):
         if index == count // 10:  # the first tenth warms up
             timings = Timing(), Timing()
-        timings[0].of(lambda i=index: bare(i))
-        timings[1].of(lambda i=index: ours(i))
+        timings[0].of(partial(bare, index))
+        timings[1].of(partial(ours, index))
     return timings
 
 
@@ -142,10 +143,10 @@ def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -
 
 
 def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, rounds: int) -> None:
-    """From before the write to the moment the other side has it, beside PUBLISH to the reading end of a subscription."""
+    """From before the write to the moment the other side has it, beside PUBLISH to the end of a subscription."""
     heard: dict[str, float] = {}
     rang = threading.Event()
-    pubsub = client.pubsub()
+    pubsub: Any = client.pubsub()
     pubsub.subscribe("bare-bell")
 
     def listen() -> None:
@@ -168,7 +169,7 @@ def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, r
         store.append("bell", user("first"))
         rang.wait(10)
         for _ in range(rounds // 5):
-            for timing, ring in ((bare, lambda: client.publish("bare-bell", b"x")), (ours, append_to(store, "bell"))):
+            for timing, ring in ((bare, partial(client.publish, "bare-bell", b"x")), (ours, append_to(store, "bell"))):
                 rang.clear()
                 start = time.perf_counter()
                 ring()
@@ -194,11 +195,14 @@ def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) 
             store.append_many(name, messages(min(1000, size - start)))
         sent = messages(rounds // 2)
         stored = members(sent)
-        bare, ours = in_turn(
-            rounds // 3,
-            lambda i, stored=stored: client.zadd("bare-growth", {stored[i]: i}),
-            lambda i, sent=sent, name=name: store.append(name, sent[i]),
-        )
+
+        def bare_add(index: int, stored: list[bytes] = stored) -> Any:
+            return client.zadd("bare-growth", {stored[index]: index})
+
+        def add(index: int, sent: list[Message] = sent, name: str = name) -> Any:
+            return store.append(name, sent[index])
+
+        bare, ours = in_turn(rounds // 3, bare_add, add)
         ratios[size] = ours.p50 / bare.p50
         report.row(f"append to {size:,} messages", "ZADD to a small set", ours, bare)
     report.note("append at 100,000 against 100", f"x {ratios[100_000] / ratios[100]:.2f}", "1.3")
@@ -215,7 +219,8 @@ def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
         each = [round(size / count) for size in used]
         report.note(
             f"server bytes per message, {count} messages",
-            f"{sum(each)} for {payload // count} of payload: messages {each[0]}, ids and counters {each[1]}, change log {each[2]}",
+            f"{sum(each)} for {payload // count} of payload: "
+            f"messages {each[0]}, ids and counters {each[1]}, change log {each[2]}",
         )
 
 
@@ -226,7 +231,9 @@ def main() -> None:
     options = parser.parse_args()
     gc.freeze()
     with tempfile.TemporaryDirectory() as folder:
-        server = None if options.url else EmbeddedServer(folder).start()
+        server = EmbeddedServer(folder)
+        if not options.url:
+            server.start()
         url = options.url or server.url
         client = redis.Redis.from_url(url)
         report = Report()
@@ -242,8 +249,7 @@ def main() -> None:
             for key in client.scan_iter(match=pattern, count=1000):
                 client.unlink(key)
         client.close()
-        if server is not None:
-            server.close(wait=10)
+        server.close(wait=10)
     Console(width=140).print(report.table)
 
 

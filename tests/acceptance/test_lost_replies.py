@@ -71,7 +71,9 @@ async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealSer
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: Callable[..., RealServer], face: str) -> None:
+async def test_a_server_that_is_away_for_a_moment_is_waited_for(
+    own_server: Callable[..., RealServer], face: str
+) -> None:
     server = own_server(options=ALWAYS)
     retry = RetryPolicy(deadline=20.0, longest_wait=0.05)
 

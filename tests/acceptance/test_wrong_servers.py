@@ -113,9 +113,12 @@ def test_a_web_server() -> None:
     def answer(line: bytes) -> bytes:
         return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
-    with answering(answer) as port, HistoryStore(f"redis://127.0.0.1:{port}", retry=BRIEF) as store:
-        with pytest.raises(UnsupportedServerError):
-            store.append("c", user("x"))
+    with (
+        answering(answer) as port,
+        HistoryStore(f"redis://127.0.0.1:{port}", retry=BRIEF) as store,
+        pytest.raises(UnsupportedServerError),
+    ):
+        store.append("c", user("x"))
 
 
 def test_a_server_that_is_too_old() -> None:
@@ -127,9 +130,12 @@ def test_a_server_that_is_too_old() -> None:
             return b"$%d\r\n%b\r\n" % (len(info), info)
         return {b"HELLO": b"-ERR unknown command 'HELLO'\r\n", b"CLIENT": b"+OK\r\n"}.get(word, b"")
 
-    with answering(answer) as port, HistoryStore(f"redis://127.0.0.1:{port}?protocol=2", retry=BRIEF) as store:
-        with pytest.raises(UnsupportedServerError, match=r"5\.0\.14"):
-            store.append("c", user("x"))
+    with (
+        answering(answer) as port,
+        HistoryStore(f"redis://127.0.0.1:{port}?protocol=2", retry=BRIEF) as store,
+        pytest.raises(UnsupportedServerError, match=r"5\.0\.14"),
+    ):
+        store.append("c", user("x"))
 
 
 def test_a_wrong_password(own_server: Any) -> None:

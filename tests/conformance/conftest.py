@@ -79,7 +79,11 @@ class Stores:
         else:
             where = {"url": self._servers(self.backend).url, "namespace": self._namespace}
         store: Any
-        store = Awaitable(HistoryStore(**where, **options)) if self._face == "sync" else AsyncHistoryStore(**where, **options)
+        store = (
+            Awaitable(HistoryStore(**where, **options))
+            if self._face == "sync"
+            else AsyncHistoryStore(**where, **options)
+        )
         self._open.append(store)
         return store
 
@@ -94,7 +98,9 @@ def face(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=BACKENDS)
-async def stores(request: pytest.FixtureRequest, face: str, namespace: str, server_of: Servers) -> AsyncIterator[Stores]:
+async def stores(
+    request: pytest.FixtureRequest, face: str, namespace: str, server_of: Servers
+) -> AsyncIterator[Stores]:
     """Makes stores over the same data: `stores()` for another one."""
     made = Stores(request.param, face, namespace, server_of)
     yield made

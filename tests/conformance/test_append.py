@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -67,13 +68,15 @@ async def test_a_batch_is_one_change_in_order(store: Any) -> None:
     assert {item.revision for item in appended} == {1}
     assert [item.message.sequence for item in appended] == list(range(1, 101))
     stamps = [item.message.timestamp for item in appended]
-    assert all(later - earlier == timedelta(microseconds=1) for earlier, later in zip(stamps, stamps[1:], strict=False))
+    assert all(later - earlier == timedelta(microseconds=1) for earlier, later in pairwise(stamps))
     assert await store.get("c") == [item.message for item in appended]
 
 
 async def test_a_batch_stores_what_is_new_and_tells_what_is_not(store: Any) -> None:
     first = await store.append("c", user("a", id="a"))
-    appended = await store.append_many("c", [user("b", id="b"), user("a", id="a"), user("b", id="b"), user("c", id="c")])
+    appended = await store.append_many(
+        "c", [user("b", id="b"), user("a", id="a"), user("b", id="b"), user("c", id="c")]
+    )
     assert [item.duplicate for item in appended] == [False, True, False, False]
     assert [item.message.sequence for item in appended] == [2, 1, 2, 3]
     assert appended[1].message == first.message
