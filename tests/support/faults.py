@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import ConnectionError  # noqa: A004
+from redis.exceptions import ConnectionError
 
 LOSS = 0.1
 
