@@ -18,10 +18,14 @@ from redis_history.errors import CorruptDataError
 from redis_history.events import (
     BEGINNING,
     ConversationDeleted,
+    ConversationUpdated,
     Cursor,
     Event,
+    HistoryCleared,
+    HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
+    MessageUpdated,
     Reset,
     ResetReason,
 )
@@ -31,8 +35,12 @@ from redis_history.operations import Changes
 
 __all__ = [
     "APPENDED",
+    "CLEARED",
     "CONVERSATION_DELETED",
     "DELETED",
+    "RECORD",
+    "RESTORED",
+    "UPDATED",
     "LogEntry",
     "encode_ids",
     "encode_members",
@@ -44,18 +52,25 @@ _logger = logging.getLogger("redis_history")
 
 # What an entry says happened. Stored, so these never change their meaning.
 APPENDED: Final = "append"
+RESTORED: Final = "restore"
+UPDATED: Final = "update"
+CLEARED: Final = "clear"
+RECORD: Final = "record"
 DELETED: Final = "delete"
 CONVERSATION_DELETED: Final = "end"
 
 _ids = msgspec.msgpack.Decoder(tuple[str, ...])
+_fields = msgspec.msgpack.Decoder(dict[str, Any])
 _raw_members = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One change as it stands in the log. `payload` is a MessagePack array of members (append) or ids (delete).
+    """One change as it stands in the log.
 
-    `replaces` marks the first entry of a conversation that took the place of a deleted one whose log was still there.
+    `payload` is a MessagePack array of members (append, restore, update) or of ids (delete), or a map (record).
+    `removed` is an array of the ids that left because of a cap. `replaces` marks the first entry of a conversation
+    that took the place of a deleted one whose log was still there.
     """
 
     revision: int
@@ -63,6 +78,7 @@ class LogEntry:
     kind: str
     payload: bytes
     replaces: bool = False
+    removed: bytes = b""
 
 
 def encode_members(members: list[bytes]) -> bytes:
@@ -139,15 +155,23 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
         "cursor": Cursor(epoch, entry.revision, entry.token),
     }
     try:
-        if entry.kind == APPENDED:
-            return MessagesAppended(messages=_messages(entry), **place)
+        if entry.kind in (APPENDED, RESTORED):
+            kind = MessagesAppended if entry.kind == APPENDED else HistoryRestored
+            removed = _ids.decode(entry.removed) if entry.removed else ()
+            return kind(messages=_messages(entry), removed_ids=removed, **place)
+        if entry.kind == UPDATED and (messages := _messages(entry)):
+            return MessageUpdated(message=messages[0], **place)
+        if entry.kind == CLEARED:
+            return HistoryCleared(**place)
+        if entry.kind == RECORD:
+            return ConversationUpdated(fields=_fields.decode(entry.payload), **place)
         if entry.kind == DELETED:
             return MessagesDeleted(message_ids=_ids.decode(entry.payload), **place)
         if entry.kind == CONVERSATION_DELETED:
             return ConversationDeleted(**place)
     except msgspec.MsgspecError as error:
         raise CorruptDataError(str(error)) from error
-    raise CorruptDataError(f"its kind {entry.kind[:20]!r} is of a newer version of redis_history")
+    raise CorruptDataError(f"nothing that this version of redis_history writes (its kind is {entry.kind[:20]!r})")
 
 
 def _messages(entry: LogEntry) -> tuple[Message, ...]:

@@ -7,7 +7,7 @@ Every change carries the `revision` it made (contiguous: 1, 2, 3 …) and a `cur
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,8 +17,12 @@ from redis_history.model import Message
 __all__ = [
     "Change",
     "ConversationDeleted",
+    "ConversationUpdated",
     "Cursor",
     "Event",
+    "HistoryCleared",
+    "HistoryRestored",
+    "MessageUpdated",
     "MessagesAppended",
     "MessagesDeleted",
     "Reset",
@@ -66,15 +70,42 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class MessagesAppended(Change, frozen=True, tag="messages_appended"):
-    """Messages were added by one atomic change, in this order."""
+    """Messages were added by one atomic change, in this order.
+
+    `removed_ids` are the oldest, which the same change took away because of `max_messages`.
+    """
 
     messages: tuple[Message, ...]
+    removed_ids: tuple[str, ...] = ()
 
 
 class MessagesDeleted(Change, frozen=True, tag="messages_deleted"):
     """Messages were removed by id."""
 
     message_ids: tuple[str, ...]
+
+
+class MessageUpdated(Change, frozen=True, tag="message_updated"):
+    """A message has other content, at the same place."""
+
+    message: Message
+
+
+class HistoryCleared(Change, frozen=True, tag="history_cleared"):
+    """All messages were removed; the conversation is still there."""
+
+
+class HistoryRestored(Change, frozen=True, tag="history_restored"):
+    """These messages, less those of `removed_ids`, took the place of all there were."""
+
+    messages: tuple[Message, ...]
+    removed_ids: tuple[str, ...] = ()
+
+
+class ConversationUpdated(Change, frozen=True, tag="conversation_updated"):
+    """The record of the conversation was created or changed; `fields` are the ones that were written."""
+
+    fields: dict[str, Any]
 
 
 class ConversationDeleted(Change, frozen=True, tag="conversation_deleted"):
@@ -98,4 +129,13 @@ class Reset(Change, frozen=True, tag="reset"):
     reason: ResetReason
 
 
-Event = MessagesAppended | MessagesDeleted | ConversationDeleted | Reset
+Event = (
+    MessagesAppended
+    | MessagesDeleted
+    | MessageUpdated
+    | HistoryCleared
+    | HistoryRestored
+    | ConversationUpdated
+    | ConversationDeleted
+    | Reset
+)

@@ -7,30 +7,36 @@ a lost reply) has its first outcome and changes nothing.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
 from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
-from redis_history.model import Message, Position
+from redis_history.model import Conversation, Message, Position
 
 __all__ = [
     "Append",
     "Appended",
     "Changes",
+    "Clear",
     "DeleteConversation",
     "DeleteMessages",
     "Entry",
     "FindMessage",
     "Head",
+    "ListConversations",
     "Op",
     "Page",
     "Precondition",
     "ReadChanges",
+    "ReadConversation",
     "ReadHead",
     "ReadPage",
+    "Restore",
     "Snapshot",
+    "UpdateMessage",
+    "WriteRecord",
 ]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -44,7 +50,8 @@ class Op(Generic[T_co]):
 
 class Entry(Struct, frozen=True):
     """A message on its way in. `body`, `digest`, `timestamp` (µs, None: the server's clock) are what is stored;
-    `characters` and `tokens` go into the conversation's totals."""
+    `characters` and `tokens` go into the conversation's totals. `tools` names the tool calls and results in it, five
+    bytes each: "u" or "r" and four bytes of a digest of the id."""
 
     message: Message
     body: bytes
@@ -52,6 +59,7 @@ class Entry(Struct, frozen=True):
     timestamp: int | None
     characters: int
     tokens: int
+    tools: bytes = b""
 
 
 class Precondition(Struct, frozen=True):
@@ -87,6 +95,58 @@ class Append(Struct, Op[list[Appended]], frozen=True):
     token: str = field(default_factory=new_token)
 
 
+class UpdateMessage(Struct, Op[Appended | None], frozen=True):
+    """Give the message of this id other content, at its place; None: there is no such message. The same content again
+    changes nothing."""
+
+    conversation_id: str
+    entry: Entry
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+class Restore(Struct, Op[int], frozen=True):
+    """Put messages in place of all there are, as one change. The outcome is the revision."""
+
+    conversation_id: str
+    entries: tuple[Entry, ...]
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+class Clear(Struct, Op[int], frozen=True):
+    """Remove all messages as one change, and keep the conversation. The outcome is the revision."""
+
+    conversation_id: str
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+class WriteRecord(Struct, Op[int], frozen=True):
+    """Set fields of a conversation's record (of RECORD_FIELDS), and create the conversation if the precondition lets.
+    The outcome is the revision."""
+
+    conversation_id: str
+    fields: dict[str, Any]
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+class ReadConversation(Struct, Op[Conversation | None], frozen=True):
+    """The record and the totals of a conversation, or None."""
+
+    conversation_id: str
+
+
+class ListConversations(Struct, Op[list[Conversation]], frozen=True):
+    """Conversations by time of their last change, newest first; those of one owner or agent, if given."""
+
+    user_id: str | None
+    agent_name: str | None
+    limit: int
+    offset: int
+
+
 class Page(Struct, frozen=True):
     """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt."""
 
@@ -110,7 +170,7 @@ class ReadPage(Struct, Op[Page], frozen=True):
     before: Position | None = None
 
 
-class FindMessage(Struct, Op["Message | None"], frozen=True):
+class FindMessage(Struct, Op[Message | None], frozen=True):
     """The message of this id, or None."""
 
     conversation_id: str

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._ids import check_conversation_id
 from redis_history._time import to_microseconds
@@ -16,9 +19,19 @@ from redis_history.errors import (
     MessageConflictError,
 )
 from redis_history.events import Cursor
-from redis_history.model import Message, Position, Role, Scope
+from redis_history.model import Conversation, Message, Position, Role, Scope, ToolResultPart, ToolUsePart
 from redis_history.model.wire import MAX_ID_BYTES, body_digest, encode_body
-from redis_history.operations import ANY, Append, DeleteMessages, Entry, Precondition
+from redis_history.operations import (
+    ANY,
+    Append,
+    Clear,
+    DeleteMessages,
+    Entry,
+    Precondition,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
+)
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -27,22 +40,31 @@ __all__ = [
     "Batch",
     "Bound",
     "Filter",
+    "Options",
     "append",
     "append_one",
     "check_batch",
     "check_limit",
     "check_message_id",
-    "check_options",
+    "check_name",
+    "clear",
     "cursor_of",
     "delete_messages",
     "message_filter",
     "position_of",
+    "restore",
+    "update_message",
+    "write_record",
 ]
 
 #: What one atomic change may hold: so much takes the server about 20 ms at most (docs/guarantees.md).
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000
 
+#: Of a conversation's own fields, encoded.
+MAX_RECORD_BYTES: Final = 100_000
+#: Seconds; a hundred years, and far from what a server's clock can hold.
+MAX_TTL: Final = 3_155_760_000.0
 _POSITION_LETTERS = frozenset("0123456789.-")
 
 Filter = Callable[[Message], bool]
@@ -128,6 +150,57 @@ def delete_messages(
     return DeleteMessages(conversation_id, ids, _precondition(expected_revision, False, False))
 
 
+def update_message(conversation_id: str, message: Message, *, expected_revision: int | None) -> UpdateMessage:
+    """Raises InvalidConversationIdError, InvalidMessageError."""
+    check_conversation_id(conversation_id)
+    return UpdateMessage(conversation_id, _entry(message), _precondition(expected_revision, False, False))
+
+
+def restore(conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None) -> Restore:
+    """Raises as `append`."""
+    batch = append(
+        conversation_id, messages, expected_revision=expected_revision, must_exist=False, must_not_exist=False
+    )
+    return Restore(conversation_id, batch.op.entries, batch.op.precondition)
+
+
+def clear(conversation_id: str, *, expected_revision: int | None) -> Clear:
+    """Raises InvalidConversationIdError."""
+    check_conversation_id(conversation_id)
+    return Clear(conversation_id, _precondition(expected_revision, False, False))
+
+
+def write_record(
+    conversation_id: str, fields: Mapping[str, Any], *, create: bool, expected_revision: int | None = None
+) -> WriteRecord:
+    """The operation that creates a conversation, or sets the fields given (UNSET: leave it) of one that exists.
+
+    Raises InvalidConversationIdError, InvalidInputError for fields that cannot be stored.
+    """
+    check_conversation_id(conversation_id)
+    written = {name: value for name, value in fields.items() if value is not UNSET}
+    try:
+        record = Conversation(conversation_id, **written)
+        found = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidInputError(f"this record of a conversation cannot be stored: {error}") from error
+    if found != record:
+        raise InvalidInputError("the metadata of a conversation would not come back as it is: use JSON-like values")
+    if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
+        raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
+    return WriteRecord(conversation_id, written, _precondition(expected_revision, not create, create))
+
+
+def tool_marks(message: Message) -> bytes:
+    """The tool calls and results in a message, as `Entry.tools` has them."""
+    return b"".join(
+        (b"u" if isinstance(part, ToolUsePart) else b"r")
+        + body_digest((part.id if isinstance(part, ToolUsePart) else part.tool_use_id).encode())[:4]
+        for part in message.parts
+        if isinstance(part, ToolUsePart | ToolResultPart)
+    )
+
+
 def check_message_id(message_id: str) -> str:
     """Raises InvalidInputError unless it is a string that could be an id."""
     try:
@@ -151,12 +224,50 @@ def check_batch(size: int) -> None:
         raise InvalidInputError(f"this is a number from 1 to 100,000, not {size!r}")
 
 
-def check_options(log_length: int, poll_interval: float) -> None:
-    """Raises ConfigurationError for options of a store that make no sense."""
-    if not isinstance(log_length, int) or isinstance(log_length, bool) or log_length < 1:
-        raise ConfigurationError(f"log_length is a number of changes from 1, not {log_length!r}")
-    if not isinstance(poll_interval, int | float) or not 0 < poll_interval < float("inf"):
-        raise ConfigurationError(f"poll_interval is a positive number of seconds, not {poll_interval!r}")
+def check_name(name: str | None, parameter: str) -> None:
+    """Raises InvalidInputError unless it is None or a string."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidInputError(f"{parameter} is a string, not {name!r}")
+
+
+class Options(Struct, frozen=True):
+    """The options of a store, checked. Raises ConfigurationError for what makes no sense."""
+
+    log_length: int
+    poll_interval: float
+    ttl: float | None = None
+    max_messages: int | UnsetType | None = UNSET
+    max_conversations: int | UnsetType | None = UNSET
+
+    def __post_init__(self) -> None:
+        if not _is_count(self.log_length):
+            raise ConfigurationError(f"log_length is a number of changes from 1, not {self.log_length!r}")
+        if not isinstance(self.poll_interval, int | float) or not 0 < self.poll_interval < float("inf"):
+            raise ConfigurationError(f"poll_interval is a positive number of seconds, not {self.poll_interval!r}")
+        if self.ttl is not None and (not isinstance(self.ttl, int | float) or not 0.001 <= self.ttl < MAX_TTL):
+            raise ConfigurationError(f"ttl is None or a number of seconds from 0.001, not {self.ttl!r}")
+        for name in ("max_messages", "max_conversations"):
+            value = getattr(self, name)
+            if value is not None and value is not UNSET and not _is_count(value):
+                raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
+
+    def for_memory(self) -> dict[str, Any]:
+        """As the memory backend takes them; its own defaults for those not given."""
+        given: dict[str, Any] = {"log_length": self.log_length, "ttl": self.ttl}
+        for name in ("max_messages", "max_conversations"):
+            if (value := getattr(self, name)) is not UNSET:
+                given[name] = value
+        return given
+
+    def for_redis(self) -> int | None:
+        """`max_messages` as the Redis backend takes it, which has no other cap."""
+        if self.max_conversations is not UNSET and self.max_conversations is not None:
+            raise ConfigurationError("max_conversations is for memory://; on a server use ttl")
+        return None if isinstance(self.max_messages, UnsetType) else self.max_messages
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def position_of(bound: Bound | None) -> Position | None:
@@ -218,7 +329,9 @@ def _entry(message: Message) -> Entry:
     body = encode_body(message)
     timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
     characters = count_characters(message)
-    return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters))
+    return Entry(
+        message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), tool_marks(message)
+    )
 
 
 def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:

@@ -13,10 +13,12 @@ from redis_history._async._doorbell import AsyncDoorbell
 from redis_history._async._lines import Lines
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.backends.redis.servers import read_info
 from redis_history.errors import StoreClosedError
-from redis_history.operations import Op
+from redis_history.model import Conversation
+from redis_history.operations import ListConversations, Op
 
 __all__ = ["AsyncRedisBackend"]
 
@@ -45,15 +47,33 @@ class AsyncRedisBackend:
     async def execute(self, op: Op[T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed")
+        if type(op) is ListConversations:
+            return await self._list(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
         try:
             reply = await self._reply(call)
         except (RedisError, OSError) as error:
             if not is_transient(error):
                 raise translate(error, self._connected.address) from error
-            reply = await self._repeat(call, error)
+            reply = await self._repeat(self._reply, call, error)
         outcome: T = call.decode(reply)
         return outcome
+
+    async def _list(self, op: ListConversations) -> list[Conversation]:
+        steps = list_conversations(op, self._settings)
+        calls = next(steps)
+        while True:
+            try:
+                replies = await self._replies(calls)
+            except (RedisError, OSError) as error:
+                if not is_transient(error):
+                    raise translate(error, self._connected.address) from error
+                replies = await self._repeat(self._replies, calls, error)
+            try:
+                calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
+            except StopIteration as end:
+                found: list[Conversation] = end.value
+                return found
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
         await self._doorbell.watch(self._channel(conversation_id), wake)
@@ -72,15 +92,28 @@ class AsyncRedisBackend:
 
     async def _reply(self, call: Call, *, again: bool = False) -> Any:
         if not self._usable:
-            await self._connected.start()
-            _INFO.decode(await self._exchange(_INFO.pack()))
-            self._usable = True
+            await self._prepare()
         try:
             return await self._exchange(call.pack(again=again))
         except NoScriptError:
             return await self._exchange(call.pack(teach=True, again=again))
 
-    async def _repeat(self, call: Call, error: Exception) -> Any:
+    async def _prepare(self) -> None:
+        if not self._usable:
+            await self._connected.start()
+            _INFO.decode(await self._exchange(_INFO.pack()))
+            self._usable = True
+
+    async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
+        """Of several calls that do no harm when repeated, in one round trip."""
+        await self._prepare()
+        replies = await self._exchange(b"".join([call.pack(again=again) for call in calls]), len(calls))
+        return [
+            await self._exchange(call.pack(teach=True)) if isinstance(reply, NoScriptError) else reply
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
+    async def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
         _logger.info("%s: %s; trying again", self._connected.address, error)
         retrying = AsyncRetrying(
@@ -92,7 +125,7 @@ class AsyncRedisBackend:
         )
         try:
             await self._connected.start()
-            return await retrying(self._reply, call, again=True)
+            return await retrying(work, what, again=True)
         except (RedisError, OSError) as last:
             raise translate(last, self._connected.address) from last
 
@@ -100,13 +133,24 @@ class AsyncRedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
 
-    async def _exchange(self, packed: bytes) -> Any:
+    async def _exchange(self, packed: bytes, count: int = 0) -> Any:
+        """The reply to one command; the list of replies to `count` of them, where those of a script that the server
+        does not know are errors in the list."""
         connection = await self._lines.take()
         try:
             await connection.send_packed_command([packed])
-            reply = await connection.read_response(disable_decoding=True)
+            if not count:
+                reply = await connection.read_response(disable_decoding=True)
+            else:
+                reply = []
+                for _ in range(count):
+                    try:
+                        reply.append(await connection.read_response(disable_decoding=True))
+                    except NoScriptError as error:
+                        reply.append(error)
         except ResponseError:
-            await self._lines.give(connection)
+            # A whole reply; but of several commands others are still to come.
+            await (self._lines.drop(connection) if count else self._lines.give(connection))
             raise
         except BaseException:  # a cancelled task too
             await self._lines.drop(connection)

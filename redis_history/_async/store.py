@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from redis_history import requests
 from redis_history._async._backend import open_backend
 from redis_history._async._runtime import Job, begin, finish, spawn
@@ -14,10 +16,23 @@ from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.events import Cursor, Event
-from redis_history.model import Message, Position, Role, Scope
-from redis_history.operations import Appended, DeleteConversation, FindMessage, Page, ReadHead, ReadPage, Snapshot
-from redis_history.requests import Bound
+from redis_history.model import Conversation, Message, Position, Role, Scope
+from redis_history.model.conversation import RECORD_FIELDS
+from redis_history.operations import (
+    Appended,
+    DeleteConversation,
+    FindMessage,
+    ListConversations,
+    Page,
+    ReadConversation,
+    ReadHead,
+    ReadPage,
+    Snapshot,
+    WriteRecord,
+)
+from redis_history.requests import Bound, Options
 
 __all__ = ["AsyncHistoryStore"]
 
@@ -38,6 +53,11 @@ class AsyncHistoryStore:
     how many seconds a subscription trusts in being told of changes before it looks by itself. `retry` says how long a
     call keeps trying while the server is away.
 
+    `ttl` lets a conversation end, with all that belongs to it, so many seconds after its last change; who changes it
+    without a `ttl` of its own keeps to the conversation's. `max_messages` keeps the newest of a conversation: with
+    each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
+    caps are 500 and 500 unless others (None: no cap) are given.
+
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
     InvalidInputError, and then nothing was sent.
@@ -53,11 +73,14 @@ class AsyncHistoryStore:
         log_length: int = 1000,
         poll_interval: float = 3.0,
         retry: RetryPolicy | None = None,
+        ttl: float | None = None,
+        max_messages: int | UnsetType | None = UNSET,
+        max_conversations: int | UnsetType | None = UNSET,
     ) -> None:
-        requests.check_options(log_length, poll_interval)
+        options = Options(log_length, poll_interval, ttl, max_messages, max_conversations)
         self.namespace = namespace
         self._poll_interval = poll_interval
-        self._backend = backend or open_backend(url, client, namespace, log_length, retry or RetryPolicy())
+        self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
         self._unopened: list[AsyncSubscription] = []
         self._jobs: dict[AsyncSubscription, Job] = {}
 
@@ -116,6 +139,44 @@ class AsyncHistoryStore:
         outcome = await self._backend.execute(batch.op)
         return [outcome[place] for place in batch.order]
 
+    async def update_message(
+        self, conversation_id: str, message: Message, *, expected_revision: int | None = None
+    ) -> Appended:
+        """Give the message of this id other content; it keeps its place, whatever timestamp is given.
+
+        The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
+        """
+        op = requests.update_message(conversation_id, message, expected_revision=expected_revision)
+        if self._unopened:
+            await self._open_subscriptions()
+        updated = await self._backend.execute(op)
+        if updated is None:
+            raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {message.id[:64]!r}")
+        return updated
+
+    async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
+        """Remove all messages as one change, and keep the conversation; the revision after it.
+
+        Raises RevisionConflictError.
+        """
+        op = requests.clear(conversation_id, expected_revision=expected_revision)
+        if self._unopened:
+            await self._open_subscriptions()
+        return await self._backend.execute(op)
+
+    async def restore(
+        self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
+    ) -> int:
+        """Put `messages` in place of all there are, as one change; the revision after it.
+
+        What others append meanwhile is replaced too, unless `expected_revision` is given: then that raises
+        RevisionConflictError, and nothing is lost. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        """
+        op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
+        if self._unopened:
+            await self._open_subscriptions()
+        return await self._backend.execute(op)
+
     async def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
     ) -> int:
@@ -129,6 +190,46 @@ class AsyncHistoryStore:
         if self._unopened:
             await self._open_subscriptions()
         return await self._backend.execute(op)
+
+    async def create_conversation(self, conversation: Conversation) -> Conversation:
+        """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
+        fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
+        op = requests.write_record(conversation.conversation_id, fields, create=True)
+        return await self._write_record(op)
+
+    async def update_conversation(
+        self,
+        conversation_id: str,
+        *,
+        title: str | UnsetType | None = UNSET,
+        metadata: dict[str, Any] | UnsetType = UNSET,
+        user_id: str | UnsetType | None = UNSET,
+        agent_name: str | UnsetType | None = UNSET,
+        auditing_id: str | UnsetType | None = UNSET,
+        expected_revision: int | None = None,
+    ) -> Conversation:
+        """Set fields of the record; those not given stay. The conversation as it is then.
+
+        Raises ConversationNotFoundError, RevisionConflictError.
+        """
+        fields = {
+            "title": title,
+            "metadata": metadata,
+            "user_id": user_id,
+            "agent_name": agent_name,
+            "auditing_id": auditing_id,
+        }
+        op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
+        return await self._write_record(op)
+
+    async def _write_record(self, op: WriteRecord) -> Conversation:
+        if self._unopened:
+            await self._open_subscriptions()
+        await self._backend.execute(op)
+        conversation = await self._backend.execute(ReadConversation(op.conversation_id))
+        if conversation is None:
+            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
+        return conversation
 
     async def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation; whether there was one.
@@ -216,6 +317,27 @@ class AsyncHistoryStore:
         """The message of this id, or None."""
         check_conversation_id(conversation_id)
         return await self._backend.execute(FindMessage(conversation_id, requests.check_message_id(message_id)))
+
+    async def get_conversation(self, conversation_id: str) -> Conversation | None:
+        """The record and the totals of a conversation, or None."""
+        check_conversation_id(conversation_id)
+        return await self._backend.execute(ReadConversation(conversation_id))
+
+    async def list_conversations(
+        self, *, user_id: str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
+    ) -> list[Conversation]:
+        """Conversations of the namespace, the one that changed last first; of one owner or agent, if given.
+
+        What it costs is in docs/operations.md: it grows with `offset + limit`, and with a filter with how many
+        conversations must be looked at to find those that fit.
+        """
+        requests.check_name(user_id, "user_id")
+        requests.check_name(agent_name, "agent_name")
+        requests.check_limit(limit)
+        requests.check_limit(offset, "offset")
+        if limit == 0:
+            return []
+        return await self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
 
     async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
         """The newest `limit` messages and the cursor of exactly that state, read in one look.

@@ -13,14 +13,17 @@ from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.planner import Settings
 from redis_history.backends.redis.urls import parse_url
+from redis_history.requests import Options
 
 __all__ = ["open_backend"]
 
 
-def open_backend(url: str | None, client: Any, namespace: str, log_length: int, retry: RetryPolicy) -> Backend:
+def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> Backend:
     """Raises ConfigurationError for what cannot be used; connects to nothing yet."""
     if client is None and parse_url(url).scheme == "memory":
-        return MemoryBackend(log_length=log_length)
+        return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
     database = int(connected.client.connection_pool.connection_kwargs.get("db") or 0)
-    return RedisBackend(connected, Settings(Keyspace(namespace), log_length, database), retry)
+    return RedisBackend(
+        connected, Settings(Keyspace(namespace), options.log_length, database, options.ttl, options.for_redis()), retry
+    )

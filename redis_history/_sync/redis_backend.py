@@ -14,10 +14,12 @@ from redis_history._sync._doorbell import Doorbell
 from redis_history._sync._lines import Lines
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.backends.redis.servers import read_info
 from redis_history.errors import StoreClosedError
-from redis_history.operations import Op
+from redis_history.model import Conversation
+from redis_history.operations import ListConversations, Op
 
 __all__ = ["RedisBackend"]
 
@@ -46,15 +48,33 @@ class RedisBackend:
     def execute(self, op: Op[T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed")
+        if type(op) is ListConversations:
+            return self._list(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
         try:
             reply = self._reply(call)
         except (RedisError, OSError) as error:
             if not is_transient(error):
                 raise translate(error, self._connected.address) from error
-            reply = self._repeat(call, error)
+            reply = self._repeat(self._reply, call, error)
         outcome: T = call.decode(reply)
         return outcome
+
+    def _list(self, op: ListConversations) -> list[Conversation]:
+        steps = list_conversations(op, self._settings)
+        calls = next(steps)
+        while True:
+            try:
+                replies = self._replies(calls)
+            except (RedisError, OSError) as error:
+                if not is_transient(error):
+                    raise translate(error, self._connected.address) from error
+                replies = self._repeat(self._replies, calls, error)
+            try:
+                calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
+            except StopIteration as end:
+                found: list[Conversation] = end.value
+                return found
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         self._doorbell.watch(self._channel(conversation_id), wake)
@@ -73,15 +93,28 @@ class RedisBackend:
 
     def _reply(self, call: Call, *, again: bool = False) -> Any:
         if not self._usable:
-            self._connected.start()
-            _INFO.decode(self._exchange(_INFO.pack()))
-            self._usable = True
+            self._prepare()
         try:
             return self._exchange(call.pack(again=again))
         except NoScriptError:
             return self._exchange(call.pack(teach=True, again=again))
 
-    def _repeat(self, call: Call, error: Exception) -> Any:
+    def _prepare(self) -> None:
+        if not self._usable:
+            self._connected.start()
+            _INFO.decode(self._exchange(_INFO.pack()))
+            self._usable = True
+
+    def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
+        """Of several calls that do no harm when repeated, in one round trip."""
+        self._prepare()
+        replies = self._exchange(b"".join([call.pack(again=again) for call in calls]), len(calls))
+        return [
+            self._exchange(call.pack(teach=True)) if isinstance(reply, NoScriptError) else reply
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
+    def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
         _logger.info("%s: %s; trying again", self._connected.address, error)
         retrying = Retrying(
@@ -93,7 +126,7 @@ class RedisBackend:
         )
         try:
             self._connected.start()
-            return retrying(self._reply, call, again=True)
+            return retrying(work, what, again=True)
         except (RedisError, OSError) as last:
             raise translate(last, self._connected.address) from last
 
@@ -101,13 +134,24 @@ class RedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
 
-    def _exchange(self, packed: bytes) -> Any:
+    def _exchange(self, packed: bytes, count: int = 0) -> Any:
+        """The reply to one command; the list of replies to `count` of them, where those of a script that the server
+        does not know are errors in the list."""
         connection = self._lines.take()
         try:
             connection.send_packed_command([packed])
-            reply = connection.read_response(disable_decoding=True)
+            if not count:
+                reply = connection.read_response(disable_decoding=True)
+            else:
+                reply = []
+                for _ in range(count):
+                    try:
+                        reply.append(connection.read_response(disable_decoding=True))
+                    except NoScriptError as error:
+                        reply.append(error)
         except ResponseError:
-            self._lines.give(connection)
+            # A whole reply; but of several commands others are still to come.
+            (self._lines.drop(connection) if count else self._lines.give(connection))
             raise
         except BaseException:  # a cancelled task too
             self._lines.drop(connection)

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any, TypeVar, cast
 
+import msgspec
+
+from redis_history._time import from_microseconds
+from redis_history.backends._memory_state import ConversationState, StoredMessage, now
 from redis_history.backends.base import Wake
 from redis_history.changelog import (
     APPENDED,
+    CLEARED,
     CONVERSATION_DELETED,
     DELETED,
+    RECORD,
+    RESTORED,
+    UPDATED,
     LogEntry,
     encode_ids,
     encode_members,
@@ -32,81 +39,57 @@ from redis_history.errors import (
     StoreClosedError,
 )
 from redis_history.events import BEGINNING, Cursor
-from redis_history.model import Message, Position
-from redis_history.model.wire import decode_member, encode_member, placed
+from redis_history.model import Conversation, Message, Position
+from redis_history.model.wire import placed
 from redis_history.operations import (
     Append,
     Appended,
     Changes,
+    Clear,
     DeleteConversation,
     DeleteMessages,
     Entry,
     FindMessage,
     Head,
+    ListConversations,
     Op,
     Page,
     Precondition,
     ReadChanges,
+    ReadConversation,
     ReadHead,
     ReadPage,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
 )
 
 __all__ = ["AsyncMemoryBackend", "MemoryBackend"]
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Stored:
-    """What is known of a message besides its place in the order."""
-
-    entry: Entry
-    position: Position
-    revision: int
-    token: str
-
-
-@dataclass(slots=True)
-class _Conversation:
-    epoch: str
-    log: deque[LogEntry]
-    revision: int = 0
-    token: str = ""
-    sequence: int = 0
-    stamp: int = 0
-    characters: int = 0
-    tokens: int = 0
-    order: list[Position] = field(default_factory=list)
-    ids: dict[Position, str] = field(default_factory=dict)
-    stored: dict[str, _Stored] = field(default_factory=dict)
-
-    @property
-    def head(self) -> Cursor:
-        return Cursor(self.epoch, self.revision, self.token)
-
-    def write(self, token: str, kind: str, payload: bytes, replaces: bool = False) -> None:
-        self.revision += 1
-        self.token = token
-        self.log.append(LogEntry(self.revision, token, kind, payload, replaces))
-
-    def read(self, position: Position) -> Message:
-        return decode_member(self.member(position))
-
-    def member(self, position: Position) -> bytes:
-        return encode_member(position.sequence, position.timestamp, self.stored[self.ids[position]].entry.body)
-
-    def count(self, entry: Entry, sign: int) -> None:
-        self.characters += sign * entry.characters
-        self.tokens += sign * entry.tokens
+EPOCH = from_microseconds(0)
 
 
 class MemoryBackend:
-    """Conversations in this process's memory. Thread safe; gone with the process."""
+    """Conversations in this process's memory. Thread safe; gone with the process.
 
-    def __init__(self, *, log_length: int = 1000) -> None:
+    At most `max_conversations` (the one whose last change is the oldest leaves) of at most `max_messages` messages.
+    """
+
+    def __init__(
+        self,
+        *,
+        log_length: int = 1000,
+        ttl: float | None = None,
+        max_messages: int | None = 500,
+        max_conversations: int | None = 500,
+    ) -> None:
         self._log_length = log_length
+        self._ttl = ttl
+        self._max_messages = max_messages
+        self._max_conversations = max_conversations
         self._lock = threading.RLock()
-        self._conversations: dict[str, _Conversation] = {}
+        self._conversations: dict[str, ConversationState] = {}
         # Logs of deleted conversations, for those who were watching.
         self._ended: dict[str, deque[LogEntry]] = {}
         self._watchers: dict[str, list[Wake]] = {}
@@ -147,7 +130,7 @@ class MemoryBackend:
 
     @_run.register
     def _append(self, op: Append) -> list[Appended]:
-        conversation = self._conversations.get(op.conversation_id)
+        conversation = self._find_conversation(op.conversation_id)
         before = [conversation.stored.get(entry.message.id) if conversation else None for entry in op.entries]
         for entry, stored in zip(op.entries, before, strict=True):
             if stored is not None and (
@@ -158,71 +141,127 @@ class MemoryBackend:
                     "content; use another id, or update_message to change it",
                     message_id=entry.message.id,
                 )
-        if all(before) and self._held_then(op.precondition, cast("_Stored", before[-1]).revision):
+        if all(before) and self._held_then(op.precondition, cast(StoredMessage, before[-1]).revision):
             return [_repeated(stored, op.token) for stored in before if stored is not None]
         self._check(op.conversation_id, op.precondition)
-        replaces = False
-        if conversation is None:
-            replaces = self._ended.pop(op.conversation_id, None) is not None
-            conversation = _Conversation(op.token, deque(maxlen=self._log_length))
-            self._conversations[op.conversation_id] = conversation
-        outcome = []
-        members = []
-        stamp = max(time.time_ns() // 1000, conversation.stamp + 1)
+        conversation, replaces = self._begin(op.conversation_id, op.token)
+        outcome, members, clock = [], [], now()
         for entry, stored in zip(op.entries, before, strict=True):
             if stored is not None:
                 outcome.append(_repeated(stored, op.token))
                 continue
-            timestamp = entry.timestamp
-            if timestamp is None:
-                timestamp = conversation.stamp = stamp
-                stamp += 1
-            conversation.sequence += 1
-            position = Position(timestamp, conversation.sequence)
-            insort(conversation.order, position)
-            conversation.ids[position] = entry.message.id
-            conversation.stored[entry.message.id] = _Stored(entry, position, conversation.revision + 1, op.token)
-            conversation.count(entry, 1)
+            position = conversation.put(entry, op.token, clock)
             members.append(conversation.member(position))
             outcome.append(Appended(conversation.revision + 1, _placed(entry, position), False))
-        conversation.write(op.token, APPENDED, encode_members(members), replaces)
+        self._write(op, conversation, APPENDED, encode_members(members), replaces, self._trimmed(conversation))
         return outcome
+
+    @_run.register
+    def _restore(self, op: Restore) -> int:
+        self._check(op.conversation_id, op.precondition)
+        conversation, replaces = self._begin(op.conversation_id, op.token)
+        conversation.empty()
+        clock = now()
+        members = [conversation.member(conversation.put(entry, op.token, clock)) for entry in op.entries]
+        return self._write(op, conversation, RESTORED, encode_members(members), replaces, self._trimmed(conversation))
+
+    @_run.register
+    def _clear(self, op: Clear) -> int:
+        self._check(op.conversation_id, op.precondition)
+        conversation = self._find_conversation(op.conversation_id)
+        if conversation is None or not conversation.order:
+            return conversation.revision if conversation else 0
+        conversation.empty()
+        return self._write(op, conversation, CLEARED, b"")
+
+    @_run.register
+    def _update(self, op: UpdateMessage) -> Appended | None:
+        conversation = self._find_conversation(op.conversation_id)
+        stored = None if conversation is None else conversation.stored.get(op.entry.message.id)
+        if conversation is not None and stored is not None and stored.entry.digest == op.entry.digest:
+            expected = op.precondition.expected_revision
+            if expected in (None, conversation.revision, stored.revision - 1):
+                return Appended(stored.revision, _placed(op.entry, stored.position), False)
+        self._check(op.conversation_id, op.precondition)
+        if conversation is None or stored is None:
+            return None
+        conversation.count(stored.entry, -1)
+        conversation.count(op.entry, 1)
+        revision = conversation.revision + 1
+        conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
+        self._write(op, conversation, UPDATED, encode_members([conversation.member(stored.position)]))
+        return Appended(revision, _placed(op.entry, stored.position), False)
 
     @_run.register
     def _delete(self, op: DeleteMessages) -> int:
         self._check(op.conversation_id, op.precondition)
-        conversation = self._conversations.get(op.conversation_id)
+        conversation = self._find_conversation(op.conversation_id)
         found = [message_id for message_id in op.message_ids if conversation and message_id in conversation.stored]
         if conversation is None or not found:
             return 0
         for message_id in found:
-            stored = conversation.stored.pop(message_id)
-            del conversation.order[bisect_left(conversation.order, stored.position)]
-            del conversation.ids[stored.position]
-            conversation.count(stored.entry, -1)
-        conversation.write(op.token, DELETED, encode_ids(found))
+            conversation.take(message_id)
+        self._write(op, conversation, DELETED, encode_ids(found))
         return len(found)
 
     @_run.register
     def _delete_conversation(self, op: DeleteConversation) -> bool:
         self._check(op.conversation_id, op.precondition)
-        conversation = self._conversations.pop(op.conversation_id, None)
+        conversation = self._find_conversation(op.conversation_id)
         if conversation is None:
             return False
         if op.conversation_id in self._watchers:
-            conversation.write(op.token, CONVERSATION_DELETED, b"")
+            self._write(op, conversation, CONVERSATION_DELETED, b"")
             self._ended[op.conversation_id] = conversation.log
+        del self._conversations[op.conversation_id]
         return True
 
     @_run.register
+    def _write_record(self, op: WriteRecord) -> int:
+        self._check(op.conversation_id, op.precondition)
+        conversation, replaces = self._begin(op.conversation_id, op.token)
+        payload = msgspec.msgpack.encode(op.fields)
+        conversation.record.update(msgspec.msgpack.decode(payload))
+        return self._write(op, conversation, RECORD, payload, replaces)
+
+    @_run.register
+    def _read_conversation(self, op: ReadConversation) -> Conversation | None:
+        conversation = self._find_conversation(op.conversation_id)
+        if conversation is None:
+            return None
+        return Conversation(
+            op.conversation_id,
+            **msgspec.msgpack.decode(msgspec.msgpack.encode(conversation.record)),
+            message_count=len(conversation.order),
+            characters=conversation.characters,
+            tokens=conversation.tokens,
+            created_at=from_microseconds(conversation.created),
+            updated_at=from_microseconds(conversation.updated),
+            revision=conversation.revision,
+        )
+
+    @_run.register
+    def _list(self, op: ListConversations) -> list[Conversation]:
+        found = [self._read_conversation(ReadConversation(name)) for name in list(self._conversations)]
+        wanted = [
+            conversation
+            for conversation in found
+            if conversation is not None
+            and op.user_id in (None, conversation.user_id)
+            and op.agent_name in (None, conversation.agent_name)
+        ]
+        wanted.sort(key=lambda conversation: conversation.updated_at or EPOCH, reverse=True)
+        return wanted[op.offset : op.offset + op.limit]
+
+    @_run.register
     def _find(self, op: FindMessage) -> Message | None:
-        conversation = self._conversations.get(op.conversation_id)
+        conversation = self._find_conversation(op.conversation_id)
         stored = conversation and conversation.stored.get(op.message_id)
         return conversation.read(stored.position) if conversation and stored else None
 
     @_run.register
     def _page(self, op: ReadPage) -> Page:
-        conversation = self._conversations.get(op.conversation_id)
+        conversation = self._find_conversation(op.conversation_id)
         if conversation is None:
             return Page([])
         order = conversation.order
@@ -241,7 +280,7 @@ class MemoryBackend:
 
     @_run.register
     def _read_head(self, op: ReadHead) -> Head:
-        conversation = self._conversations.get(op.conversation_id)
+        conversation = self._find_conversation(op.conversation_id)
         if conversation is None:
             return Head(self._end(op.conversation_id))
         newest = conversation.order[-op.messages :] if op.messages else []
@@ -255,7 +294,7 @@ class MemoryBackend:
 
     @_run.register
     def _changes(self, op: ReadChanges) -> Changes:
-        conversation = self._conversations.get(op.conversation_id)
+        conversation = self._find_conversation(op.conversation_id)
         head = conversation.head if conversation else self._end(op.conversation_id)
         log = conversation.log if conversation else self._ended.get(op.conversation_id, ())
         entries = [entry for entry in log if entry.revision >= op.after.revision]
@@ -266,8 +305,51 @@ class MemoryBackend:
         log = self._ended.get(conversation_id)
         return Cursor(BEGINNING.epoch, log[-1].revision, log[-1].token) if log else BEGINNING
 
-    def _check(self, conversation_id: str, precondition: Precondition) -> None:
+    def _find_conversation(self, conversation_id: str) -> ConversationState | None:
         conversation = self._conversations.get(conversation_id)
+        if conversation is not None and conversation.ends <= time.time():
+            del self._conversations[conversation_id]
+            return None
+        return conversation
+
+    def _begin(self, conversation_id: str, token: str) -> tuple[ConversationState, bool]:
+        """The conversation, a new one if need be, and whether it takes the place of one whose log was still there."""
+        conversation = self._find_conversation(conversation_id)
+        if conversation is not None:
+            return conversation, False
+        replaces = self._ended.pop(conversation_id, None) is not None
+        if self._max_conversations is not None and len(self._conversations) >= self._max_conversations:
+            del self._conversations[min(self._conversations, key=lambda name: self._conversations[name].updated)]
+        conversation = ConversationState(token, deque(maxlen=self._log_length))
+        self._conversations[conversation_id] = conversation
+        return conversation, replaces
+
+    def _trimmed(self, conversation: ConversationState) -> bytes:
+        if self._max_messages is None or len(conversation.order) <= self._max_messages:
+            return b""
+        return encode_ids(conversation.trim(self._max_messages))
+
+    def _write(
+        self,
+        op: Any,
+        conversation: ConversationState,
+        kind: str,
+        payload: bytes,
+        replaces: bool = False,
+        removed: bytes = b"",
+    ) -> int:
+        conversation.revision += 1
+        conversation.token = op.token
+        conversation.updated = now()
+        conversation.created = conversation.created or conversation.updated
+        conversation.log.append(LogEntry(conversation.revision, op.token, kind, payload, replaces, removed))
+        conversation.ttl = self._ttl or conversation.ttl
+        if conversation.ttl is not None:
+            conversation.ends = time.time() + conversation.ttl
+        return conversation.revision
+
+    def _check(self, conversation_id: str, precondition: Precondition) -> None:
+        conversation = self._find_conversation(conversation_id)
         revision = conversation.revision if conversation else 0
         where = repr(conversation_id[:80])
         if precondition.expected_revision not in (None, revision):
@@ -291,22 +373,22 @@ class MemoryBackend:
 
 
 def _writes(op: Op[Any]) -> bool:
-    return isinstance(op, Append | DeleteMessages | DeleteConversation)
+    return isinstance(op, Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord)
 
 
 def _placed(entry: Entry, position: Position) -> Message:
     return placed(entry.message, position.sequence, position.timestamp)
 
 
-def _repeated(stored: _Stored, token: str) -> Appended:
+def _repeated(stored: StoredMessage, token: str) -> Appended:
     return Appended(stored.revision, _placed(stored.entry, stored.position), stored.token != token)
 
 
 class AsyncMemoryBackend:
     """The same, for an asynchronous store; of another store's conversations if `memory` is given."""
 
-    def __init__(self, *, log_length: int = 1000, memory: MemoryBackend | None = None) -> None:
-        self._memory = memory or MemoryBackend(log_length=log_length)
+    def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:
+        self._memory = memory or MemoryBackend(**options)
 
     async def execute(self, op: Op[T]) -> T:
         return self._memory.execute(op)

@@ -1,5 +1,6 @@
 """The message model: immutable values, no I/O."""
 
+from redis_history.model.conversation import Conversation
 from redis_history.model.helpers import assistant, system, text, tool, tool_result, tool_use, user
 from redis_history.model.message import SCHEMA_VERSION, Message, Metadata, Participant, Position, Role, Scope, Source
 from redis_history.model.parts import (
@@ -16,6 +17,7 @@ from redis_history.model.parts import (
 __all__ = [
     "SCHEMA_VERSION",
     "AttachmentPart",
+    "Conversation",
     "Message",
     "Metadata",
     "Modality",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from redis_history.errors import InvalidMessageError, MessageTooLargeError
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS
-from redis_history.model.message import Message
+from redis_history.model.message import Message, Participant, Source
 
 __all__ = ["check_values"]
 
@@ -18,6 +20,10 @@ __all__ = ["check_values"]
 def check_values(message: Message) -> None:
     """Raises MessageTooLargeError or InvalidMessageError, naming the place, for values over the caps or not finite."""
     _Walk().fields(message, "", 0)
+
+
+_PLAIN = (str, int, float, bool, bytes, datetime, msgspec.msgpack.Ext, type(None))
+_KINDS: dict[str, type] = {"participant": Participant, "sources": Source}
 
 
 class _Walk:
@@ -29,9 +35,14 @@ class _Walk:
             value = getattr(struct, name)
             if value is None or type(value) is str:
                 continue
-            if name == "parts" or name == "sources":
+            kind = _KINDS.get(name)
+            if name in ("parts", "sources"):
                 for index, item in enumerate(value):
+                    if kind is not None and not isinstance(item, kind):
+                        raise InvalidMessageError(f"{name}[{index}] is a {type(item).__name__}, not a {kind.__name__}")
                     self.one(item, f"{name}[{index}]", depth)
+            elif kind is not None and not isinstance(value, kind):
+                raise InvalidMessageError(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
             else:
                 self.one(value, f"{path}.{name}" if path else name, depth)
 
@@ -48,8 +59,10 @@ class _Walk:
             self.items += len(value)  # a key is a value too
             for key, item in value.items():
                 self.one(item, f"{path}.{key}" if depth < 8 else path, depth + 1)
-        elif isinstance(value, list | tuple | set | frozenset):
+        elif isinstance(value, list):
             for item in value:
                 self.one(item, path, depth + 1)
         elif isinstance(value, Struct):
             self.fields(value, path, depth)
+        elif not isinstance(value, _PLAIN) or (isinstance(value, datetime) and value.tzinfo is None):
+            raise InvalidMessageError(f"{path[:80]} is a {type(value).__name__}, which would not come back as it is")

@@ -66,14 +66,20 @@ class Stores:
         self._face = face
         self._namespace = namespace
         self._servers = servers
-        self._memory: dict[int, MemoryBackend] = {}
+        self._memory: MemoryBackend | None = None
         self._open: list[Any] = []
 
     def __call__(self, **options: Any) -> Any:
         options.setdefault("poll_interval", 1.0)
         if self.backend == "memory":
-            length = options.get("log_length", 1000)
-            memory = self._memory.setdefault(length, MemoryBackend(log_length=length))
+            chosen = {
+                name: options.pop(name) for name in ("ttl", "max_messages", "max_conversations") if name in options
+            }
+            chosen["log_length"] = options.get("log_length", 1000)
+            # Caps are the backend's own here: the first store decides for all.
+            if self._memory is None:
+                self._memory = MemoryBackend(**{"max_messages": None, "max_conversations": None, **chosen})
+            memory = self._memory
             backend: Any = memory if self._face == "sync" else AsyncMemoryBackend(memory=memory)
             where: dict[str, Any] = {"backend": backend}
         else:

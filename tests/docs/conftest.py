@@ -1,13 +1,31 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redis_history import embedded
 from redis_history.embedded._paths import cache_dir
 from tests.support.servers import wait_until
+
+DEADLINE = 120.0
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_ever() -> Iterator[None]:
+    """An example may wait without a time-out, as its readers do; when it is wrong, the test shall fail, not hang."""
+
+    def too_long(*_: Any) -> None:
+        raise TimeoutError(f"nothing for {DEADLINE} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

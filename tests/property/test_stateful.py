@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from redis_history import HistoryStore, Message, Position, RetryPolicy, user
+from redis_history import (
+    Conversation,
+    HistoryStore,
+    Message,
+    MessageUpdated,
+    Position,
+    RetryPolicy,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.backends.memory import MemoryBackend
+from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import RedisHistoryError
 from redis_history.events import Event, MessagesAppended
 from tests.support.faults import flaky
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
 IDS = st.sampled_from([f"m{number}" for number in range(8)])
 # Far from now on both sides, so that the two clocks cannot disagree about the order.
 TIMES = st.sampled_from([None, "1999-01-01", "1999-01-01", "2200-01-01"])
-MESSAGES = st.builds(lambda id, text, time: user(text, id=id, timestamp=time), IDS, st.sampled_from("xyz"), TIMES)
+PARTS = st.lists(
+    st.sampled_from(["x", "y", tool_use("1", "f"), tool_use("2", "f"), tool_result("1", "r"), tool_result("2", "r")]),
+    min_size=1,
+    max_size=3,
+)
+MESSAGES = st.builds(lambda id, parts, time: user(parts, id=id, timestamp=time), IDS, PARTS, TIMES)
 # Inside the messages of one time, where places are found by halving.
 POSITIONS = [Position(915_148_800_000_000, sequence) for sequence in (1, 2, 3, 5, 8)]
 REVISIONS = st.one_of(st.none(), st.integers(0, 12))
@@ -33,6 +50,8 @@ def told(outcome: Any) -> Any:
     if isinstance(outcome, Message):
         stamped = outcome.timestamp is not None and 2000 < outcome.timestamp.year < 2200
         return replace(outcome, timestamp=None) if stamped else outcome
+    if isinstance(outcome, Conversation):
+        return replace(outcome, created_at=None, updated_at=None)
     if isinstance(outcome, list):
         return [told(item) for item in outcome]
     if hasattr(outcome, "message"):
@@ -43,19 +62,24 @@ def told(outcome: Any) -> Any:
 def told_event(event: Event) -> Any:
     if isinstance(event, MessagesAppended):
         return event.revision, told(list(event.messages))
-    return type(event), event.revision, getattr(event, "message_ids", None), getattr(event, "reason", None)
+    if isinstance(event, MessageUpdated):
+        return event.revision, told(event.message)
+    rest = {name: told(getattr(event, name, None)) for name in ("message_ids", "reason", "fields", "removed_ids")}
+    return type(event), event.revision, rest, told(list(getattr(event, "messages", ())))
 
 
 class RedisLikeMemory(RuleBasedStateMachine):
     server: RealServer
+    cap: int | None = None
 
     @initialize()
     def begin(self) -> None:
         with self.server.client() as client:
             client.flushall()
-        self.model = HistoryStore(backend=MemoryBackend())
+        cap = self.cap
+        self.model = HistoryStore(backend=MemoryBackend(max_messages=cap, max_conversations=None))
         retry = RetryPolicy(deadline=10, first_wait=0.001, longest_wait=0.002)
-        self.clients = [flaky(HistoryStore(self.server.url, retry=retry), seed) for seed in (1, 2)]
+        self.clients = [flaky(HistoryStore(self.server.url, retry=retry, max_messages=cap), seed) for seed in (1, 2)]
         self.model_changes = {name: self.model.subscribe(name) for name in ("a", "b{}:*")}
         self.changes = {name: self.clients[0].subscribe(name) for name in ("a", "b{}:*")}
         for name, subscription in self.changes.items():
@@ -64,9 +88,6 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert subscription.get(timeout=0) is None
 
     def _listening(self, name: str) -> None:
-        from redis_history.backends.redis.keys import Keyspace
-        from tests.support.servers import wait_until
-
         channel = b"__keyspace@0__:" + Keyspace("default").conversation(name).log
         with self.server.client() as client:
             wait_until(lambda: client.pubsub_numsub(channel)[0][1] > 0, "the subscription")
@@ -96,6 +117,31 @@ class RedisLikeMemory(RuleBasedStateMachine):
     @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, ids=st.lists(IDS, max_size=4), revision=REVISIONS)
     def delete(self, client: int, conversation: str, ids: list[str], revision: int | None) -> None:
         self.both(client, "delete_messages", conversation, ids, expected_revision=revision)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES, revision=REVISIONS)
+    def update_message(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
+        self.both(client, "update_message", conversation, message, expected_revision=revision)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, revision=REVISIONS)
+    def clear(self, client: int, conversation: str, revision: int | None) -> None:
+        self.both(client, "clear", conversation, expected_revision=revision)
+
+    @rule(
+        client=st.integers(0, 1),
+        conversation=CONVERSATIONS,
+        messages=st.lists(MESSAGES, max_size=6),
+        revision=REVISIONS,
+    )
+    def restore(self, client: int, conversation: str, messages: list[Message], revision: int | None) -> None:
+        self.both(client, "restore", conversation, messages, expected_revision=revision)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from([None, "t"]))
+    def create_conversation(self, client: int, conversation: str, title: str | None) -> None:
+        self.both(client, "create_conversation", Conversation(conversation, user_id="u", title=title))
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from(["a", "b"]), revision=REVISIONS)
+    def update_conversation(self, client: int, conversation: str, title: str, revision: int | None) -> None:
+        self.both(client, "update_conversation", conversation, title=title, expected_revision=revision)
 
     @rule(conversation=CONVERSATIONS)
     def delete_conversation(self, conversation: str) -> None:
@@ -140,6 +186,9 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert told(real.messages) == told(model.messages)
             assert real.message_count == model.message_count == len(model.messages)
             assert real.cursor.revision == model.cursor.revision
+            assert told(self.clients[0].get_conversation(name)) == told(self.model.get_conversation(name))
+        listed = [one.conversation_id for one in self.clients[0].list_conversations()]
+        assert sorted(listed) == sorted(one.conversation_id for one in self.model.list_conversations())
 
     def teardown(self) -> None:
         if hasattr(self, "clients"):
@@ -149,12 +198,15 @@ class RedisLikeMemory(RuleBasedStateMachine):
                 store.close()
 
 
-def test_redis_does_what_memory_does(own_server: Any, long: bool) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
+class CappedRedisLikeMemory(RedisLikeMemory):
+    cap = 4
 
-    RedisLikeMemory.server = own_server()
+
+@pytest.mark.parametrize("machine", [RedisLikeMemory, CappedRedisLikeMemory])
+def test_redis_does_what_memory_does(own_server: Any, long: bool, machine: type[RedisLikeMemory]) -> None:
+    machine.server = own_server()
     run_state_machine_as_test(
-        RedisLikeMemory,
+        machine,
         settings=settings(
             max_examples=400 if long else 25,
             stateful_step_count=50,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from typing import assert_never, assert_type
+from typing import Any, assert_never, assert_type
 
 import redis.asyncio
 
@@ -14,12 +14,16 @@ from redis_history import (
     AsyncSubscription,
     AttachmentPart,
     ConversationDeleted,
+    ConversationUpdated,
     Cursor,
     Event,
+    HistoryCleared,
+    HistoryRestored,
     HistoryStore,
     Message,
     MessagesAppended,
     MessagesDeleted,
+    MessageUpdated,
     Part,
     Participant,
     Position,
@@ -112,7 +116,13 @@ def every_event(event: Event) -> None:
             assert_type(event.messages, tuple[Message, ...])
         case MessagesDeleted():
             assert_type(event.message_ids, tuple[str, ...])
-        case ConversationDeleted():
+        case MessageUpdated():
+            assert_type(event.message, Message)
+        case HistoryRestored():
+            assert_type(event.messages, tuple[Message, ...])
+        case ConversationUpdated():
+            assert_type(event.fields, dict[str, Any])
+        case HistoryCleared() | ConversationDeleted():
             pass
         case Reset():
             every_reason(event)

@@ -303,11 +303,11 @@ def test_what_is_no_batch_size(size: Any) -> None:
 @pytest.mark.parametrize("log_length", [0, -1, 1.5, "1000", None, True])
 def test_log_length(log_length: Any) -> None:
     with pytest.raises(ConfigurationError, match="log_length"):
-        requests.check_options(log_length, 1)
+        requests.Options(log_length, 1)
 
 
 @pytest.mark.parametrize("poll_interval", [0, -1, float("nan"), float("inf"), "3", None, [1]])
 def test_poll_interval(poll_interval: Any) -> None:
     with pytest.raises(ConfigurationError, match="poll_interval"):
-        requests.check_options(1, poll_interval)
-    requests.check_options(1, 0.001)
+        requests.Options(1, poll_interval)
+    requests.Options(1, 0.001)

@@ -210,6 +210,11 @@ def test_a_wrong_part_is_refused(part: Any) -> None:
         ({"metadata": {"a": "\ud800"}}, "lone surrogate"),
         ({"metadata": {"a": 2**64}}, "64 bits"),
         ({"metadata": {"a": object()}}, "object"),
+        ({"metadata": {"a": {"b": {1, 2}}}}, r"metadata\.a\.b.*set"),
+        ({"provider_meta": {"a": [(1, 2)]}}, r"provider_meta\.a.*tuple"),
+        ({"participant": "ann"}, "participant.*str"),
+        ({"participant": {"kind": "user", "id": "ann"}}, "participant.*dict"),
+        ({"sources": [{"document_id": "d"}]}, "source.*dict"),
     ],
 )
 def test_the_error_says_what_is_wrong(fields: dict[str, Any], says: str) -> None:

@@ -92,6 +92,8 @@ def translate(error: Exception, server: str) -> BackendError:
         return UnsupportedServerError(f"{server} does not speak the Redis protocol: {text}")
     if "WRONGTYPE" in text:
         return CorruptDataError(f"a key of this conversation holds something else; use another namespace: {text}")
+    if text.startswith(("MISCONF", "NOREPLICAS")):
+        return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}")
     if "unknown command" in text.lower():
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")
     return BackendError(f"{server} failed: {text}")

@@ -8,11 +8,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from redis_history._time import from_microseconds
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
-from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
+from redis_history.backends.redis.scripts import (
+    APPEND,
+    CHANGES,
+    CLEAR,
+    DELETE,
+    DELETE_CONVERSATION,
+    FIND,
+    HEAD,
+    PAGE,
+    RECORD,
+    UPDATE,
+    Script,
+)
 from redis_history.changelog import LogEntry, recover
 from redis_history.errors import (
     ConversationExistsError,
@@ -22,13 +36,14 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.events import Cursor
-from redis_history.model import Message
+from redis_history.model import Conversation, Message
 from redis_history.model.wire import decode_member, placed
 from redis_history.operations import (
     ANY,
     Append,
     Appended,
     Changes,
+    Clear,
     DeleteConversation,
     DeleteMessages,
     FindMessage,
@@ -37,13 +52,19 @@ from redis_history.operations import (
     Page,
     Precondition,
     ReadChanges,
+    ReadConversation,
     ReadHead,
     ReadPage,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
 )
 
 __all__ = ["Call", "Settings", "plan"]
 
 T = TypeVar("T")
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder().decode
 _logger = logging.getLogger("redis_history")
 
 #: How long the change log of a deleted conversation stays for those who watch it: several poll intervals.
@@ -52,13 +73,26 @@ _LOG_OUTLIVES_MS: Final = b"60000"
 _CHANGES_BYTES: Final = b"1000000"
 
 
+Write = Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord
+
+#: The record's fields in the state, each a MessagePack value.
+RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
+#: What is read of a state to tell a conversation: revision, totals, times, record.
+STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", *RECORD_KEYS.values())
+
+#: Which argument of every writing script says that it may have run before.
+_AGAIN: Final = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least."""
+    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds."""
 
     keyspace: Keyspace
     log_length: int
     database: int = 0
+    ttl: float | None = None
+    max_messages: int | None = None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
         """The keyspace-notification channel that rings when the conversation's change log changes."""
@@ -92,11 +126,10 @@ class Call(Struct, frozen=True):
         return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
 
 
-def _change(
-    op: Append | DeleteMessages | DeleteConversation, settings: Settings, keys: ConversationKeys
-) -> list[bytes]:
+def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
     """The arguments with which every writing script begins."""
-    return [op.token.encode(), *_condition(op.precondition), b"%d" % settings.log_length, keys.name]
+    ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
+    return [op.token.encode(), *_condition(op.precondition), b"%d" % settings.log_length, keys.name, ttl, b"0"]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -107,7 +140,7 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
     return (b"" if expected is None else b"%d" % expected), existence
 
 
-def _refused(op: Append | DeleteMessages | DeleteConversation, reply: list[Any]) -> NoReturn:
+def _refused(op: Write, reply: list[Any]) -> NoReturn:
     kind, where = reply[0], repr(op.conversation_id[:80])
     if kind == b"conflict":
         message_id = reply[1].decode()
@@ -130,15 +163,19 @@ def _refused(op: Append | DeleteMessages | DeleteConversation, reply: list[Any])
 
 def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(APPEND, keys.writing, _added(op, settings, keys, b"0"), partial(_appended, op))
+
+
+def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
     characters = tokens = 0
     rest: list[bytes] = []
-    for message, body, digest, timestamp, its_characters, its_tokens in map(astuple, op.entries):
+    for message, body, digest, timestamp, its_characters, its_tokens, tools in map(astuple, op.entries):
         characters += its_characters
         tokens += its_tokens
-        size = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big")
-        rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, size + digest, body)
-    args = [*_change(op, settings, keys), b"%d" % characters, b"%d" % tokens, *rest]
-    return Call(APPEND, keys.writing, args, partial(_appended, op))
+        what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
+        rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
+    most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
+    return [*_change(op, settings, keys), replace, most, b"%d" % characters, b"%d" % tokens, *rest]
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -166,8 +203,8 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
 
 def _delete(op: DeleteMessages, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*_change(op, settings, keys), b"0", *(message_id.encode() for message_id in op.message_ids)]
-    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=5)
+    args = [*_change(op, settings, keys), *(message_id.encode() for message_id in op.message_ids)]
+    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=_AGAIN)
 
 
 def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
@@ -186,6 +223,82 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
     if type(reply[0]) is bytes:
         _refused(op, reply)
     return bool(reply[0])
+
+
+def _restore(op: Restore, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(APPEND, keys.writing, _added(op, settings, keys, b"1"), partial(_restored, op), retry_at=_AGAIN)
+
+
+def _restored(op: Restore, reply: bytes | list[Any]) -> int:
+    if type(reply) is list:
+        _refused(op, reply)
+    return int(cast(bytes, reply).split()[0])
+
+
+def _clear(op: Clear, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(CLEAR, keys.writing, _change(op, settings, keys), partial(_revised, op), retry_at=_AGAIN)
+
+
+def _revised(op: Write, reply: int | list[Any]) -> int:
+    if type(reply) is list:
+        _refused(op, reply)
+    return cast(int, reply)
+
+
+def _update(op: UpdateMessage, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    entry = op.entry
+    what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
+    args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
+    return Call(UPDATE, keys.writing, args, partial(_updated, op))
+
+
+def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
+    if type(reply) is list:
+        if reply[0] == b"unknown":
+            return None
+        _refused(op, reply)
+    revision, sequence, timestamp = map(int, cast(bytes, reply).split())
+    return Appended(revision, placed(op.entry.message, sequence, timestamp), False)
+
+
+def _write_record(op: WriteRecord, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = [*_change(op, settings, keys), encode(op.fields)]
+    for name, value in op.fields.items():
+        args += (RECORD_KEYS[name], encode(value))
+    return Call(RECORD, keys.writing, args, partial(_revised, op), retry_at=_AGAIN)
+
+
+def _read_conversation(op: ReadConversation, settings: Settings) -> Call:
+    state = settings.keyspace.conversation(op.conversation_id).state
+    return Call(None, b"", [b"HMGET", state, *STATE_FIELDS], partial(conversation_of, op.conversation_id))
+
+
+def conversation_of(conversation_id: str, values: list[bytes | None]) -> Conversation | None:
+    """The conversation whose STATE_FIELDS have these values; None if there is none."""
+    if values[0] is None:
+        return None
+    try:
+        revision, count, characters, tokens, created, updated = (int(value or 0) for value in values[:6])
+        named = zip(RECORD_KEYS, values[6:], strict=True)
+        return msgspec.convert(
+            {
+                "conversation_id": conversation_id,
+                **{name: decode(value) for name, value in named if value is not None},
+                "message_count": count,
+                "characters": characters,
+                "tokens": tokens,
+                "created_at": from_microseconds(created),
+                "updated_at": from_microseconds(updated),
+                "revision": revision,
+            },
+            type=Conversation,
+        )
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 
 def _find(op: FindMessage, settings: Settings) -> Call:
@@ -252,17 +365,24 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
-    return LogEntry(int(entry_id.split(b"-")[0]), token, kind, named.get(b"p", b""), b"o" in named)
+    return LogEntry(
+        int(entry_id.split(b"-")[0]), token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b"")
+    )
 
 
 _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     Append: _append,
+    Clear: _clear,
     DeleteConversation: _delete_conversation,
     DeleteMessages: _delete,
     FindMessage: _find,
+    ReadConversation: _read_conversation,
     ReadChanges: _changes,
     ReadHead: _head,
     ReadPage: _page,
+    Restore: _restore,
+    UpdateMessage: _update,
+    WriteRecord: _write_record,
 }
 
 

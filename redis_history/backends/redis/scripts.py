@@ -6,7 +6,20 @@ import hashlib
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-__all__ = ["APPEND", "CHANGES", "DELETE", "DELETE_CONVERSATION", "FIND", "HEAD", "PAGE", "Script"]
+__all__ = [
+    "APPEND",
+    "CHANGES",
+    "CLEAR",
+    "DELETE",
+    "DELETE_CONVERSATION",
+    "FIND",
+    "FORGET",
+    "HEAD",
+    "PAGE",
+    "RECORD",
+    "UPDATE",
+    "Script",
+]
 
 
 class Script(NamedTuple):
@@ -24,10 +37,14 @@ def _load(name: str, *preludes: str) -> Script:
     return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
-APPEND: Final = _load("append")
+APPEND: Final = _load("append", "_change", "_empty", "_trim")
 CHANGES: Final = _load("changes", "_head")
-DELETE: Final = _load("delete", "_locate")
-DELETE_CONVERSATION: Final = _load("delete_conversation")
+CLEAR: Final = _load("clear", "_change", "_empty")
+DELETE: Final = _load("delete", "_change", "_locate")
+DELETE_CONVERSATION: Final = _load("delete_conversation", "_change")
 FIND: Final = _load("find", "_locate")
+FORGET: Final = _load("forget")
 HEAD: Final = _load("head", "_head")
 PAGE: Final = _load("page", "_locate")
+RECORD: Final = _load("record", "_change")
+UPDATE: Final = _load("update", "_change", "_locate")

@@ -1,0 +1,44 @@
+"""What expires leaves nothing behind, also where others live on, and also if no process of ours runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from redis_history import HistoryStore, user
+from tests.support.servers import RealServer, wait_until
+
+
+def test_one_that_lives_on_does_not_keep_the_others(server: RealServer, namespace: str) -> None:
+    with (
+        HistoryStore(server.url, namespace=namespace, ttl=0.3) as mortal,
+        HistoryStore(server.url, namespace=namespace) as lasting,
+    ):
+        for number in range(70):  # more than there are buckets, so some share one
+            mortal.append(f"mortal {number}", user("x"))
+            lasting.append(f"lasting {number}", user("x"))
+        wait_until(lambda: lasting.get("mortal 69") == [], "the mortal ones to end")
+        wanted = sorted(f"lasting {number}" for number in range(70))
+        for _ in range(2):
+            assert sorted(one.conversation_id for one in lasting.list_conversations(limit=1000)) == wanted
+
+
+def test_nothing_is_left_when_nobody_runs(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url, ttl=0.5) as store:
+        for number in range(200):
+            store.append_many(f"c{number}", [user(str(index)) for index in range(5)])
+    with server.client() as client:
+        assert client.dbsize() == 200 * 3 + len(list(client.scan_iter(match="rh:*}:c", count=1000)))
+        # The server deletes by itself, without being asked for the keys.
+        wait_until(lambda: client.dbsize() == 0, "the server to be empty")
+
+
+def test_a_deleted_namespace_leaves_no_key(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        for number in range(100):
+            store.append(f"c{number}", user("x"))
+        assert client.dbsize() > 300
+        for number in range(100):
+            assert store.delete_conversation(f"c{number}")
+        assert client.keys("*") == []

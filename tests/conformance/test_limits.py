@@ -1,0 +1,164 @@
+"""Caps and time to live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from redis_history import Conversation, assistant, tool, tool_result, tool_use, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import ConfigurationError
+from tests.conftest import Servers
+
+
+async def test_the_oldest_leave_in_the_same_change(stores: Any) -> None:
+    store = stores(max_messages=5)
+    async with store.subscribe("c") as subscription:
+        for number in range(8):
+            await store.append("c", user(str(number), id=str(number)))
+        events = [await subscription.get(timeout=10) for _ in range(8)]
+    assert [message.text for message in await store.get("c")] == ["3", "4", "5", "6", "7"]
+    assert [event.removed_ids for event in events] == [()] * 5 + [("0",), ("1",), ("2",)]
+    assert [event.revision for event in events] == list(range(1, 9))
+    conversation = await store.get_conversation("c")
+    assert (conversation.message_count, conversation.characters, conversation.tokens) == (5, 5, 5)
+    assert await store.get_message("c", "0") is None
+    assert not (await store.append("c", user("0", id="0"))).duplicate
+
+
+async def test_a_batch_over_the_cap(stores: Any) -> None:
+    store = stores(max_messages=5)
+    await store.append_many("c", [user(str(number)) for number in range(20)])
+    assert [message.text for message in await store.get("c")] == ["15", "16", "17", "18", "19"]
+    await store.restore("c", [user(str(number)) for number in range(7)])
+    assert [message.text for message in await store.get("c")] == ["2", "3", "4", "5", "6"]
+
+
+async def test_what_is_imported_too_old_leaves_at_once(stores: Any) -> None:
+    store = stores(max_messages=2)
+    await store.append_many("c", [user("a"), user("b")])
+    appended = await store.append("c", user("ancient", timestamp="1999-01-01"))
+    assert appended.revision == 2
+    assert [message.text for message in await store.get("c")] == ["a", "b"]
+
+
+def _call(*ids: str) -> Any:
+    return assistant(*(tool_use(one, "f") for one in ids), id=f"call {' '.join(ids)}")
+
+
+def _result(*ids: str, id: str = "") -> Any:
+    return tool(*(tool_result(one, "x") for one in ids), id=id or f"result {' '.join(ids)}")
+
+
+@pytest.mark.parametrize(
+    ("messages", "cap", "left"),
+    [
+        ([_call("1"), _result("1"), user("x", id="x")], 2, ["x"]),
+        ([_call("1", "2"), _result("1"), user("x", id="x"), _result("2"), user("y", id="y")], 4, ["x", "y"]),
+        ([_call("1"), user("x", id="x"), _call("2"), _result("2"), _result("1")], 4, ["x", "call 2", "result 2"]),
+        ([_call("1"), user("x", id="x"), user("y", id="y")], 2, ["x", "y"]),
+        # the id comes back: the later result answers the later call
+        (
+            [_call("1"), assistant(tool_use("1", "g"), id="later"), _result("1"), user("x", id="x")],
+            3,
+            ["later", "result 1", "x"],
+        ),
+        ([user("a", id="a"), _call("1"), _result("1")], 2, ["call 1", "result 1"]),
+    ],
+)
+async def test_a_tool_call_leaves_with_its_result(stores: Any, messages: Any, cap: int, left: list[str]) -> None:
+    store = stores(max_messages=cap)
+    for message in messages:
+        await store.append("c", message)
+    assert [message.id for message in await store.get("c")] == left
+    assert (await store.get_conversation("c")).message_count == len(left)
+
+
+async def test_a_result_far_behind_its_call_leaves_with_it(stores: Any) -> None:
+    store = stores(max_messages=300)
+    await store.append("c", _call("1"))
+    await store.append_many("c", [user("x") for _ in range(299)])
+    late = _result("1")
+    await store.append("c", late)
+    assert len(await store.get("c")) == 299
+    assert await store.get_message("c", late.id) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_messages": 0},
+        {"max_messages": "5"},
+        {"max_messages": True},
+        {"ttl": 0},
+        {"ttl": "1"},
+        {"ttl": float("nan")},
+    ],
+)
+def test_bad_options(options: dict[str, Any]) -> None:
+    from redis_history import HistoryStore
+
+    for url in ("memory://", "redis://localhost"):
+        with pytest.raises(ConfigurationError):
+            HistoryStore(url, **options)
+
+
+async def test_memory_has_caps_of_its_own() -> None:
+    from redis_history import AsyncHistoryStore
+
+    async with AsyncHistoryStore("memory://") as store:
+        await store.append_many("c", [user(str(number)) for number in range(600)])
+        assert len(await store.get("c")) == 500
+        for number in range(520):
+            await store.append(f"c{number}", user("x"))
+        listed = await store.list_conversations(limit=1000)
+        assert len(listed) == 500
+        assert await store.get("c") == []
+    with pytest.raises(ConfigurationError):
+        AsyncHistoryStore("redis://localhost", max_conversations=5)
+
+
+async def _until(condition: Any, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, server_of: Servers, namespace: str) -> None:
+    store = stores(ttl=0.4)
+    start = time.monotonic()
+    await store.create_conversation(Conversation("c", title="x"))
+    await store.append_many("c", [user(str(number)) for number in range(10)])
+
+    async def gone() -> bool:
+        return await store.get_conversation("c") is None
+
+    await _until(gone)
+    assert time.monotonic() - start >= 0.4
+    assert await store.get("c") == []
+    assert await store.list_conversations() == []
+    assert (await store.snapshot("c")).cursor.revision == 0
+    if stores.backend != "memory":
+        pattern = Keyspace(namespace).pattern
+
+        async def no_keys() -> bool:
+            with server_of(stores.backend).client() as client:
+                return list(client.scan_iter(match=pattern)) == []
+
+        await _until(no_keys)
+    again = await store.append("c", user("anew"))
+    assert (again.revision, again.message.sequence) == (1, 1)
+
+
+async def test_every_change_lengthens_the_life(stores: Any) -> None:
+    store, other = stores(ttl=0.5), stores()
+    await store.append("c", user("0"))
+    start = time.monotonic()
+    number = 0
+    while time.monotonic() - start < 1.2:  # more than two lives, by changes of a store without a ttl of its own
+        number += 1
+        await other.append("c", user(str(number)))
+    assert (await store.get_conversation("c")).message_count == number + 1

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redis_history import Conversation, ConversationUpdated, MessagesAppended, assistant, tool_use, user
+from redis_history.errors import (
+    ConversationExistsError,
+    ConversationNotFoundError,
+    InvalidInputError,
+    RevisionConflictError,
+)
+
+RECORD = {"user_id": "ann", "agent_name": "helper", "title": "Über 你好", "auditing_id": "a-1"}
+
+
+async def test_a_conversation_is_created_with_its_record(store: Any) -> None:
+    created = await store.create_conversation(Conversation("c", metadata={"tags": ["x"], "n": None}, **RECORD))
+    assert created == await store.get_conversation("c")
+    assert {name: getattr(created, name) for name in RECORD} == RECORD
+    assert created.metadata == {"tags": ["x"], "n": None}
+    assert (created.message_count, created.characters, created.tokens, created.revision) == (0, 0, 0, 1)
+    assert created.created_at == created.updated_at
+    assert abs(created.created_at - datetime.now(UTC)) < timedelta(minutes=5)
+    assert await store.get("c") == []
+    assert (await store.append("c", user("x"), must_exist=True)).revision == 2
+
+
+async def test_an_existing_conversation_cannot_be_created(store: Any) -> None:
+    await store.append("c", user("x"))
+    with pytest.raises(ConversationExistsError):
+        await store.create_conversation(Conversation("c"))
+
+
+async def test_of_creators_one_wins(stores: Any) -> None:
+    writers = [stores() for _ in range(4)]
+    done = await asyncio.gather(
+        *(store.create_conversation(Conversation("c", title=str(i))) for i, store in enumerate(writers * 5)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(outcome, ConversationExistsError) for outcome in done) == 19
+    [winner] = [outcome for outcome in done if not isinstance(outcome, BaseException)]
+    assert (await writers[0].get_conversation("c")).title == winner.title
+
+
+async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
+    created = await store.create_conversation(Conversation("c"))
+    await store.append_many("c", [user("1234567", id="a"), assistant("12", tool_use("1", "name", {"k": 1}), id="b")])
+    now = await store.get_conversation("c")
+    assert (now.message_count, now.characters, now.tokens) == (2, 20, 2 + 4)
+    assert now.created_at == created.created_at
+    assert now.updated_at > created.updated_at
+    await store.update_message("c", user("123", id="a"))
+    after = await store.get_conversation("c")
+    assert (after.message_count, after.characters, after.tokens) == (2, 16, 1 + 4)
+    assert after.updated_at > now.updated_at
+    await store.append("c", user("123", id="a"))
+    assert await store.get_conversation("c") == after, "a duplicate is no change"
+    await store.delete_messages("c", ["b"])
+    last = await store.get_conversation("c")
+    assert (last.message_count, last.characters, last.tokens, last.revision) == (1, 3, 1, 4)
+
+
+async def test_fields_are_updated_one_by_one(store: Any) -> None:
+    await store.create_conversation(Conversation("c", metadata={"a": 1}, **RECORD))
+    updated = await store.update_conversation("c", title="new")
+    assert (updated.title, updated.metadata, updated.user_id) == ("new", {"a": 1}, "ann")
+    updated = await store.update_conversation("c", metadata={"b": 2}, title=None)
+    assert (updated.title, updated.metadata, updated.auditing_id) == (None, {"b": 2}, "a-1")
+    assert updated.revision == 3
+
+
+async def test_an_update_needs_the_conversation_and_its_revision(store: Any) -> None:
+    with pytest.raises(ConversationNotFoundError):
+        await store.update_conversation("nobody", title="x")
+    await store.create_conversation(Conversation("c"))
+    with pytest.raises(RevisionConflictError):
+        await store.update_conversation("c", title="x", expected_revision=5)
+    assert (await store.get_conversation("c")).title is None
+
+
+async def test_an_unknown_conversation_is_none(store: Any) -> None:
+    assert await store.get_conversation("nobody") is None
+
+
+async def test_an_appended_conversation_has_an_empty_record(store: Any) -> None:
+    await store.append("c", user("x"))
+    conversation = await store.get_conversation("c")
+    assert (conversation.conversation_id, conversation.user_id, conversation.metadata) == ("c", None, {})
+    assert conversation.message_count == 1
+
+
+async def test_what_no_record_can_hold_is_refused(store: Any) -> None:
+    for wrong in (
+        {"title": 5},
+        {"metadata": None},
+        {"metadata": {"a": object()}},
+        {"metadata": {"a": (1, 2)}},
+        {"title": "\ud800"},
+        {"metadata": {"a": "x" * 200_000}},
+    ):
+        with pytest.raises(InvalidInputError):
+            await store.create_conversation(Conversation("c", **wrong))
+    assert await store.get_conversation("c") is None
+
+
+async def test_the_record_survives_clear_and_restore(store: Any) -> None:
+    await store.create_conversation(Conversation("c", **RECORD))
+    await store.append("c", user("x"))
+    await store.clear("c")
+    await store.restore("c", [user("y")])
+    assert (await store.get_conversation("c")).title == RECORD["title"]
+
+
+async def test_records_are_told(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe("c") as subscription:
+        await writer.create_conversation(Conversation("c", title="a"))
+        await writer.append("c", user("x"))
+        await writer.update_conversation("c", title="b")
+        events = [await subscription.get(timeout=10) for _ in range(3)]
+    assert [type(event) for event in events] == [ConversationUpdated, MessagesAppended, ConversationUpdated]
+    assert events[0].fields["title"] == "a"
+    assert events[2].fields == {"title": "b"}
+
+
+async def _ids(store: Any, **options: Any) -> list[str]:
+    return [conversation.conversation_id for conversation in await store.list_conversations(**options)]
+
+
+async def test_conversations_are_listed_by_their_last_change(store: Any) -> None:
+    assert await _ids(store) == []
+    names = [f"c{number}" for number in range(120)]
+    for name in names:
+        await store.append(name, user("x"))
+    await store.append("c7", user("again"))
+    await store.delete_conversation("c50")
+    wanted = ["c7", *(name for name in reversed(names) if name not in ("c7", "c50"))]
+    assert await _ids(store) == wanted[:50]
+    assert await _ids(store, limit=1000) == wanted
+    assert await _ids(store, limit=10, offset=100) == wanted[100:110]
+    assert await _ids(store, limit=10, offset=115) == wanted[115:]
+    assert await _ids(store, limit=0) == []
+    assert await _ids(store, offset=500) == []
+    first = (await store.list_conversations(limit=1))[0]
+    assert first == await store.get_conversation("c7")
+
+
+async def test_conversations_of_an_owner_or_agent(store: Any) -> None:
+    for number in range(60):
+        await store.create_conversation(
+            Conversation(f"c{number}", user_id=f"user {number % 3}", agent_name="a" if number < 5 else "b")
+        )
+    mine = [f"c{number}" for number in range(59, -1, -1) if number % 3 == 1]
+    assert await _ids(store, user_id="user 1") == mine
+    assert await _ids(store, user_id="user 1", limit=3, offset=2) == mine[2:5]
+    assert await _ids(store, agent_name="a") == ["c4", "c3", "c2", "c1", "c0"]
+    assert await _ids(store, user_id="user 0", agent_name="a") == ["c3", "c0"]
+    assert await _ids(store, user_id="nobody") == []
+
+
+async def test_odd_names_are_listed_as_they_are(store: Any) -> None:
+    names = ["a|b{c}*:?", "\0\n", "💬", " ", "%41", "x" * 512]
+    for name in names:
+        await store.append(name, user("x"))
+    assert sorted(await _ids(store)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"limit": -1}, {"limit": "5"}, {"offset": -1}, {"user_id": 5}, {"agent_name": ["a"]}]
+)
+async def test_bad_arguments(store: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        await store.list_conversations(**wrong)
