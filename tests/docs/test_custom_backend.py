@@ -1,0 +1,109 @@
+"""The SQLite backend of docs/how-to/custom-backend.md passes the conformance suite, and works for several processes.
+
+The tests are those of `tests/conformance`; only the stores are others.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, user
+from redis_history.errors import StoreClosedError
+from tests.conformance.conftest import Awaitable, store
+from tests.docs.pages import DOCS, ROOT, blocks
+
+__all__ = ["store"]
+
+EXAMPLES = DOCS / "examples"
+sys.path.insert(0, str(EXAMPLES))
+SQLiteBackend = import_module("sqlite_backend").SQLiteBackend
+
+for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
+    for name, function in vars(import_module(f"tests.conformance.{file.stem}")).items():
+        if name.startswith("test_"):
+            globals()[f"{file.stem}_{name.removeprefix('test_')}"] = function
+
+
+class SQLiteStores:
+    """Makes stores over the same file, each with a backend of its own; the options of data are the backend's."""
+
+    backend = "memory"  # to the tests: there is no server to look into
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: list[Any] = []
+
+    def __call__(self, **options: Any) -> Any:
+        options.setdefault("poll_interval", 1.0)
+        own = {name: options.pop(name) for name in ("log_length", "ttl", "max_messages") if name in options}
+        self._open.append(Awaitable(HistoryStore(backend=SQLiteBackend(self._path, **own), **options)))
+        return self._open[-1]
+
+    async def aclose(self) -> None:
+        for made in self._open:
+            await made.aclose()
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[SQLiteStores]:
+    made = SQLiteStores(tmp_path / "history.db")
+    yield made
+    await made.aclose()
+
+
+WRITER = """
+import sys
+from redis_history import HistoryStore, user
+from sqlite_backend import SQLiteBackend
+
+with HistoryStore(backend=SQLiteBackend(sys.argv[1])) as store:
+    for number in range(50):
+        store.append("c", user(f"{sys.argv[2]} {number}", id=f"{sys.argv[2]} {number}"))
+"""
+
+
+def test_several_processes(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    environment = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
+    with HistoryStore(backend=SQLiteBackend(path), poll_interval=60) as reader, reader.subscribe("c") as changes:
+        writers = [
+            subprocess.Popen([sys.executable, "-c", WRITER, str(path), who], env=environment) for who in ("a", "b", "c")
+        ]
+        events = [changes.get(timeout=30) for _ in range(150)]
+        assert [writer.wait(30) for writer in writers] == [0, 0, 0]
+        assert [event.revision for event in events if event] == list(range(1, 151))
+        told = [message for event in events for message in event.messages]  # type: ignore[union-attr]
+        assert sorted(message.sequence for message in told) == list(range(1, 151))
+        assert reader.get("c") == sorted(told, key=lambda message: message.position)
+
+
+def test_a_failed_change_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = SQLiteBackend(tmp_path / "history.db")
+    with HistoryStore(backend=backend) as store:
+        store.append("c", user("before"))
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "_trim", lambda name: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                store.append_many("c", [user("x"), user("y")])
+        assert [message.text for message in store.get("c")] == ["before"]
+        assert store.append("c", user("after")).message.sequence == 2
+    with pytest.raises(StoreClosedError):
+        store.get("c")
+
+
+def test_the_page_shows_the_file() -> None:
+    shown = [block.content for block in blocks(DOCS / "how-to" / "custom-backend.md")]
+    assert (EXAMPLES / "sqlite_backend.py").read_text(encoding="utf-8") in shown
+
+
+def test_the_file_is_short_and_typed() -> None:
+    file = EXAMPLES / "sqlite_backend.py"
+    assert sum(1 for line in file.read_text(encoding="utf-8").splitlines() if line.strip()) <= 300
+    subprocess.run([sys.executable, "-m", "mypy", "--strict", str(file)], cwd=ROOT, check=True, timeout=100)
