@@ -225,6 +225,20 @@ def check_batch(size: int) -> None:
         raise InvalidInputError(f"this is a number from 1 to 100,000, not {size!r}")
 
 
+def check_range(limit: int, offset: int) -> None:
+    """Raises InvalidInputError unless both are numbers from 0."""
+    for value, name in ((limit, "limit"), (offset, "offset")):
+        if value is None:
+            raise InvalidInputError(f"{name} is a number from 0, not None")
+        check_limit(value, name)
+
+
+def check_record(conversation: Conversation) -> None:
+    """Raises InvalidInputError unless it is a Conversation."""
+    if not isinstance(conversation, Conversation):
+        raise InvalidInputError(f"create_conversation takes a Conversation, not {type(conversation).__name__}")
+
+
 def check_name(name: str | None, parameter: str) -> None:
     """Raises InvalidInputError unless it is None or a string."""
     if name is not None and not isinstance(name, str):
@@ -251,6 +265,15 @@ class Options(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and value is not UNSET and not _is_count(value):
                 raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
+
+    def check_for_custom_backend(self, *others: Any) -> None:
+        """Raises ConfigurationError for what a backend of the caller's own decides itself."""
+        capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
+        if any(other is not None for other in others) or self.ttl is not None or capped:
+            raise ConfigurationError(
+                "with backend=, give no url, client, retry, ttl, max_messages or max_conversations: "
+                "they are the backend's own"
+            )
 
     def for_memory(self) -> dict[str, Any]:
         """As the memory backend takes them; its own defaults for those not given."""

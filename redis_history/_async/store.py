@@ -16,7 +16,12 @@ from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
-from redis_history.errors import ConversationNotFoundError, MessageNotFoundError, RedisHistoryError
+from redis_history.errors import (
+    ConversationNotFoundError,
+    InvalidInputError,
+    MessageNotFoundError,
+    RedisHistoryError,
+)
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position, Role, Scope
 from redis_history.model.conversation import RECORD_FIELDS
@@ -80,6 +85,8 @@ class AsyncHistoryStore:
         options = Options(log_length, poll_interval, ttl, max_messages, max_conversations)
         self.namespace = namespace
         self._poll_interval = poll_interval
+        if backend is not None:
+            options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
         self._unopened: list[AsyncSubscription] = []
         self._jobs: dict[AsyncSubscription, Job] = {}
@@ -193,6 +200,7 @@ class AsyncHistoryStore:
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
+        requests.check_record(conversation)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
         op = requests.write_record(conversation.conversation_id, fields, create=True)
         return await self._write_record(op)
@@ -220,6 +228,8 @@ class AsyncHistoryStore:
             "auditing_id": auditing_id,
         }
         op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
+        if not op.fields:
+            raise InvalidInputError("update_conversation needs at least one field to set")
         return await self._write_record(op)
 
     async def _write_record(self, op: WriteRecord) -> Conversation:
@@ -333,8 +343,7 @@ class AsyncHistoryStore:
         """
         requests.check_name(user_id, "user_id")
         requests.check_name(agent_name, "agent_name")
-        requests.check_limit(limit)
-        requests.check_limit(offset, "offset")
+        requests.check_range(limit, offset)
         if limit == 0:
             return []
         return await self._backend.execute(ListConversations(user_id, agent_name, limit, offset))

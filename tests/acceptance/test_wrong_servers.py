@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
+from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     BackendRefusedError,
@@ -92,6 +93,14 @@ def test_an_error_about_a_url_does_not_tell_the_password() -> None:
 def test_wrong_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         HistoryStore("redis://localhost", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"url": "memory://"}, {"ttl": 5}, {"max_messages": 5}, {"max_conversations": None}, {"retry": BRIEF}]
+)
+def test_options_that_a_given_backend_decides_itself(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="backend"):
+        HistoryStore(backend=MemoryBackend(), **options)
 
 
 def test_a_client_of_the_other_kind_is_refused(server: RealServer) -> None:

@@ -170,8 +170,26 @@ async def test_odd_names_are_listed_as_they_are(store: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": -1}, {"limit": "5"}, {"offset": -1}, {"user_id": 5}, {"agent_name": ["a"]}]
+    "wrong",
+    [
+        {"limit": -1},
+        {"limit": None},
+        {"offset": None},
+        {"limit": "5"},
+        {"offset": -1},
+        {"user_id": 5},
+        {"agent_name": ["a"]},
+    ],
 )
 async def test_bad_arguments(store: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         await store.list_conversations(**wrong)
+
+
+async def test_an_update_without_fields_is_a_mistake(store: Any) -> None:
+    await store.create_conversation(Conversation("c"))
+    with pytest.raises(InvalidInputError):
+        await store.update_conversation("c")
+    with pytest.raises(InvalidInputError):
+        await store.create_conversation("c2")
+    assert (await store.get_conversation("c")).revision == 1

@@ -58,13 +58,15 @@ def list_conversations(op: ListConversations, settings: Settings) -> _Steps:
                 bucket.take(pairs, count)
             count = min(2 * count, 1000)
         merged = _merge(buckets)
-        for start in range(0, len(merged), _CHUNK):
+        start = 0
+        while start < len(merged) and len(found) < wanted:
+            # Without a filter nearly all fit, and no more are read than are wanted.
+            size = _CHUNK if op.user_id or op.agent_name else min(_CHUNK, wanted - len(found))
             # A conversation that changes meanwhile comes up again; where it was first stands.
-            chunk = [item for item in merged[start : start + _CHUNK] if item[1] not in seen]
+            chunk = [item for item in merged[start : start + size] if item[1] not in seen]
+            start += size
             seen.update(name for _, name, _ in chunk)
             found += yield from _read(op, settings, chunk)
-            if len(found) >= wanted:
-                break
     return found[op.offset : wanted]
 
 
