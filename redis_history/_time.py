@@ -22,13 +22,14 @@ _FINER = re.compile(r"[.,][0-9]{6}([0-9])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Below 2**33 seconds (the year 2242) doubles are less than a microsecond apart, so the rounding finds the right one.
 _EXACT = 2**33 * 1_000_000
+_from_timestamp = datetime.fromtimestamp
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def from_microseconds(microseconds: int) -> datetime:
     """The aware UTC datetime of an instant, exact."""
     if 0 <= microseconds < _EXACT:
-        return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+        return _from_timestamp(microseconds / 1_000_000, UTC)
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
