@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from redis_history.backends.redis.keys import Keyspace
+from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, wait_until
 
 settings.register_profile(
@@ -32,11 +34,12 @@ class Servers:
     """The servers of one worker, each started when first asked for."""
 
     def __init__(self) -> None:
-        self._running: dict[str, RealServer] = {}
+        self._running: dict[str, Any] = {}
 
-    def __call__(self, kind: str) -> RealServer:
+    def __call__(self, kind: str) -> Any:
+        """A RealServer; of the kind "cluster" a RealCluster, which has the same `url` and `client`."""
         if kind not in self._running:
-            self._running[kind] = RealServer(kind)
+            self._running[kind] = RealCluster() if kind == "cluster" else RealServer(kind)
             self._running[kind].start()
         return self._running[kind]
 
@@ -65,7 +68,8 @@ def server_of() -> Iterator[Servers]:
 @pytest.fixture
 def server(server_of: Servers) -> RealServer:
     """A real Redis with search, shared by the tests of this worker."""
-    return server_of("redis")
+    shared: RealServer = server_of("redis")
+    return shared
 
 
 @pytest.fixture
