@@ -44,17 +44,24 @@ class Servers:
         return self._running[kind]
 
     def clear(self, namespace: str) -> None:
-        for server in self._running.values():
-            with server.client() as client:
-                if keys := list(client.scan_iter(match=Keyspace(namespace).pattern, count=1000)):
-                    client.unlink(*keys)
+        for node in self._nodes():
+            with node.client() as client, client.pipeline(transaction=False) as pipe:
+                for key in client.scan_iter(match=Keyspace(namespace).pattern, count=1000):
+                    pipe.unlink(key)
+                pipe.execute()
+
+    def _nodes(self) -> list[RealServer]:
+        return [node for server in self._running.values() for node in getattr(server, "nodes", [server])]
 
     def close(self) -> None:
+        left = {}
+        for node in self._nodes():
+            with node.client() as client:
+                if keys := client.keys("*"):
+                    left[str(node.binary)] = keys[:5]
         for server in self._running.values():
-            with server.client() as client:
-                left = client.keys("*")
             server.close()
-            assert left == [], f"tests left keys on {server.binary}: {left[:5]}"
+        assert not left, f"tests left keys: {left}"
 
 
 @pytest.fixture(scope="session")
