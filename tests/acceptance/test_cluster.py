@@ -238,3 +238,58 @@ async def _until(condition: Any) -> None:
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def test_all_nodes_are_gone_for_a_while(namespace: str) -> None:
+    """The doorbells come back by themselves: with this poll interval nothing else would tell of the change."""
+    cluster = RealCluster()
+    try:
+        cluster.start()
+        with HistoryStore(cluster.url, namespace=namespace, poll_interval=600, retry=PATIENT) as store:
+            seen: list[int] = []
+            store.on_change("c", lambda event: seen.append(event.revision))
+            store.append("c", user("before"))
+            wait_until(lambda: seen == [1], "the change")
+            for node in cluster.nodes:
+                node.kill()
+            for node in cluster.nodes:
+                node.start()
+            store.append("c", user("after"))
+            wait_until(
+                lambda: seen == [1, 2] and [_listeners(node) for node in cluster.nodes] == [1, 1, 1], "the change"
+            )
+            assert [message.text for message in store.get("c")] == ["before", "after"]
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_replica_takes_over(face: str, namespace: str) -> None:
+    cluster = RealCluster()
+    try:
+        await asyncio.to_thread(cluster.start)
+        primary = cluster.owner(_slot(namespace, "c"))
+        url = cluster.url
+        replica = await asyncio.to_thread(cluster.add_replica, primary)
+        kind: Any = HistoryStore if face == "sync" else AsyncHistoryStore
+        store: Any = kind(url, namespace=namespace, poll_interval=600, retry=PATIENT)
+
+        async def call(name: str, *args: Any) -> Any:
+            function = getattr(store, name)
+            return await (asyncio.to_thread(function, *args) if face == "sync" else function(*args))
+
+        seen: list[int] = []
+        await call("on_change", "c", lambda event: seen.append(event.revision))
+        await call("append", "c", user("before"))
+        await _until(lambda: seen == [1])
+        await asyncio.to_thread(cluster.wait_until_replicated, primary)
+        primary.kill()
+        waiting = asyncio.create_task(call("append", "c", user("after")))
+        cluster.run(replica, "FAILOVER", "TAKEOVER")
+        assert (await waiting).revision == 2
+        await _until(lambda: seen == [1, 2] and _listeners(replica) == 1)
+        assert [message.text for message in await call("get", "c")] == ["before", "after"]
+        assert await call("list_conversations")
+        await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
+    finally:
+        cluster.close()

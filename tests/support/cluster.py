@@ -39,14 +39,36 @@ class RealCluster:
     def add(self) -> RealServer:
         """Another node, without slots, that the others are told of."""
         bus = free_port()
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT), "--cluster-port", str(bus))
-        node = RealServer("plain", tcp=True, options=options)
+        options = {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": str(NODE_TIMEOUT),
+            "cluster-port": str(bus),
+            "repl-diskless-sync-delay": "0",
+        }
+        flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+        node = RealServer("plain", tcp=True, options=tuple(flags))
         self.nodes.append(node)
         node.start()
         self.run(node, "SET-CONFIG-EPOCH", len(self.nodes))
         if node is not self.nodes[0]:
             self.run(self.nodes[0], "MEET", "127.0.0.1", node.port, bus)
         return node
+
+    def add_replica(self, primary: RealServer) -> RealServer:
+        node = self.add()
+        self.wait_until_joined()
+        self.run(node, "REPLICATE", self.node_id(primary))
+
+        def follows() -> bool:
+            with node.client() as client:
+                return bool(client.info("replication").get("master_link_status") == "up")
+
+        wait_until(follows, "the replica to follow")
+        return node
+
+    def wait_until_replicated(self, primary: RealServer) -> None:
+        with primary.client() as client:
+            wait_until(lambda: client.wait(1, 1000) == 1, "the replica to have it all")
 
     def wait_until_joined(self) -> None:
         def joined() -> bool:

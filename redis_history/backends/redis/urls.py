@@ -81,6 +81,8 @@ def parse_several(url: str) -> Several:
     kind = scheme.partition("+")[2]
     hosts = []
     try:
+        if "@" in user:  # of one host among several
+            raise ValueError
         for name in names.split(","):
             host = urlsplit(f"redis://{name}")
             if not host.hostname or host.netloc != name:
@@ -89,20 +91,20 @@ def parse_several(url: str) -> Several:
         tail = urlsplit(f"redis://{rest[len(authority) :]}")
     except ValueError:
         raise ConfigurationError(
-            f"this {scheme}:// URL is not a URL: write {scheme}://host:port,host:port, and percent-encode special "
-            "characters of the password"
+            f"this {scheme}:// URL is not a URL: write {scheme}://user:password@host:port,host:port, and percent-encode "
+            "special characters of the password"
         ) from None
     service, _, database = tail.path.strip("/").partition("/")
     if kind == "cluster" and service not in ("", "0"):
         raise ConfigurationError("a cluster has one database only: leave the path of its URL empty")
     if kind == "sentinel" and (not service or not (database or "0").isdecimal()):
         raise ConfigurationError(f"name the service that the Sentinels watch: {scheme}://host:port/service-name[/db]")
-    query = parse_qsl(tail.query)
+    query = parse_qsl(tail.query, keep_blank_values=True)
     options = {name: value for name, value in query if name in ("sentinel_username", "sentinel_password")}
     rest_of_query = urlencode([(name, value) for name, value in query if name not in options])
     first = f"[{hosts[0][0]}]" if ":" in hosts[0][0] else hosts[0][0]
     one = f"{scheme.partition('+')[0]}://{user}{at}{first}:{hosts[0][1]}/{database or 0}?{rest_of_query}"
-    return Several(tuple(hosts), one, unquote(service), options)
+    return Several(tuple(hosts), one, unquote(service) if kind == "sentinel" else "", options)
 
 
 def embedded_server(target: Target) -> EmbeddedServer:
