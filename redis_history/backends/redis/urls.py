@@ -91,7 +91,7 @@ def parse_several(url: str) -> Several:
         tail = urlsplit(f"redis://{rest[len(authority) :]}")
     except ValueError:
         raise ConfigurationError(
-            f"this {scheme}:// URL is not a URL: write {scheme}://user:password@host:port,host:port, and percent-encode "
+            f"this {scheme}:// URL is not a URL: write {scheme}://user:password@host:port,host:port; percent-encode "
             "special characters of the password"
         ) from None
     service, _, database = tail.path.strip("/").partition("/")
