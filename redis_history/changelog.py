@@ -135,6 +135,8 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry]) -> ResetReason 
         if entries[0].replaces:
             return "conversation_replaced"
     elif not entries or entries[0].revision != after.revision or entries[0].token != after.token:
+        if not entries and after == head:
+            return None  # the log's key was lost, but the subscriber has seen all that was in it
         if is_gone(head):
             return "conversation_missing"
         if head.epoch != after.epoch:

@@ -193,12 +193,13 @@ def write_record(
 
 def tool_marks(message: Message) -> bytes:
     """The tool calls and results in a message, as `Entry.tools` has them."""
-    return b"".join(
-        (b"u" if isinstance(part, ToolUsePart) else b"r")
-        + body_digest((part.id if isinstance(part, ToolUsePart) else part.tool_use_id).encode())[:4]
-        for part in message.parts
-        if isinstance(part, ToolUsePart | ToolResultPart)
-    )
+    marks = b""
+    for part in message.parts:
+        if type(part) is ToolUsePart:
+            marks += b"u" + body_digest(part.id.encode())[:4]
+        elif type(part) is ToolResultPart:
+            marks += b"r" + body_digest(part.tool_use_id.encode())[:4]
+    return marks
 
 
 def check_message_id(message_id: str) -> str:

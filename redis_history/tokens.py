@@ -14,11 +14,14 @@ __all__ = ["CHARACTERS_PER_TOKEN", "count_characters", "estimate_tokens"]
 CHARACTERS_PER_TOKEN = 4
 
 
+_TEXTS = (TextPart, ReasoningPart)
+
+
 def count_characters(message: Message) -> int:
     """Characters a model would read: text, reasoning, tool names, inputs and results, attachment names."""
     total = 0
     for part in message.parts:
-        if isinstance(part, TextPart | ReasoningPart):
+        if isinstance(part, _TEXTS):
             total += len(part.text)
         elif isinstance(part, ToolUsePart):
             total += len(part.name) + _length(part.input)

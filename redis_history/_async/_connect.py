@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,8 +59,9 @@ class Connected:
 
     async def aclose(self) -> None:
         if self.owned:
-            await self.client.aclose()
-            await self.client.connection_pool.disconnect()
+            with suppress(RuntimeError):  # a connection of another event loop, which has ended
+                await self.client.aclose()
+                await self.client.connection_pool.disconnect()
         if self._embedded is not None:
             await in_thread(self._embedded.close)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from redis_history._async._runtime import Job, Lock, sleep, spawn
+from redis_history._async._runtime import Job, Lock, reset_after_fork, sleep, spawn
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.notifications import merged_flags
@@ -43,6 +43,15 @@ class AsyncDoorbell:
         self._lock = Lock()
         self._closed = False
         self._refused = False
+        self._told = False
+        reset_after_fork(self)
+
+    def forget(self) -> None:
+        """In a forked child: the connection and those who watch are the parent's."""
+        self._wakes = {}
+        self._pubsub = None
+        self._job = None
+        self._lock = Lock()
 
     async def watch(self, channel: bytes, wake: Wake) -> None:
         async with self._lock:
@@ -78,7 +87,6 @@ class AsyncDoorbell:
         while not self._closed:
             pubsub = self._client.pubsub()
             try:
-                await self._ensure_notifications()
                 await pubsub.subscribe(_IDLE)
                 self._pubsub = pubsub
                 if channels := list(self._wakes):
@@ -86,11 +94,15 @@ class AsyncDoorbell:
                 wait = _FIRST_WAIT
                 while not self._closed:
                     message = await pubsub.get_message(timeout=_LOOK)
-                    if message is not None:
-                        self._ring(message)
+                    if message is None:
+                        continue
+                    self._ring(message)
+                    if message["type"] == "subscribe" and message["channel"] in (_IDLE, _IDLE.decode()):
+                        # Also after redis-py has connected anew in silence, maybe to a server that forgot the setting.
+                        await self._ensure_notifications()
             except (RedisError, OSError) as error:
                 if not self._closed:
-                    _logger.info("the doorbell lost its connection: %s", error)
+                    self._tell(error)
                     await sleep(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
             finally:
@@ -99,6 +111,13 @@ class AsyncDoorbell:
                     self._pubsub = None
                     with contextlib.suppress(RedisError, OSError):
                         await pubsub.aclose()
+
+    def _tell(self, error: Exception) -> None:
+        if is_transient(error):
+            _logger.info("the doorbell lost its connection: %s", error)
+        elif not self._told:
+            self._told = True
+            _logger.warning("this user may not listen for changes (%s); they are noticed by looking", error)
 
     def _ring(self, message: dict[str, Any]) -> None:
         channel = message["channel"]
@@ -121,6 +140,7 @@ class AsyncDoorbell:
             if not _is_refusal(error):
                 raise
             self._refused = True
+            self._told = True
             _logger.warning(
                 "the server does not let us turn on keyspace notifications (%s); unless they are on, "
                 "changes are noticed by looking every few seconds. To fix it: CONFIG SET %s Kt",

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self, TypeVar
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "sleep", "spawn"]
+__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
 
 T = TypeVar("T")
 
@@ -92,3 +92,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 async def finish(outcome: Any) -> Any:
     """The outcome of a callback that may be a coroutine function."""
     return await outcome if isinstance(outcome, Awaitable) else outcome
+
+
+def reset_after_fork(thing: Any) -> None:
+    """An event loop does not survive a fork, and neither do its stores: nothing to do."""

@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from redis_history import requests
 from redis_history._async._backend import open_backend
-from redis_history._async._runtime import Job, begin, finish, spawn
+from redis_history._async._runtime import Job, begin, finish, sleep, spawn
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
-from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
+from redis_history.errors import ConversationNotFoundError, MessageNotFoundError, RedisHistoryError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position, Role, Scope
 from redis_history.model.conversation import RECORD_FIELDS
@@ -371,25 +371,39 @@ class AsyncHistoryStore:
         callback: Callable[[Event], object],
         *,
         after: Cursor | str | None = None,
-        on_error: Callable[[Exception, Event], None] | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
     ) -> Callable[[], Awaitable[None]]:
         """Call `callback`, plain or a coroutine function, with each change, in order, in the background.
 
         The returned function ends it.
-        A callback that raises is reported to `on_error` (by default to the log) and called again for the next change.
+        An error of the callback, or of reading (then without an event), is reported to `on_error`, by default to the
+        log; the callback is called again for the next change.
         """
         subscription = self.subscribe(conversation_id, after=after)
         await subscription.open()
 
-        async def run() -> None:
-            async for event in subscription:
+        def report(error: Exception, event: Event | None) -> None:
+            if on_error is not None:
                 try:
-                    await finish(callback(event))
-                except Exception as error:
-                    if on_error is None:
-                        _logger.exception("a callback for %r failed", conversation_id[:80])
-                    else:
-                        on_error(error, event)
+                    on_error(error, event)
+                    return
+                except Exception:
+                    _logger.exception("the on_error of a callback for %r failed", conversation_id[:80])
+            _logger.error("a callback for %r failed", conversation_id[:80], exc_info=error)
+
+        async def run() -> None:
+            while not subscription.closed:
+                try:
+                    event = await subscription.get()
+                except RedisHistoryError as error:  # such as permission withdrawn: it may come back
+                    report(error, None)
+                    await sleep(self._poll_interval)
+                    continue
+                if event is not None:
+                    try:
+                        await finish(callback(event))
+                    except Exception as error:  # noqa: BLE001 -- whatever a callback raises is its own; it is reported
+                        report(error, event)
 
         job = self._jobs[subscription] = spawn(run, "redis_history-callback")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,8 +59,9 @@ class Connected:
 
     def close(self) -> None:
         if self.owned:
-            self.client.close()
-            self.client.connection_pool.disconnect()
+            with suppress(RuntimeError):  # a connection of another event loop, which has ended
+                self.client.close()
+                self.client.connection_pool.disconnect()
         if self._embedded is not None:
             in_thread(self._embedded.close)
 

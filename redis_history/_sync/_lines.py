@@ -8,16 +8,14 @@ a call. Connections of a client that is the user's go back to its pool each time
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Any
-from weakref import WeakSet
 
 from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
 
-__all__ = ["Lines"]
+from redis_history._sync._runtime import reset_after_fork
 
-_every: WeakSet[Lines] = WeakSet()
+__all__ = ["Lines"]
 
 
 class Lines:
@@ -27,7 +25,7 @@ class Lines:
         self._pool = pool
         self._keep = keep
         self._idle: list[Any] = []
-        _every.add(self)
+        reset_after_fork(self)
 
     def take(self) -> Any:
         """A connection, for one exchange; to be given back, or dropped."""
@@ -59,11 +57,3 @@ class Lines:
     def forget(self) -> None:
         """Let go of all idle connections without a word to the server: they are the parent process's."""
         self._idle = []
-
-
-def _after_fork() -> None:
-    for lines in _every:
-        lines.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

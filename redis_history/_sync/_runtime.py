@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "sleep", "spawn"]
+__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
 
 T = TypeVar("T")
 
@@ -71,3 +73,19 @@ def in_thread(function: Callable[[], T]) -> T:
 def finish(outcome: Any) -> Any:
     """The outcome of a callback."""
     return outcome
+
+
+_inherited: WeakSet[Any] = WeakSet()
+
+
+def reset_after_fork(thing: Any) -> None:
+    """Call `thing.forget()` in every forked child."""
+    _inherited.add(thing)
+
+
+def _in_child() -> None:
+    for thing in list(_inherited):
+        thing.forget()
+
+
+os.register_at_fork(after_in_child=_in_child)

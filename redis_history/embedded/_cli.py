@@ -1,4 +1,4 @@
-"""The two commands about the private server, also for `redis-history embedded`."""
+"""The two commands about the private server, also for `python -m redis_history.embedded`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is there, without changing it: for `redis-history embedded status` and the doctor."""
+"""What is there, without changing it: for `python -m redis_history.embedded status` and the doctor."""
 
 from __future__ import annotations
 

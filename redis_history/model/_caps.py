@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from redis_history.errors import CorruptDataError
 
-__all__ = ["MAX_DEPTH", "MAX_ID_BYTES", "MAX_ITEMS", "MAX_MESSAGE_BYTES", "check_caps", "may_exceed"]
+__all__ = ["BEGINNINGS", "MAX_DEPTH", "MAX_ID_BYTES", "MAX_ITEMS", "MAX_MESSAGE_BYTES", "check_caps"]
 
 #: Of one message, encoded. A batch of one message still fits one atomic change.
 MAX_MESSAGE_BYTES = 4_000_000
@@ -25,7 +25,8 @@ _FRAME_BYTES = 64
 _FRAME_LEVELS = 8
 _FRAME_ITEMS = 1000
 
-_BEGINNINGS = bytes([*range(0x81, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
+#: The bytes with which MessagePack begins a list or map that is not empty.
+BEGINNINGS = bytes([*range(0x81, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
 # Bytes after the header byte of each fixed-size type, and width of the length field of each sized one.
 _FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4}
 _FIXED |= {0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
@@ -38,15 +39,10 @@ def check_caps(data: bytes) -> None:
     size = len(data)
     if size > MAX_MESSAGE_BYTES + _FRAME_BYTES:
         raise CorruptDataError(f"{size:,} bytes are over the cap of {MAX_MESSAGE_BYTES:,} for one message")
-    if may_exceed(data):
+    # No value has more items than bytes, and every level of nesting needs a byte that begins a list or map, of which
+    # there are seldom as many as levels allowed (text has such bytes too). Only then must it be looked through.
+    if size > MAX_ITEMS or size - len(data.translate(None, BEGINNINGS)) > MAX_DEPTH:
         _walk(data)
-
-
-def may_exceed(data: bytes) -> bool:
-    """Whether `data` must be looked through: no value has more items than bytes, and every level of nesting needs a
-    byte that begins a list or map, of which there are seldom as many as levels allowed (text has such bytes too)."""
-    size = len(data)
-    return size > MAX_ITEMS or size - len(data.translate(None, _BEGINNINGS)) > MAX_DEPTH
 
 
 def _walk(data: bytes) -> None:

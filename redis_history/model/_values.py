@@ -33,9 +33,9 @@ class _Walk:
     def fields(self, struct: Struct, path: str, depth: int) -> None:
         for name in struct.__struct_fields__:
             value = getattr(struct, name)
-            if value is None or type(value) is str:
-                continue
             kind = _KINDS.get(name)
+            if value is None or (type(value) is str and kind is None):
+                continue
             if name in ("parts", "sources"):
                 for index, item in enumerate(value):
                     if kind is not None and not isinstance(item, kind):

@@ -6,9 +6,11 @@ import random
 import re
 import struct
 
+import msgspec
 import pytest
 
-from redis_history import HistoryStore, user
+from redis_history import Conversation, HistoryStore, assistant, tool_result, tool_use, user
+from redis_history._time import from_microseconds
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.model.wire import body_digest, encode_body
 from tests.docs.pages import DOCS, code, rows, sections
@@ -31,39 +33,59 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
 
 
 def test_the_state(server: RealServer, namespace: str) -> None:
-    message = user("x" * 10, id="m1")
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+    message = assistant("x" * 10, tool_use("call-1", ""), tool_result("call-0"), id="m1")
+    record = {"user_id": "u", "agent_name": "a", "title": "t", "auditing_id": "d", "metadata": {"m": 1}}
+    with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
+        created = store.create_conversation(Conversation("c", **record))
         stored = store.append("c", message).message
         keys = Keyspace(namespace).conversation("c")
         state = client.hgetall(keys.state)
         [member] = client.zrange(keys.messages, 0, -1)
         cursor = store.snapshot("c").cursor
+        epoch = client.xrange(keys.log)[0][1][b"t"]
+        changed = store.get_conversation("c")
     documented = [str(code(row[0])) for row in rows(SECTIONS["State"])]
     assert {name.decode() for name in state} == {*documented[:-1], ":m1"}
     assert documented[-1] == ":<message id>"
     place = state[b":m1"]
-    assert len(place) == 51
+    assert len(place) == 51 + 2 * 5
     assert "51 bytes" in SECTIONS["State"]
+    assert "5 bytes for each tool call and result" in SECTIONS["State"]
     assert place[:19] == member[:19]
-    assert struct.unpack(">QII", place[19:35]) == (1, 10, 3)
-    assert place[35:] == body_digest(encode_body(message))
+    assert struct.unpack(">QII", place[19:35]) == (2, 10, 3)
+    assert place[35:51] == body_digest(encode_body(message))
+    assert place[51:] == b"u" + body_digest(b"call-1")[:4] + b"r" + body_digest(b"call-0")[:4]
     assert stored.position is not None
     stamp = b"%d" % stored.position.timestamp
     assert state[b"v"] == b"1"
-    assert (state[b"e"], state[b"r"], state[b"x"]) == (cursor.epoch.encode(), b"1", cursor.token.encode())
-    assert [state[name] for name in (b"q", b"t", b"n", b"c", b"k", b"b", b"u")] == [
+    assert (state[b"e"], state[b"r"], state[b"x"]) == (epoch, b"2", cursor.token.encode())
+    assert cursor.epoch.encode() == epoch
+    assert [state[name] for name in (b"q", b"t", b"n", b"c", b"k", b"u", b"l")] == [
         *(b"1", stamp, b"1", b"10", b"3"),
-        *(stamp, stamp),
+        *(stamp, b"60000"),
     ]
+    assert created.created_at is not None
+    assert from_microseconds(int(state[b"b"])) == created.created_at
+    assert changed is not None
+    assert from_microseconds(int(state[b"u"])) == changed.updated_at
+    meanings = {code(row[0]): row[1] for row in rows(SECTIONS["State"])}
+    for field, name in {"U": "user_id", "A": "agent_name", "T": "title", "D": "auditing_id", "M": "metadata"}.items():
+        assert msgspec.msgpack.decode(state[field.encode()]) == record[name]
+        assert f"`{name}`" in meanings[field]
 
 
 def test_the_change_log(server: RealServer, namespace: str) -> None:
     keys = Keyspace(namespace).conversation("c")
     fields: set[str] = set()
     kinds: set[str] = set()
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+    with HistoryStore(server.url, namespace=namespace, max_messages=1) as store, server.client() as client:
+        store.append("c", user("x", id="m0"))
         store.append("c", user("x", id="m1"))
         store.delete_messages("c", ["m1"])
+        store.restore("c", [user("x", id="m1")])
+        store.update_message("c", user("y", id="m1"))
+        store.clear("c")
+        store.update_conversation("c", title="t")
         with store.subscribe("c") as subscription:
             channel = b"__keyspace@0__:" + keys.log
             wait_until(lambda: client.pubsub_numsub(channel)[0][1] > 0, "the subscription")
@@ -72,12 +94,13 @@ def test_the_change_log(server: RealServer, namespace: str) -> None:
             store.append("c", user("x", id="m1"))
             after = client.xrange(keys.log)
             assert subscription.cursor is not None
-    assert [entry_id for entry_id, _ in before] == [b"1-0", b"2-0", b"3-0"]
+    assert [entry_id for entry_id, _ in before] == [b"%d-0" % revision for revision in range(1, 9)]
+    assert [msgspec.msgpack.decode(entry[b"g"]) for _, entry in before if b"g" in entry] == [["m0"]]
     for _, entry in before + after:
         fields |= {name.decode() for name in entry}
         kinds.add(entry[b"k"].decode())
         assert re.fullmatch(rb"[0-9a-f]{16}", entry[b"t"])
-    assert [b"o" in entry for _, entry in before + after] == [False, False, False, True]
+    assert [b"o" in entry for _, entry in before + after] == [False] * 8 + [True]
     assert fields == {code(row[0]) for row in rows(SECTIONS["Change log"])}
     [meaning] = [row[1] for row in rows(SECTIONS["Change log"]) if row[0] == "`k`"]
     assert kinds == set(re.findall(r"`(\w+)`", meaning))

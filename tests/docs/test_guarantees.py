@@ -12,11 +12,13 @@ from redis_history import RetryPolicy, requests
 from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect, store
-from redis_history.backends.redis import keys, planner, servers
+from redis_history.backends.memory import MemoryBackend
+from redis_history.backends.redis import keys, listing, planner, servers
 from redis_history.model import wire
 from tests.docs.pages import DOCS, ROOT, prose, rows, sections
 
 GUARANTEES = DOCS / "guarantees.md"
+_CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _PROOF = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -51,6 +53,12 @@ def test_every_promise_has_a_proof() -> None:
         ("reference.md", f"More than {store.PAGE:,} messages are read in several steps"),
         ("reference.md", f"at most {wire.MAX_MESSAGE_BYTES:,} bytes as stored"),
         ("reference.md", f"{wire.MAX_DEPTH} levels of nesting and {wire.MAX_ITEMS:,} values"),
+        ("reference.md", f"A record takes at most {requests.MAX_RECORD_BYTES:,} bytes"),
+        ("how-to/conversations.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
+        ("how-to/expiry.md", f"{_CAPS['max_messages']} messages of each of {_CAPS['max_conversations']} conversations"),
+        ("guarantees.md", f"at most {_CAPS['max_conversations']} conversations of {_CAPS['max_messages']} messages"),
+        ("data-model.md", f"all {keys.BUCKETS} registries"),
+        ("operations.md", f"at most {listing._CHUNK} states, or {keys.BUCKETS} parts of registries"),
         ("guarantees.md", f"`get` of more than {store.PAGE:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
         ("how-to/ui.md", f"about {int(planner._CHANGES_BYTES) // 10**6} MB and one change"),

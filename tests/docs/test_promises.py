@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from redis_history import HistoryStore, user
+from redis_history import Conversation, HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from tests.docs.pages import ROOT
 from tests.support.servers import RealServer, wait_until
@@ -56,6 +56,48 @@ def test_a_deleted_conversation_leaves_nothing_behind(own_server: Callable[..., 
             store.delete_conversation("c")
             assert client.keys("*") == [keys.log]
             assert 0 < client.pttl(keys.log) <= 60_000
+
+
+def test_the_keys_of_a_conversation_end_together(server: RealServer, namespace: str) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    with (
+        HistoryStore(server.url, namespace=namespace, ttl=60) as store,
+        HistoryStore(server.url, namespace=namespace) as other,
+        server.client() as client,
+    ):
+        ends = [0]
+        for work in (
+            lambda: store.create_conversation(Conversation("c")),
+            lambda: other.append("c", user("x", id="m1")),
+            lambda: other.update_message("c", user("y", id="m1")),
+            lambda: other.delete_messages("c", ["m1"]),
+            lambda: store.restore("c", [user("x")]),
+            lambda: other.clear("c"),
+            lambda: other.append("c", user("x")),
+        ):
+            work()
+            found = {client.execute_command("PEXPIRETIME", key) for key in keys[:4] if client.exists(key)}
+            assert len(found) == 1, "the registry too, as nobody else is in it"
+            ends += found
+        assert ends == sorted(ends)
+        assert client.exists(*keys[:4]) == 4
+
+
+def test_a_name_left_behind_goes_with_the_next_listing(server: RealServer, namespace: str) -> None:
+    keyspace = Keyspace(namespace)
+    registry = keyspace.conversation("mortal").registry
+    same = next(name for name in map(str, range(10_000)) if keyspace.conversation(name).registry == registry)
+    with (
+        HistoryStore(server.url, namespace=namespace, ttl=0.05) as mortal,
+        HistoryStore(server.url, namespace=namespace) as lasting,
+        server.client() as client,
+    ):
+        lasting.append(same, user("x"))
+        mortal.append("mortal", user("x"))
+        wait_until(lambda: not client.exists(*keyspace.conversation("mortal")[:3]), "the conversation to end")
+        assert sorted(client.zrange(registry, 0, -1)) == sorted([same.encode(), b"mortal"])
+        assert [conversation.conversation_id for conversation in lasting.list_conversations()] == [same]
+        assert client.zrange(registry, 0, -1) == [same.encode()]
 
 
 FORK = """

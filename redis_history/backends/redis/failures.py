@@ -81,7 +81,7 @@ def translate(error: Exception, server: str) -> BackendError:
     text = str(error) or type(error).__name__
     if isinstance(error, AuthenticationError | AuthorizationError):
         return BackendRefusedError(f"{server} refused the user name or password: {text}")
-    if isinstance(error, NoPermissionError):
+    if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
         return BackendRefusedError(f"{server} does not allow this user what redis_history needs: {text}")
     if _is_read_only(error):
         return BackendRefusedError(f"{server} is a read-only replica; connect to the primary: {text}")

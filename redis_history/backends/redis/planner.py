@@ -163,7 +163,7 @@ def _refused(op: Write, reply: list[Any]) -> NoReturn:
 
 def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(APPEND, keys.writing, _added(op, settings, keys, b"0"), partial(_appended, op))
+    return Call(APPEND, keys.writing, _added(op, settings, keys, b"0"), partial(_appended, op), retry_at=_AGAIN)
 
 
 def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
@@ -189,7 +189,7 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
     outcome = []
     for index, entry in enumerate(op.entries):
         if stored and (before := stored.get(index)) is not None:
-            message = placed(entry.message, before[2], int(before[3]))
+            message = placed(entry.message, before[2], int(before[3])) if before[2] else entry.message
             outcome.append(Appended(before[1], message, not before[4]))
             continue
         timestamp = entry.timestamp
@@ -252,7 +252,7 @@ def _update(op: UpdateMessage, settings: Settings) -> Call:
     entry = op.entry
     what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
     args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
-    return Call(UPDATE, keys.writing, args, partial(_updated, op))
+    return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=_AGAIN)
 
 
 def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:

@@ -7,7 +7,7 @@
 --
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
--- this very call had stored it;
+-- this very call had stored it (sequence 0: it has left again, and its place is not known);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
 local FIRST, WIDTH, FIELDS = 12, 4, 9
 local replace = ARGV[8] == '1'
@@ -21,6 +21,26 @@ local known = redis.call('HMGET', state, unpack(fields))
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local characters, tokens = tonumber(ARGV[10]), tonumber(ARGV[11])
 
+-- The outcome of this very call, from its log entry: what it stored may be gone again, because of the cap or somebody.
+local function recall(before, payload, known)
+  local items, from = {}, 6
+  for i = 1, count do
+    local body = ARGV[FIRST + (i - 1) * WIDTH + 3]
+    local place = known[FIELDS + i]
+    if string.sub(payload, from + 19, from + 18 + #body) == body then
+      local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', string.sub(payload, from, from + 18))
+      items[i] = {i - 1, before, sequence, format('%.0f', timestamp), 1}
+      from = from + 19 + #body
+    elseif place then
+      local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I8', place)
+      items[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 0}
+    else
+      items[i] = {i - 1, before, 0, '0', 0} -- was there before, and is gone: its place is not known any more
+    end
+  end
+  return {'stored', before .. ' 0 0', items}
+end
+
 local stored, stored_at
 if replace then
   local before = told()
@@ -28,6 +48,13 @@ if replace then
   for i = 1, count do known[FIELDS + i] = false end
   known[5] = 0
 else
+  for i = 1, count do
+    if not known[FIELDS + i] then -- else it is seen below whether an earlier try stored them
+      local before, payload = told()
+      if before then return recall(before, payload, known) end
+      break
+    end
+  end
   characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0)
   for i = 1, count do
     local place = known[FIELDS + i]
@@ -59,7 +86,7 @@ if refusal then return refusal end
 local now = clock()
 local stamp = now
 if known[4] and stamp <= tonumber(known[4]) then stamp = tonumber(known[4]) + 1 end
-local now_text, newest_stamp = format('%.0f', now), known[4] or '0'
+local now_text, first_stamp = format('%.0f', now), stamp
 local sequence = tonumber(known[3] or 0)
 revision = revision + 1
 local outcome = revision .. ' ' .. sequence + 1 .. ' ' .. format('%.0f', stamp)
@@ -72,8 +99,7 @@ for i = 1, count do
     local at = FIRST + (i - 1) * WIDTH
     local timestamp = ARGV[at + 1]
     if timestamp == '' then
-      timestamp = format('%.0f', stamp)
-      newest_stamp = timestamp
+      timestamp = stamp -- as a number: redis.call writes integers below 2^53 exactly, and formatting costs more
       stamp = stamp + 1
     end
     sequence = sequence + 1
@@ -90,7 +116,8 @@ for i = 1, count do
   end
 end
 local held = added + (known[5] or 0)
-hset[8], hset[10], hset[12] = sequence, newest_stamp, held
+hset[8], hset[12] = sequence, held
+hset[10] = stamp > first_stamp and format('%.0f', stamp - 1) or known[4] or '0'
 
 local more
 if not epoch then
@@ -101,7 +128,15 @@ elseif replace then
   empty()
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
-redis.call('HSET', state, unpack(hset))
+if added > 64 then
+  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first.
+  hset[#hset + 1] = 'z'
+  hset[#hset + 1] = string.rep('z', 65)
+  redis.call('HSET', state, unpack(hset))
+  redis.call('HDEL', state, 'z')
+else
+  redis.call('HSET', state, unpack(hset))
+end
 if ARGV[9] ~= '' and held > tonumber(ARGV[9]) then
   local gone = trim(held - tonumber(ARGV[9]))
   more = more or {}

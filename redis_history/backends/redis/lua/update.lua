@@ -6,6 +6,11 @@
 -- or {'unknown'} | {'revision', current} | {'missing'}; then nothing was written.
 local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[8])
 local revision, place = tonumber(known[2] or 0), known[6]
+local before, payload = told()
+if before then
+  local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', string.sub(payload, 6, 24))
+  return before .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
+end
 if place and string.sub(place, 28) == ARGV[9] then
   local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I8', place)
   if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
@@ -18,13 +23,13 @@ if not place then return {'unknown'} end
 
 local _, _, sequence, _, timestamp, _, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
 local timestamp_text = format('%.0f', timestamp)
-local before = locate(messages, timestamp_text, sequence)
+local old = locate(messages, timestamp_text, sequence)
 local head = string.sub(place, 1, 19)
 local member = head .. ARGV[10]
 local new_c, new_k = struct.unpack('>I4I4', ARGV[9])
 local now = clock()
 revision = revision + 1
-if before then redis.call('ZREM', messages, before) end
+if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
 redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'c', known[3] - c + new_c,
            'k', known[4] - k + new_k, ARGV[8], head .. pack('>I8', revision) .. ARGV[9])
