@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from redis_history._async._cluster import ClusterLines
 from redis_history._async._doorbell import AsyncDoorbell
-from redis_history._async._runtime import Job, Lock, Signal, spawn
+from redis_history._async._runtime import Job, Lock, Signal, reset_after_fork, spawn
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.slots import Address
 from redis_history.errors import ConfigurationError
@@ -42,6 +42,15 @@ class AsyncClusterDoorbell:
         self._signal: Signal | None = None
         self._job: Job | None = None
         self._closed = False
+        reset_after_fork(self)
+
+    def forget(self) -> None:
+        """In a forked child: threads, connections and those who watch are the parent's."""
+        self._watched = []
+        self._bells = {}
+        self._lock = Lock()
+        self._signal = None
+        self._job = None
 
     async def watch(self, channel: bytes, wake: Wake) -> None:
         async with self._lock:

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from redis_history._sync._cluster import ClusterLines
 from redis_history._sync._doorbell import Doorbell
-from redis_history._sync._runtime import Job, Lock, Signal, spawn
+from redis_history._sync._runtime import Job, Lock, Signal, reset_after_fork, spawn
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.slots import Address
 from redis_history.errors import ConfigurationError
@@ -43,6 +43,15 @@ class ClusterDoorbell:
         self._signal: Signal | None = None
         self._job: Job | None = None
         self._closed = False
+        reset_after_fork(self)
+
+    def forget(self) -> None:
+        """In a forked child: threads, connections and those who watch are the parent's."""
+        self._watched = []
+        self._bells = {}
+        self._lock = Lock()
+        self._signal = None
+        self._job = None
 
     def watch(self, channel: bytes, wake: Wake) -> None:
         with self._lock:

@@ -67,20 +67,21 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
             number += 1
 
     stores: list[Any] = [
-        HistoryStore(cluster.url, namespace=namespace, retry=PATIENT)
+        HistoryStore(cluster.url, namespace=namespace, retry=PATIENT, log_length=100_000)
         if face == "sync"
-        else AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT)
+        else AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, log_length=100_000)
         for _ in written
     ]
     async with (
         AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, poll_interval=0.5) as reader,
         reader.subscribe("c") as subscription,
     ):
+        first = await reader.append("c", user("first", id="first"))  # a new conversation would wait for the move's end
         writing = [asyncio.create_task(write(store, index)) for index, store in enumerate(stores)]
         moving = asyncio.create_task(asyncio.to_thread(move_there_and_back))
         moving.add_done_callback(lambda _: moved.set())
         await asyncio.gather(moving, *writing)
-        total = sum(map(len, written))
+        total = 1 + sum(map(len, written))
         events: list[Any] = []
         while len(events) < total:
             event = await subscription.get(timeout=10)
@@ -88,11 +89,12 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
             events.append(event)
         stored = await reader.get("c")
         assert [message.sequence for message in stored] == list(range(1, total + 1))
-        assert sorted(message.id for message in stored) == sorted(
+        assert stored[0] == first.message
+        assert sorted(message.id for message in stored[1:]) == sorted(
             f"{writer}-{number}" for writer, items in enumerate(written) for number in range(len(items))
         )
         by_sequence = {item.message.sequence: item.message for items in written for item in items}
-        assert stored == [by_sequence[sequence] for sequence in range(1, total + 1)]
+        assert stored[1:] == [by_sequence[sequence] for sequence in range(2, total + 1)]
         assert [event.revision for event in events] == list(range(1, total + 1))
         assert [event.messages[0].id for event in events] == [message.id for message in stored]
         assert moves == {"begun": 3, "ended": 3}
