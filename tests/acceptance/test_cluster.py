@@ -12,7 +12,12 @@ import redis
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.slots import key_slot
-from redis_history.errors import BackendUnavailableError, ConfigurationError, UnsupportedServerError
+from redis_history.errors import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigurationError,
+    UnsupportedServerError,
+)
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, wait_until
@@ -295,3 +300,44 @@ async def test_a_replica_takes_over(face: str, namespace: str) -> None:
         await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: str) -> None:
+    """Beyond those of docs/operations.md: `cluster|slots` and `asking`."""
+    cluster: RealCluster = server_of("cluster")
+    name = f"user-{namespace}"
+    rights = (
+        f"on >secret resetkeys ~rh:{{{namespace}:* resetchannels &__keyspace@0__:rh:{{{namespace}:* &rh:doorbell -@all "
+        "+info +eval +evalsha +time +hmget +hget +hset +hdel +zadd +zrange +zrangebyscore +zrevrange +zcount +zcard "
+        "+zrem +xadd +xrange +xrevrange +xtrim +xlen +unlink +pexpire +persist +pttl +exists +pubsub|numsub "
+        "+pubsub|numpat +subscribe +unsubscribe +config|get +config|set +client|setinfo +cluster|slots +asking"
+    )
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", name, *rights.split())
+    hosts = cluster.url.partition("://")[2]
+    url = f"redis+cluster://{name}:secret@{hosts}/"
+    try:
+        if face == "sync":
+            with HistoryStore(url, namespace=namespace) as store, store.subscribe("c") as subscription:
+                store.append("c", user("x"))
+                assert subscription.get(timeout=10) is not None
+                assert len(store.list_conversations()) == 1
+        else:
+            async with (
+                AsyncHistoryStore(url, namespace=namespace) as store,
+                store.subscribe("c") as subscription,
+            ):
+                await store.append("c", user("x"))
+                assert await subscription.get(timeout=10) is not None
+                assert len(await store.list_conversations()) == 1
+        with (
+            HistoryStore(url.replace("secret", "wrong"), namespace=namespace) as store,
+            pytest.raises(BackendRefusedError, match="user name or password"),
+        ):
+            store.append("c", user("x"))
+    finally:
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.execute_command("ACL", "DELUSER", name)
