@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from redis_history.backends.redis.keys import Keyspace
+from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, wait_until
 
 settings.register_profile(
@@ -32,26 +34,34 @@ class Servers:
     """The servers of one worker, each started when first asked for."""
 
     def __init__(self) -> None:
-        self._running: dict[str, RealServer] = {}
+        self._running: dict[str, Any] = {}
 
-    def __call__(self, kind: str) -> RealServer:
+    def __call__(self, kind: str) -> Any:
+        """A RealServer; of the kind "cluster" a RealCluster, which has the same `url` and `client`."""
         if kind not in self._running:
-            self._running[kind] = RealServer(kind)
+            self._running[kind] = RealCluster() if kind == "cluster" else RealServer(kind)
             self._running[kind].start()
         return self._running[kind]
 
     def clear(self, namespace: str) -> None:
-        for server in self._running.values():
-            with server.client() as client:
-                if keys := list(client.scan_iter(match=Keyspace(namespace).pattern, count=1000)):
-                    client.unlink(*keys)
+        for node in self._nodes():
+            with node.client() as client, client.pipeline(transaction=False) as pipe:
+                for key in client.scan_iter(match=Keyspace(namespace).pattern, count=1000):
+                    pipe.unlink(key)
+                pipe.execute()
+
+    def _nodes(self) -> list[RealServer]:
+        return [node for server in self._running.values() for node in getattr(server, "nodes", [server])]
 
     def close(self) -> None:
+        left = {}
+        for node in self._nodes():
+            with node.client() as client:
+                if keys := client.keys("*"):
+                    left[str(node.binary)] = keys[:5]
         for server in self._running.values():
-            with server.client() as client:
-                left = client.keys("*")
             server.close()
-            assert left == [], f"tests left keys on {server.binary}: {left[:5]}"
+        assert not left, f"tests left keys: {left}"
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +75,8 @@ def server_of() -> Iterator[Servers]:
 @pytest.fixture
 def server(server_of: Servers) -> RealServer:
     """A real Redis with search, shared by the tests of this worker."""
-    return server_of("redis")
+    shared: RealServer = server_of("redis")
+    return shared
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_history._async._connect import connect
+from redis_history._async._connect import ConnectedCluster, connect
+from redis_history._async.cluster_backend import AsyncClusterBackend
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
@@ -22,7 +23,6 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
     if client is None and parse_url(url).scheme == "memory":
         return AsyncMemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    database = int(connected.client.connection_pool.connection_kwargs.get("db") or 0)
-    return AsyncRedisBackend(
-        connected, Settings(Keyspace(namespace), options.log_length, database, options.ttl, options.for_redis()), retry
-    )
+    kind = AsyncClusterBackend if isinstance(connected, ConnectedCluster) else AsyncRedisBackend
+    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    return kind(connected, settings, retry)

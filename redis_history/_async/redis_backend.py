@@ -9,7 +9,6 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from redis_history._async._connect import Connected
-from redis_history._async._doorbell import AsyncDoorbell
 from redis_history._async._lines import Lines
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
@@ -20,12 +19,12 @@ from redis_history.errors import StoreClosedError
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
-__all__ = ["AsyncRedisBackend"]
+__all__ = ["INFO", "AsyncRedisBackend"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
-_INFO = Call(None, b"", [b"INFO", b"server"], read_info)
+INFO = Call(None, b"", [b"INFO", b"server"], read_info)
 
 
 class AsyncRedisBackend:
@@ -37,10 +36,10 @@ class AsyncRedisBackend:
 
     def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
         self._connected = connected
-        self._lines = Lines(connected.client.connection_pool, keep=connected.owned)
+        self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = AsyncDoorbell(connected.client)
+        self._doorbell = connected.doorbell(self._lines)
         self._usable = False
         self._closed = False
 
@@ -101,7 +100,7 @@ class AsyncRedisBackend:
     async def _prepare(self) -> None:
         if not self._usable:
             await self._connected.start()
-            _INFO.decode(await self._exchange(_INFO.pack()))
+            INFO.decode(await self._exchange(INFO.pack()))
             self._usable = True
 
     async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
@@ -133,10 +132,11 @@ class AsyncRedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
 
-    async def _exchange(self, packed: bytes, count: int = 0) -> Any:
+    async def _exchange(self, packed: bytes, count: int = 0, lines: Lines | None = None) -> Any:
         """The reply to one command; the list of replies to `count` of them, where those of a script that the server
         does not know are errors in the list."""
-        connection = await self._lines.take()
+        lines = lines or self._lines
+        connection = await lines.take()
         try:
             await connection.send_packed_command([packed])
             if not count:
@@ -148,12 +148,13 @@ class AsyncRedisBackend:
                         reply.append(await connection.read_response(disable_decoding=True))
                     except NoScriptError as error:
                         reply.append(error)
-        except ResponseError:
-            # A whole reply; but of several commands others are still to come.
-            await (self._lines.drop(connection) if count else self._lines.give(connection))
+        except ResponseError as error:
+            # A whole reply; but of several commands others are still to come, and a server that is no primary any
+            # more is to be left.
+            await (lines.drop(connection) if count or is_transient(error) else lines.give(connection))
             raise
         except BaseException:  # a cancelled task too
-            await self._lines.drop(connection)
+            await lines.drop(connection)
             raise
-        await self._lines.give(connection)
+        await lines.give(connection)
         return reply

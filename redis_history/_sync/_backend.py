@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_history._sync._connect import connect
+from redis_history._sync._connect import ConnectedCluster, connect
+from redis_history._sync.cluster_backend import ClusterBackend
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history.backends.base import Backend
 from redis_history.backends.memory import MemoryBackend
@@ -23,7 +24,6 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
     if client is None and parse_url(url).scheme == "memory":
         return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    database = int(connected.client.connection_pool.connection_kwargs.get("db") or 0)
-    return RedisBackend(
-        connected, Settings(Keyspace(namespace), options.log_length, database, options.ttl, options.for_redis()), retry
-    )
+    kind = ClusterBackend if isinstance(connected, ConnectedCluster) else RedisBackend
+    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    return kind(connected, settings, retry)

@@ -7,17 +7,23 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from redis import DriverInfo, Redis
+from redis import DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.retry import Retry
 
+from redis_history._sync._cluster import ClusterLines
+from redis_history._sync._cluster_doorbell import ClusterDoorbell
+from redis_history._sync._doorbell import Doorbell
+from redis_history._sync._lines import Lines
 from redis_history._sync._runtime import in_thread
+from redis_history._sync._sentinel import client_of_service
 from redis_history._version import __version__
-from redis_history.backends.redis.urls import embedded_server, parse_url
+from redis_history.backends.redis.slots import Address
+from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
 from redis_history.errors import ConfigurationError
 
-__all__ = ["Connected", "connect"]
+__all__ = ["Connected", "ConnectedCluster", "connect"]
 
 #: Seconds for a reply, and for a connection to be made. A call may take longer: it is repeated until its deadline.
 SOCKET_TIMEOUT = 5.0
@@ -39,6 +45,18 @@ class Connected:
         if self._embedded is not None:
             in_thread(self._embedded.start)
 
+    @property
+    def database(self) -> int:
+        return int(self.client.connection_pool.connection_kwargs.get("db") or 0)
+
+    def lines(self) -> Any:
+        """What calls go over."""
+        return Lines(self.client.connection_pool, keep=self.owned)
+
+    def doorbell(self, lines: Any) -> Any:
+        """What hears of changes."""
+        return Doorbell(self.client)
+
     def close(self) -> None:
         if self.owned:
             with suppress(RuntimeError):  # a connection of another event loop, which has ended
@@ -48,21 +66,55 @@ class Connected:
             in_thread(self._embedded.close)
 
 
+class ConnectedCluster(Connected):
+    """Lines to the nodes of a cluster, and what must be given back at the end."""
+
+    def __init__(self, lines: ClusterLines, address: str) -> None:
+        self.address = address
+        self._lines = lines
+
+    def start(self) -> None:
+        pass
+
+    @property
+    def database(self) -> int:
+        return 0
+
+    def lines(self) -> ClusterLines:
+        return self._lines
+
+    def doorbell(self, lines: Any) -> ClusterDoorbell:
+        return ClusterDoorbell(self._lines)
+
+    def close(self) -> None:
+        self._lines.close()
+
+
 def connect(url: str | None, client: Any) -> Connected:
     """Raises ConfigurationError for a URL or a client that cannot be used; connects to nothing and starts nothing."""
     if client is not None:
         if url is not None:
             raise ConfigurationError("give a URL or a client, not both")
+        if isinstance(client, RedisCluster):
+            return ConnectedCluster(ClusterLines.of_client(client), "the cluster of the given client")
         if not isinstance(client, Redis):
             raise ConfigurationError(
-                f"{type(client).__module__}.{type(client).__name__} is not a {Redis.__module__}.{Redis.__name__}; "
-                "asynchronous stores take redis clients, the others redis.Redis"
+                f"{type(client).__module__}.{type(client).__name__} is not a {Redis.__module__}.{Redis.__name__} or "
+                f"{RedisCluster.__module__}.{RedisCluster.__name__}; "
+                "asynchronous stores take redis clients, the others redis.Redis and redis.RedisCluster"
             )
         return Connected(client, "the server of the given client", owned=False)
     target = parse_url(url)
     if target.scheme == "embedded":
         server = embedded_server(target)
         return Connected(_client(server.url), "the embedded server", owned=True, embedded=server)
+    if target.scheme in CLUSTER:
+        several = parse_several(target.url)
+        seeds = [Address(*host) for host in several.hosts]
+        return ConnectedCluster(ClusterLines(seeds, _client(several.url).connection_pool), target.address)
+    if target.scheme in SENTINEL:
+        several = parse_several(target.url)
+        return Connected(client_of_service(several, _client(several.url).connection_pool), target.address, owned=True)
     return Connected(_client(target.url), target.address, owned=True)
 
 
@@ -85,4 +137,4 @@ def _client(url: str) -> Redis:
 
 def _without_secrets(url: str) -> str:
     parts = urlsplit(url)
-    return url.replace(parts.netloc, parts.netloc.rsplit("@", 1)[-1]) if parts.netloc else url
+    return parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment="").geturl()

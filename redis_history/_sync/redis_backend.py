@@ -10,7 +10,6 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from redis_history._sync._connect import Connected
-from redis_history._sync._doorbell import Doorbell
 from redis_history._sync._lines import Lines
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
@@ -21,12 +20,12 @@ from redis_history.errors import StoreClosedError
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
-__all__ = ["RedisBackend"]
+__all__ = ["INFO", "RedisBackend"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
-_INFO = Call(None, b"", [b"INFO", b"server"], read_info)
+INFO = Call(None, b"", [b"INFO", b"server"], read_info)
 
 
 class RedisBackend:
@@ -38,10 +37,10 @@ class RedisBackend:
 
     def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
         self._connected = connected
-        self._lines = Lines(connected.client.connection_pool, keep=connected.owned)
+        self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = Doorbell(connected.client)
+        self._doorbell = connected.doorbell(self._lines)
         self._usable = False
         self._closed = False
 
@@ -102,7 +101,7 @@ class RedisBackend:
     def _prepare(self) -> None:
         if not self._usable:
             self._connected.start()
-            _INFO.decode(self._exchange(_INFO.pack()))
+            INFO.decode(self._exchange(INFO.pack()))
             self._usable = True
 
     def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
@@ -134,10 +133,11 @@ class RedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
 
-    def _exchange(self, packed: bytes, count: int = 0) -> Any:
+    def _exchange(self, packed: bytes, count: int = 0, lines: Lines | None = None) -> Any:
         """The reply to one command; the list of replies to `count` of them, where those of a script that the server
         does not know are errors in the list."""
-        connection = self._lines.take()
+        lines = lines or self._lines
+        connection = lines.take()
         try:
             connection.send_packed_command([packed])
             if not count:
@@ -149,12 +149,13 @@ class RedisBackend:
                         reply.append(connection.read_response(disable_decoding=True))
                     except NoScriptError as error:
                         reply.append(error)
-        except ResponseError:
-            # A whole reply; but of several commands others are still to come.
-            (self._lines.drop(connection) if count else self._lines.give(connection))
+        except ResponseError as error:
+            # A whole reply; but of several commands others are still to come, and a server that is no primary any
+            # more is to be left.
+            (lines.drop(connection) if count or is_transient(error) else lines.give(connection))
             raise
         except BaseException:  # a cancelled task too
-            self._lines.drop(connection)
+            lines.drop(connection)
             raise
-        self._lines.give(connection)
+        lines.give(connection)
         return reply

@@ -12,7 +12,7 @@ from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
 from tests.conftest import Servers
 
-BACKENDS = ["memory", "plain", "redis", "valkey"]
+BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 
 
 class Awaitable:

@@ -9,7 +9,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.urls import SCHEMES, embedded_server, parse_url
+from redis_history.backends.redis.urls import SCHEMES, embedded_server, parse_several, parse_url
 from redis_history.errors import ConfigurationError
 
 
@@ -25,6 +25,9 @@ from redis_history.errors import ConfigurationError
         ("redis://[::1]:6379/0", "redis", "redis://[::1]:6379/0", "[::1]:6379/0"),
         ("unix:///tmp/r.sock?db=2", "unix", "unix:///tmp/r.sock", "/tmp/r.sock"),
         ("memory://", "memory", "memory://", ""),
+        ("redis+cluster://a:1,b:2/?x=1", "redis+cluster", "redis+cluster://a:1,b:2/", "a:1,b:2/"),
+        ("rediss+cluster://u:s@a", "rediss+cluster", "rediss+cluster://a", "a"),
+        ("redis+sentinel://:s@a,b/chat/2", "redis+sentinel", "redis+sentinel://a,b/chat/2", "a,b/chat/2"),
         ("embedded://", "embedded", "embedded://", ""),
         ("embedded:///data/my%20chats", "embedded", "embedded:///data/my%20chats", "/data/my chats"),
     ],
@@ -52,6 +55,15 @@ def test_what_is_accepted_can_be_opened(url: str) -> None:
         ("redis://host:port", "is not a URL"),
         ("redis://host:99999", "is not a URL"),
         ("redis://[::1", "is not a URL"),
+        ("redis+cluster://", "is not a URL: write redis\\+cluster://"),
+        ("redis+cluster://a,,b", "is not a URL"),
+        ("redis+cluster://a:1,b:port", "is not a URL"),
+        ("redis+cluster://a:1,b:99999", "is not a URL"),
+        ("redis+cluster://a/1", "one database only"),
+        ("redis+sentinel://a:1,b:2", "name the service"),
+        ("redis+sentinel://a:1,b:2/", "name the service"),
+        ("redis+sentinel://a/chat/zero", "name the service"),
+        ("redis+sentinel:///chat", "is not a URL"),
     ],
 )
 def test_what_is_no_url(url: str, says: str) -> None:
@@ -74,6 +86,11 @@ def test_what_is_not_even_text(url: Any) -> None:
         "redis://user:hunter2/3@host",
         "redis://user:hunter2\uff20host",
         "redis://h\u2100:hunter2@x",
+        "redis+cluster://user:hunter2@a,b:port",
+        "redis+cluster://user:hunter2@a,user:hunter2@b",
+        "redis+cluster://user:hunter2/3@a,b",
+        "redis+sentinel://user:hunter2@a,b",
+        "redis+sentinel://a,b?sentinel_password=hunter2",
         "redis:/user:hunter2@host",
         "redis//user:hunter2@host",
         "redsi://user:hunter2@host",
@@ -90,6 +107,27 @@ def test_an_error_shows_no_secret(url: str) -> None:
         shown = shown.__cause__
 
 
+@pytest.mark.parametrize(
+    ("url", "several"),
+    [
+        ("redis+cluster://a", ((("a", 6379),), "redis://a:6379/0?", "", {})),
+        (
+            "rediss+cluster://u:p%2F@a:1,[::1]:2,b/?socket_timeout=3",
+            ((("a", 1), ("::1", 2), ("b", 6379)), "rediss://u:p%2F@a:1/0?socket_timeout=3", "", {}),
+        ),
+        ("redis+cluster://[::1]/0", ((("::1", 6379),), "redis://[::1]:6379/0?", "", {})),
+        ("redis+sentinel://a,b:1/chat", ((("a", 26379), ("b", 1)), "redis://a:26379/0?", "chat", {})),
+        (
+            "redis+sentinel://:p@a/my%20chats/3?sentinel_password=s%26t&client_name=x",
+            ((("a", 26379),), "redis://:p@a:26379/3?client_name=x", "my chats", {"sentinel_password": "s&t"}),
+        ),
+    ],
+)
+def test_urls_with_several_hosts(url: str, several: object) -> None:
+    assert parse_several(parse_url(url).url) == several
+    assert redis.ConnectionPool.from_url(parse_several(url).url)
+
+
 secrets = st.text("abcXYZ019-._~!$&'()*+,;=%", min_size=6, max_size=20)
 
 
@@ -97,6 +135,8 @@ secrets = st.text("abcXYZ019-._~!$&'()*+,;=%", min_size=6, max_size=20)
 def test_an_address_shows_no_secret(user: str, secret: str) -> None:
     target = parse_url(f"redis://{user}:{secret}@host:6379/0?ssl_password={secret}")
     assert target.address == "redis://host:6379/0"
+    target = parse_url(f"redis+cluster://{user}:{secret}@host:6379,other:6379?ssl_password={secret}")
+    assert target.address == "redis+cluster://host:6379,other:6379"
 
 
 @given(st.text(max_size=40) | st.text("redis:/@[]?#%0aunx", max_size=30).map("redis://".__add__))
@@ -106,6 +146,15 @@ def test_any_text_is_a_target_or_refused(text: str) -> None:
     except ConfigurationError:
         return
     assert target.scheme in SCHEMES
+
+
+@given(st.text("redis:/@[]?#%0aunx,", max_size=30), st.sampled_from(["redis+cluster://", "redis+sentinel://"]))
+def test_any_text_is_several_hosts_or_refused(text: str, scheme: str) -> None:
+    try:
+        target = parse_url(scheme + text)
+    except ConfigurationError:
+        return
+    assert parse_several(target.url).hosts
 
 
 @pytest.mark.parametrize("url", ["embedded://folder", "embedded://folder/sub", "embedded://.", "embedded://~/chats"])

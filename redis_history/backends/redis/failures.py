@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     ClusterDownError,
@@ -88,6 +89,8 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(f"{server} is out of memory; raise maxmemory or delete conversations: {text}")
     if is_transient(error):
         return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}")
+    if isinstance(error, AskError):  # and MovedError
+        return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")
     if isinstance(error, InvalidResponse):
         return UnsupportedServerError(f"{server} does not speak the Redis protocol: {text}")
     if "WRONGTYPE" in text:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis_history.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from redis_history.embedded import EmbeddedServer
 
-__all__ = ["SCHEMES", "Target", "embedded_server", "parse_url"]
+__all__ = ["CLUSTER", "SCHEMES", "SENTINEL", "Several", "Target", "embedded_server", "parse_several", "parse_url"]
 
-SCHEMES: Final = ("redis", "rediss", "unix", "memory", "embedded")
+CLUSTER: Final = ("redis+cluster", "rediss+cluster")
+SENTINEL: Final = ("redis+sentinel", "rediss+sentinel")
+SCHEMES: Final = ("redis", "rediss", "unix", *CLUSTER, *SENTINEL, "memory", "embedded")
+_AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
 class Target(NamedTuple):
@@ -32,9 +36,11 @@ def parse_url(url: str | None) -> Target:
     # standard library puts it, nor anything but the scheme and a host that could be told from the rest.
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in SCHEMES:
-        shown = scheme[:20] if separator and scheme.isalnum() else "this"
+        shown = scheme[:20] if separator and scheme.replace("+", "").isalnum() else "this"
         raise ConfigurationError(f"{shown!r} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}")
     url = f"{scheme.lower()}://{rest}"
+    if scheme.lower() in CLUSTER + SENTINEL:
+        return _target_of_several(url)
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -47,6 +53,58 @@ def parse_url(url: str | None) -> Target:
         raise ConfigurationError("the path of a Redis URL is the number of a database; / in a password is written %2F")
     host = parts.netloc.rsplit("@", 1)[-1]
     return Target(parts.scheme, url, f"{parts.scheme}://{host}{parts.path}", unquote(host + parts.path))
+
+
+class Several(NamedTuple):
+    """The parts of a URL with several hosts. `url` is one for redis-py, of the first host, with what says how to
+    connect to any of them; `service` and `options` are for Sentinel."""
+
+    hosts: tuple[tuple[str, int], ...]
+    url: str
+    service: str
+    options: dict[str, str]
+
+
+def _target_of_several(url: str) -> Target:
+    parse_several(url)
+    scheme, _, rest = url.partition("://")
+    hosts = _AUTHORITY.match(rest)[0].rpartition("@")[2]  # type: ignore[index]
+    path = urlsplit(f"redis://{rest[_AUTHORITY.match(rest).end() :]}").path  # type: ignore[union-attr]
+    return Target(scheme, url, f"{scheme}://{hosts}{path}", unquote(hosts + path))
+
+
+def parse_several(url: str) -> Several:
+    """Raises ConfigurationError if the URL of a cluster, or of a server behind Sentinels, is not complete."""
+    scheme, _, rest = url.partition("://")
+    authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]
+    user, at, names = authority.rpartition("@")
+    kind = scheme.partition("+")[2]
+    hosts = []
+    try:
+        if "@" in user:  # of one host among several
+            raise ValueError
+        for name in names.split(","):
+            host = urlsplit(f"redis://{name}")
+            if not host.hostname or host.netloc != name:
+                raise ValueError
+            hosts.append((host.hostname, host.port or (26379 if kind == "sentinel" else 6379)))
+        tail = urlsplit(f"redis://{rest[len(authority) :]}")
+    except ValueError:
+        raise ConfigurationError(
+            f"this {scheme}:// URL is not a URL: write {scheme}://user:password@host:port,host:port; percent-encode "
+            "special characters of the password"
+        ) from None
+    service, _, database = tail.path.strip("/").partition("/")
+    if kind == "cluster" and service not in ("", "0"):
+        raise ConfigurationError("a cluster has one database only: leave the path of its URL empty")
+    if kind == "sentinel" and (not service or not (database or "0").isdecimal()):
+        raise ConfigurationError(f"name the service that the Sentinels watch: {scheme}://host:port/service-name[/db]")
+    query = parse_qsl(tail.query, keep_blank_values=True)
+    options = {name: value for name, value in query if name in ("sentinel_username", "sentinel_password")}
+    rest_of_query = urlencode([(name, value) for name, value in query if name not in options])
+    first = f"[{hosts[0][0]}]" if ":" in hosts[0][0] else hosts[0][0]
+    one = f"{scheme.partition('+')[0]}://{user}{at}{first}:{hosts[0][1]}/{database or 0}?{rest_of_query}"
+    return Several(tuple(hosts), one, unquote(service) if kind == "sentinel" else "", options)
 
 
 def embedded_server(target: Target) -> EmbeddedServer:

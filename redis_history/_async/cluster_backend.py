@@ -1,0 +1,97 @@
+"""Executes calls on a Redis Cluster: each at the node that has its keys, and where that node sends it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, TryAgainError
+
+from redis_history._async._cluster import ClusterLines, Node
+from redis_history._async.redis_backend import INFO, AsyncRedisBackend
+from redis_history.backends.redis.failures import is_transient
+from redis_history.backends.redis.planner import Call
+from redis_history.backends.redis.slots import redirected_to, slot_of
+
+__all__ = ["AsyncClusterBackend"]
+
+_ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
+#: How often a call is sent on at once, before it waits as for a server that is away.
+_REDIRECTIONS: Final = 5
+
+
+class AsyncClusterBackend(AsyncRedisBackend):
+    """All keys of a conversation are in one slot, so every call but a listing is one node's alone."""
+
+    _lines: ClusterLines
+
+    async def _prepare(self) -> None:
+        if self._lines.stale:
+            await self._lines.refresh()
+        if not self._usable:
+            node = self._lines.node(next(iter(self._lines.primaries)))
+            INFO.decode(await self._exchange(INFO.pack(), lines=node.lines))
+            self._usable = True
+
+    async def _reply(self, call: Call, *, again: bool = False) -> Any:
+        try:
+            if self._lines.stale or not self._usable:
+                await self._prepare()
+            return await self._follow(call, again)
+        except (RedisError, OSError) as error:
+            self._look_again_after(error)
+            raise
+
+    async def _follow(self, call: Call, again: bool) -> Any:
+        slot = slot_of(call)
+        node, asking = self._lines.owner(slot), False
+        for _ in range(_REDIRECTIONS):
+            try:
+                return await self._send(node, call, again, asking)
+            except AskError as error:
+                address = redirected_to(error, node.address, self._lines.remap)
+                asking = not isinstance(error, MovedError)
+                if not asking:
+                    # Others may not have heard yet of what moved; who has it now knows.
+                    await self._lines.refresh(address)
+                node = self._lines.node(address)
+        raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
+
+    async def _send(self, node: Node, call: Call, again: bool, asking: bool) -> Any:
+        try:
+            return await self._send_packed(node, call.pack(again=again), asking)
+        except NoScriptError:
+            return await self._send_packed(node, call.pack(teach=True, again=again), asking)
+
+    async def _send_packed(self, node: Node, packed: bytes, asking: bool) -> Any:
+        if not asking:
+            return await self._exchange(packed, lines=node.lines)
+        _, reply = await self._exchange(_ASKING + packed, 2, node.lines)  # ASKING is for the next command only
+        if isinstance(reply, NoScriptError):
+            raise reply
+        return reply
+
+    async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
+        """One round trip to each node concerned."""
+        try:
+            await self._prepare()
+            shares: dict[Node, list[int]] = {}
+            for place, call in enumerate(calls):
+                shares.setdefault(self._lines.owner(slot_of(call)), []).append(place)
+            replies: list[Any] = [None] * len(calls)
+            for node, places in shares.items():
+                packed = b"".join([calls[place].pack(again=again) for place in places])
+                try:
+                    share = await self._exchange(packed, len(places), node.lines)
+                except AskError:  # slots are moving: each call finds its own way
+                    share = [await self._follow(calls[place], again) for place in places]
+                for place, reply in zip(places, share, strict=True):
+                    unknown = isinstance(reply, NoScriptError)
+                    replies[place] = await self._follow(calls[place], again) if unknown else reply
+        except (RedisError, OSError) as error:
+            self._look_again_after(error)
+            raise
+        return replies
+
+    def _look_again_after(self, error: Exception) -> None:
+        if is_transient(error) and not isinstance(error, TryAgainError):
+            self._lines.stale = True

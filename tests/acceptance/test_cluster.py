@@ -1,0 +1,343 @@
+"""A cluster changes under a store: slots move, shards come, connections break; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, RetryPolicy, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.slots import key_slot
+from redis_history.errors import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigurationError,
+    UnsupportedServerError,
+)
+from tests.conftest import Servers
+from tests.support.cluster import RealCluster
+from tests.support.servers import RealServer, wait_until
+
+PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealCluster]:
+    """A cluster that the tests of this file may rearrange."""
+    cluster = RealCluster()
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
+
+
+def _slot(namespace: str, conversation_id: str) -> int:
+    return int(key_slot(Keyspace(namespace).conversation(conversation_id).state))
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, face: str) -> None:
+    """Every message once, sequences and revisions dense, and a subscriber has every change in order."""
+    slot = _slot(namespace, "c")
+    source = cluster.owner(slot)
+    target = next(node for node in cluster.nodes if node is not source)
+    moves = {"begun": 0, "ended": 0}
+    moved = asyncio.Event()
+    written: list[list[Any]] = [[], [], []]
+
+    def move_there_and_back() -> None:
+        for to in (target, source, target):
+            origin = cluster.begin_migration(slot, to)
+            moves["begun"] += 1
+            wait_until(lambda: moves["begun"] <= min(map(len, written)) // 10, "appends")
+            while cluster.move_keys(slot, origin, to, count=1):
+                pass
+            cluster.end_migration(slot, to)
+            moves["ended"] += 1
+
+    async def write(store: Any, writer: int) -> None:
+        number = 0
+        while not moved.is_set() or number < 50:
+            message = user(f"{writer}-{number}", id=f"{writer}-{number}")
+            if face == "sync":
+                appended = await asyncio.to_thread(store.append, "c", message)
+            else:
+                appended = await store.append("c", message)
+            assert not appended.duplicate
+            written[writer].append(appended)
+            number += 1
+
+    stores: list[Any] = [
+        HistoryStore(cluster.url, namespace=namespace, retry=PATIENT, log_length=100_000)
+        if face == "sync"
+        else AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, log_length=100_000)
+        for _ in written
+    ]
+    async with (
+        AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, poll_interval=0.5) as reader,
+        reader.subscribe("c") as subscription,
+    ):
+        first = await reader.append("c", user("first", id="first"))  # a new conversation would wait for the move's end
+        writing = [asyncio.create_task(write(store, index)) for index, store in enumerate(stores)]
+        moving = asyncio.create_task(asyncio.to_thread(move_there_and_back))
+        moving.add_done_callback(lambda _: moved.set())
+        await asyncio.gather(moving, *writing)
+        total = 1 + sum(map(len, written))
+        events: list[Any] = []
+        while len(events) < total:
+            event = await subscription.get(timeout=10)
+            assert isinstance(event, MessagesAppended), event
+            events.append(event)
+        stored = await reader.get("c")
+        assert [message.sequence for message in stored] == list(range(1, total + 1))
+        assert stored[0] == first.message
+        assert sorted(message.id for message in stored[1:]) == sorted(
+            f"{writer}-{number}" for writer, items in enumerate(written) for number in range(len(items))
+        )
+        by_sequence = {item.message.sequence: item.message for items in written for item in items}
+        assert stored[1:] == [by_sequence[sequence] for sequence in range(2, total + 1)]
+        assert [event.revision for event in events] == list(range(1, total + 1))
+        assert [event.messages[0].id for event in events] == [message.id for message in stored]
+        assert moves == {"begun": 3, "ended": 3}
+        assert cluster.owner(slot) is target
+        await reader.delete_conversation("c")
+    for store in stores:
+        await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
+
+
+async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealCluster, namespace: str) -> None:
+    """Its bucket's list is on one side, its own keys on neither: the nodes say TRYAGAIN until the slot has moved."""
+    slot = _slot(namespace, "c")
+    target = next(node for node in cluster.nodes if node is not cluster.owner(slot))
+    same_slot = next(name for number in range(10_000) if _slot(namespace, name := f"n{number}") == slot)
+    async with AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT) as store:
+        await store.append("c", user("x"))
+        source = cluster.begin_migration(slot, target)
+        waiting = asyncio.create_task(store.append(same_slot, user("y")))
+        listing = await store.list_conversations()
+        assert [conversation.conversation_id for conversation in listing] == ["c"]
+        assert not waiting.done()
+        await asyncio.to_thread(cluster.move_keys, slot, source, target)
+        assert [message.text for message in await store.get("c")] == ["x"]  # ASK
+        assert [one.conversation_id for one in await store.list_conversations()] == ["c"]
+        await asyncio.to_thread(cluster.end_migration, slot, target)
+        assert (await waiting).revision == 1
+        assert {one.conversation_id for one in await store.list_conversations()} == {"c", same_slot}
+        for name in ("c", same_slot):
+            await store.delete_conversation(name)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_notifications_go_on_after_every_connection_was_cut(
+    cluster: RealCluster, namespace: str, face: str
+) -> None:
+    """With a poll interval longer than the test, only the doorbells can bring changes in time."""
+    kind: Any = HistoryStore if face == "sync" else AsyncHistoryStore
+    store = kind(cluster.url, namespace=namespace, poll_interval=600, retry=PATIENT)
+
+    async def call(name: str, *args: Any, **options: Any) -> Any:
+        function = getattr(store, name)
+        return await (asyncio.to_thread(function, *args, **options) if face == "sync" else function(*args, **options))
+
+    names = [f"c{number}" for number in range(8)]  # on several nodes
+    assert len({cluster.owner(_slot(namespace, name)).port for name in names}) > 1
+    rung: dict[str, list[int]] = {name: [] for name in names}
+    for name in names:
+        await call("on_change", name, lambda event: rung[event.conversation_id].append(event.revision))
+    for revision in (1, 2, 3):
+        for name in names:
+            await call("append", name, user("x"))
+        await _until(lambda wanted=[*range(1, revision + 1)]: all(seen == wanted for seen in rung.values()))
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.client_kill_filter(_type="pubsub")
+    for name in names:
+        await call("delete_conversation", name)
+    await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
+    await _until(lambda: _subscriptions(cluster) == 0)
+
+
+def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> None:
+    new = cluster.add()
+    cluster.wait_until_joined()
+    with HistoryStore(cluster.url.rsplit(",", 1)[0], namespace=namespace, poll_interval=600, retry=PATIENT) as store:
+        store.append("c", user("before"))
+        seen: list[int] = []
+        store.on_change("c", lambda event: seen.append(event.revision))
+        slot = _slot(namespace, "c")
+        source = cluster.begin_migration(slot, new)
+        while cluster.move_keys(slot, source, new):
+            pass
+        cluster.end_migration(slot, new)
+        store.append("c", user("after"))  # MOVED: the store learns of the new node
+        wait_until(lambda: seen[-1:] == [2] and _listeners(new) == 1, "the change, and a listener on the new node")
+        store.append("c", user("again"))
+        wait_until(lambda: seen == [2, 3], "the change")
+        store.delete_conversation("c")
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_the_users_own_client(server_of: Servers, namespace: str, face: str) -> None:
+    cluster: RealCluster = server_of("cluster")
+    port = cluster.nodes[0].port
+    if face == "sync":
+        with redis.RedisCluster(host="127.0.0.1", port=port) as client:
+            with HistoryStore(client=client, namespace=namespace) as store, store.subscribe("c") as subscription:
+                store.append("c", user("x"))
+                assert subscription.get(timeout=10) is not None
+                assert len(store.list_conversations()) == 1
+            assert client.ping()
+        return
+    async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port, decode_responses=True) as client:
+        async with (
+            AsyncHistoryStore(client=client, namespace=namespace) as store,
+            store.subscribe("c") as subscription,
+        ):
+            await store.append("c", user("x"))
+            assert await subscription.get(timeout=10) is not None
+            assert len(await store.list_conversations()) == 1
+        assert await client.ping()
+
+
+def test_a_node_that_is_away_is_told_in_bounded_time(server_of: Servers) -> None:
+    with (
+        HistoryStore("redis+cluster://127.0.0.1:1,127.0.0.1:2", retry=RetryPolicy(deadline=0.2)) as store,
+        pytest.raises(BackendUnavailableError, match=r"redis\+cluster://127.0.0.1:1,127.0.0.1:2 gave no answer"),
+    ):
+        store.append("c", user("x"))
+    port = server_of("cluster").nodes[-1].port
+    with HistoryStore(f"redis+cluster://127.0.0.1:1,127.0.0.1:{port}") as store:  # one that answers is enough
+        assert store.get("c") == []
+
+
+def test_a_cluster_taken_for_a_server_and_the_other_way_round(
+    server_of: Servers, own_server: Any, namespace: str
+) -> None:
+    nodes: list[RealServer] = server_of("cluster").nodes
+    wrong = next(node for node in nodes if node is not server_of("cluster").owner(_slot(namespace, "c")))
+    with (
+        HistoryStore(wrong.url, namespace=namespace) as store,
+        pytest.raises(UnsupportedServerError, match="one node of a cluster"),
+    ):
+        store.append("c", user("x"))
+    alone = own_server("plain", tcp=True)
+    with (
+        HistoryStore(f"redis+cluster://127.0.0.1:{alone.port}") as store,
+        pytest.raises(ConfigurationError, match="no node of a cluster"),
+    ):
+        store.append("c", user("x"))
+
+
+def _listeners(node: RealServer) -> int:
+    with node.client() as client:
+        return sum(line["sub"] != "0" for line in client.client_list())
+
+
+def _subscriptions(cluster: RealCluster) -> int:
+    return sum(map(_listeners, cluster.nodes))
+
+
+async def _until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_all_nodes_are_gone_for_a_while(namespace: str) -> None:
+    """The doorbells come back by themselves: with this poll interval nothing else would tell of the change."""
+    cluster = RealCluster()
+    try:
+        cluster.start()
+        with HistoryStore(cluster.url, namespace=namespace, poll_interval=600, retry=PATIENT) as store:
+            seen: list[int] = []
+            store.on_change("c", lambda event: seen.append(event.revision))
+            store.append("c", user("before"))
+            wait_until(lambda: seen == [1], "the change")
+            for node in cluster.nodes:
+                node.kill()
+            for node in cluster.nodes:
+                node.start()
+            store.append("c", user("after"))
+            wait_until(
+                lambda: seen == [1, 2] and [_listeners(node) for node in cluster.nodes] == [1, 1, 1], "the change"
+            )
+            assert [message.text for message in store.get("c")] == ["before", "after"]
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_replica_takes_over(face: str, namespace: str) -> None:
+    cluster = RealCluster()
+    try:
+        await asyncio.to_thread(cluster.start)
+        primary = cluster.owner(_slot(namespace, "c"))
+        url = cluster.url
+        replica = await asyncio.to_thread(cluster.add_replica, primary)
+        kind: Any = HistoryStore if face == "sync" else AsyncHistoryStore
+        store: Any = kind(url, namespace=namespace, poll_interval=600, retry=PATIENT)
+
+        async def call(name: str, *args: Any) -> Any:
+            function = getattr(store, name)
+            return await (asyncio.to_thread(function, *args) if face == "sync" else function(*args))
+
+        seen: list[int] = []
+        await call("on_change", "c", lambda event: seen.append(event.revision))
+        await call("append", "c", user("before"))
+        await _until(lambda: seen == [1])
+        await asyncio.to_thread(cluster.wait_until_replicated, primary)
+        primary.kill()
+        waiting = asyncio.create_task(call("append", "c", user("after")))
+        cluster.run(replica, "FAILOVER", "TAKEOVER")
+        assert (await waiting).revision == 2
+        await _until(lambda: seen == [1, 2] and _listeners(replica) == 1)
+        assert [message.text for message in await call("get", "c")] == ["before", "after"]
+        assert await call("list_conversations")
+        await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: str) -> None:
+    """Beyond those of docs/operations.md: `cluster|slots` and `asking`."""
+    cluster: RealCluster = server_of("cluster")
+    name = f"user-{namespace}"
+    rights = (
+        f"on >secret resetkeys ~rh:{{{namespace}:* resetchannels &__keyspace@0__:rh:{{{namespace}:* &rh:doorbell -@all "
+        "+info +eval +evalsha +time +hmget +hget +hset +hdel +zadd +zrange +zrangebyscore +zrevrange +zcount +zcard "
+        "+zrem +xadd +xrange +xrevrange +xtrim +xlen +unlink +pexpire +persist +pttl +exists +pubsub|numsub "
+        "+pubsub|numpat +subscribe +unsubscribe +config|get +config|set +client|setinfo +cluster|slots +asking"
+    )
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", name, *rights.split())
+    hosts = cluster.url.partition("://")[2]
+    url = f"redis+cluster://{name}:secret@{hosts}/"
+    try:
+        if face == "sync":
+            with HistoryStore(url, namespace=namespace) as store, store.subscribe("c") as subscription:
+                store.append("c", user("x"))
+                assert subscription.get(timeout=10) is not None
+                assert len(store.list_conversations()) == 1
+        else:
+            async with (
+                AsyncHistoryStore(url, namespace=namespace) as store,
+                store.subscribe("c") as subscription,
+            ):
+                await store.append("c", user("x"))
+                assert await subscription.get(timeout=10) is not None
+                assert len(await store.list_conversations()) == 1
+        with (
+            HistoryStore(url.replace("secret", "wrong"), namespace=namespace) as store,
+            pytest.raises(BackendRefusedError, match="user name or password"),
+        ):
+            store.append("c", user("x"))
+    finally:
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.execute_command("ACL", "DELUSER", name)

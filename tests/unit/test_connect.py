@@ -1,0 +1,70 @@
+"""What of a URL with several hosts reaches the connections. Nothing is connected to here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+import redis.sentinel
+from redis.connection import SSLConnection
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history.backends.redis.slots import Address
+from redis_history.errors import ConfigurationError
+
+FACES = pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
+
+
+@FACES
+def test_a_node_of_a_cluster_is_connected_to_as_the_url_says(kind: Any) -> None:
+    store = kind("rediss+cluster://app:s%2Fcret@a:7000,b:7001/?socket_timeout=2&client_name=x&max_connections=7")
+    node = store._backend._lines.node(Address("c", 7002))
+    pool = node.client.connection_pool
+    assert pool.max_connections == 7
+    assert issubclass(pool.connection_class, redis.asyncio.SSLConnection | SSLConnection)
+    wanted = {"host": "c", "port": 7002, "username": "app", "password": "s/cret", "socket_timeout": 2.0}
+    assert wanted.items() <= pool.connection_kwargs.items()
+    connection = pool.connection_class(**pool.connection_kwargs)
+    assert (connection.host, connection.port, connection.client_name) == ("c", 7002, "x")
+    assert connection.retry._retries == 0
+
+
+@FACES
+def test_servers_and_sentinels_have_passwords_of_their_own(kind: Any) -> None:
+    url = "redis+sentinel://app:secret@a,b:7/chat/3?sentinel_username=s&sentinel_password=other&client_name=x"
+    store = kind(url)
+    connected = store._backend._connected
+    pool = connected.client.connection_pool
+    assert (connected.database, connected.address, pool.service_name) == (3, "redis+sentinel://a,b:7/chat/3", "chat")
+    assert {"username": "app", "password": "secret", "db": 3}.items() <= pool.connection_kwargs.items()
+    assert pool.connection_class(**pool.connection_kwargs).retry._retries == 0
+    sentinels = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager._sentinels.sentinels]
+    assert [(one["host"], one["port"]) for one in sentinels] == [("a", 26379), ("b", 7)]
+    assert all((one["username"], one["password"]) == ("s", "other") for one in sentinels)
+
+
+@FACES
+def test_with_encryption_servers_and_sentinels_are(kind: Any) -> None:
+    pool = kind("rediss+sentinel://a/chat?ssl_cert_reqs=none")._backend._connected.client.connection_pool
+    secure = (redis.sentinel.SentinelManagedSSLConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection)
+    assert issubclass(pool.connection_class, secure)
+    assert pool.connection_kwargs["ssl_cert_reqs"] == "none"
+    [sentinel] = pool.sentinel_manager._sentinels.sentinels
+    assert issubclass(sentinel.connection_pool.connection_class, redis.asyncio.SSLConnection | SSLConnection)
+    assert sentinel.connection_pool.connection_kwargs["ssl_cert_reqs"] == "none"
+
+
+@FACES
+@pytest.mark.parametrize("url", ["redis+cluster://u:secret@a?nonsense=1", "redis+sentinel://u:secret@a/s?nonsense=1"])
+def test_unknown_options_are_refused_without_a_word_about_secrets(kind: Any, url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
+def test_an_error_does_not_show_the_options_either(kind: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind("redis://localhost/0?password=secret&nonsense=1")
+    assert "secret" not in str(caught.value)
