@@ -15,7 +15,10 @@ from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, wait_until
 
 settings.register_profile(
-    "project", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "project",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("project")
 
