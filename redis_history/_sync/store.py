@@ -51,9 +51,9 @@ PAGE = 2000
 class HistoryStore:
     """Conversations in one namespace of one backend.
 
-    `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several,
-    see docs/how-to/cluster.md), `embedded://` (a private one, started when first
-    needed), `memory://` (this process). Instead, `client` takes a redis-py client, which stays the caller's to close,
+    `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
+    (several: docs/how-to/cluster.md), `embedded://` (a private one, started when first needed), `memory://` (this
+    process). Instead, `client` takes a redis-py client, which stays the caller's to close,
     and `backend` any object with the methods of `backends.base`. Nothing is connected before the first call.
 
     `log_length` is how many changes of a conversation are kept for subscribers that were away. `poll_interval` is
