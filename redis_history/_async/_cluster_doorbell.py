@@ -38,6 +38,7 @@ class AsyncClusterDoorbell:
         self._lines = lines
         self._watched: list[tuple[bytes, Wake]] = []
         self._bells: dict[Address, AsyncDoorbell] = {}
+        self._gone: list[AsyncDoorbell] = []
         self._lock = Lock()
         self._signal: Signal | None = None
         self._job: Job | None = None
@@ -48,6 +49,7 @@ class AsyncClusterDoorbell:
         """In a forked child: threads, connections and those who watch are the parent's."""
         self._watched = []
         self._bells = {}
+        self._gone = []
         self._lock = Lock()
         self._signal = None
         self._job = None
@@ -75,7 +77,7 @@ class AsyncClusterDoorbell:
                 self._signal.set()
         if self._job is not None:
             await self._job.stop()
-        for bell in self._bells.values():
+        for bell in [*self._bells.values(), *self._gone]:
             await bell.aclose()
 
     async def _run(self) -> None:
@@ -97,11 +99,12 @@ class AsyncClusterDoorbell:
             if self._closed:
                 return
             primaries = self._lines.primaries
-            gone = [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
+            self._gone += [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
             for address in primaries:
                 if address not in self._bells:
                     bell = self._bells[address] = AsyncDoorbell(self._lines.node(address).client)
                     for channel, wake in self._watched:
                         await bell.watch(channel, wake)
-        for bell in gone:
-            await bell.aclose()
+        while self._gone:
+            await self._gone[-1].aclose()
+            self._gone.pop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis import Redis, RedisCluster
@@ -52,6 +53,7 @@ class ClusterLines:
         self._seeds = seeds
         self._how = pool
         self._nodes: dict[Address, Node] = {}
+        self._left: list[Node] = []
         self._topology = Topology([None] * SLOTS, frozenset(), frozenset())
 
     @classmethod
@@ -105,19 +107,22 @@ class ClusterLines:
         raise error
 
     def close(self) -> None:
-        while self._nodes:
-            self._end(self._nodes.popitem()[1])
+        nodes, self._nodes = [*self._nodes.values(), *self._left], {}
+        self._left = []
+        for node in nodes:
+            with suppress(RuntimeError):  # a connection of another event loop, which has ended
+                node.lines.close()
+                node.client.connection_pool.disconnect()
 
     def _forget(self, topology: Topology) -> None:
         """Let go of nodes that have left, so that a cluster whose addresses change does not fill a table here."""
-        for address in [one for one in [*self._nodes] if one not in topology.nodes]:
-            node = self._nodes.pop(address, None)
-            if node is not None:
-                self._end(node)
-
-    def _end(self, node: Node) -> None:
-        node.lines.close()
-        node.client.connection_pool.disconnect(inuse_connections=False)
+        # Calls to a node that left may be under way: what they use is closed when the nodes are next looked at.
+        left = [address for address in [*self._nodes] if address not in topology.nodes]
+        ended, self._left = self._left, [node for address in left if (node := self._nodes.pop(address, None))]
+        for node in [*ended, *self._left]:
+            with suppress(RuntimeError):
+                node.lines.close()
+                node.client.connection_pool.disconnect(inuse_connections=False)
 
     def _ask(self, lines: Lines) -> Any:
         connection = lines.take()

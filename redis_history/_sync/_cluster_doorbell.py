@@ -39,6 +39,7 @@ class ClusterDoorbell:
         self._lines = lines
         self._watched: list[tuple[bytes, Wake]] = []
         self._bells: dict[Address, Doorbell] = {}
+        self._gone: list[Doorbell] = []
         self._lock = Lock()
         self._signal: Signal | None = None
         self._job: Job | None = None
@@ -49,6 +50,7 @@ class ClusterDoorbell:
         """In a forked child: threads, connections and those who watch are the parent's."""
         self._watched = []
         self._bells = {}
+        self._gone = []
         self._lock = Lock()
         self._signal = None
         self._job = None
@@ -76,7 +78,7 @@ class ClusterDoorbell:
                 self._signal.set()
         if self._job is not None:
             self._job.stop()
-        for bell in self._bells.values():
+        for bell in [*self._bells.values(), *self._gone]:
             bell.close()
 
     def _run(self) -> None:
@@ -98,11 +100,12 @@ class ClusterDoorbell:
             if self._closed:
                 return
             primaries = self._lines.primaries
-            gone = [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
+            self._gone += [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
             for address in primaries:
                 if address not in self._bells:
                     bell = self._bells[address] = Doorbell(self._lines.node(address).client)
                     for channel, wake in self._watched:
                         bell.watch(channel, wake)
-        for bell in gone:
-            bell.close()
+        while self._gone:
+            self._gone[-1].close()
+            self._gone.pop()
