@@ -53,6 +53,15 @@ class Servers:
                     pipe.unlink(key)
                 pipe.execute()
 
+    def listened_to(self, kind: str, channel: bytes) -> bool:
+        """Whether somebody listens to a channel, on every node of the server."""
+        server = self(kind)
+        counts = []
+        for node in getattr(server, "nodes", [server]):
+            with node.client() as client:
+                counts.append(client.pubsub_numsub(channel)[0][1])
+        return all(counts)
+
     def _nodes(self) -> list[RealServer]:
         return [node for server in self._running.values() for node in getattr(server, "nodes", [server])]
 

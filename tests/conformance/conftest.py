@@ -10,6 +10,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
+from redis_history.backends.redis.keys import Keyspace
 from tests.conftest import Servers
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
@@ -92,6 +93,15 @@ class Stores:
         )
         self._open.append(store)
         return store
+
+    async def until_watched(self, conversation_id: str) -> None:
+        """Return when the server knows that somebody watches: only then it keeps the log of what is deleted."""
+        if self.backend == "memory":
+            return
+        channel = b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
+        async with asyncio.timeout(20):
+            while not await asyncio.to_thread(self._servers.listened_to, self.backend, channel):
+                await asyncio.sleep(0.005)
 
     async def aclose(self) -> None:
         for store in self._open:
