@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -24,12 +25,13 @@ MOST: Final = 64
 class _Ready:
     """What belongs to one event loop: connections cannot be shared between loops."""
 
-    __slots__ = ("idle", "loop", "turns")
+    __slots__ = ("guard", "idle", "loop", "turns")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.idle: list[Any] = []
         self.turns = asyncio.Semaphore(MOST)
+        self.guard: AsyncGenerator[None, None] | None = None
 
 
 class Lines:
@@ -44,6 +46,9 @@ class Lines:
     async def take(self) -> Any:
         """A connection, for one exchange; to be given back, or dropped."""
         ready = self._ready()
+        if ready.guard is None:
+            ready.guard = self._guard(ready)
+            await anext(ready.guard)
         await ready.turns.acquire()
         try:
             return ready.idle.pop() if ready.idle else await self._pool.get_connection()
@@ -71,10 +76,23 @@ class Lines:
         await self._pool.release(connection)
 
     async def aclose(self) -> None:
-        """Give all idle connections of this loop back to the pool."""
+        """Close all idle connections of this loop."""
         ready = self._ready()
-        while ready.idle:
-            await self._pool.release(ready.idle.pop())
+        if ready.guard is not None:
+            await ready.guard.aclose()
+            ready.guard = None
+
+    async def _guard(self, ready: _Ready) -> AsyncGenerator[None, None]:
+        """Closes the connections of an event loop while it can still be done: asyncio.run ends all asynchronous
+        generators before it closes the loop, and afterwards nothing could close them."""
+        try:
+            yield
+        finally:
+            while ready.idle:
+                connection = ready.idle.pop()
+                with contextlib.suppress(RedisError, OSError):
+                    await connection.disconnect()
+                await self._pool.release(connection)
 
     def _ready(self) -> _Ready:
         loop = asyncio.get_running_loop()
