@@ -23,7 +23,7 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message, user
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.embedded import EmbeddedServer
 from redis_history.model.wire import encode_body, encode_member
@@ -208,6 +208,47 @@ def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) 
     report.note("append at 100,000 against 100", f"x {ratios[100_000] / ratios[100]:.2f}", "1.3")
 
 
+def bench_growth_of_reads(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    """What a read of the newest and the removal of one cost as the conversation grows, beside PING."""
+    for what in ("get(limit=50)", "delete one"):
+        costs = {}
+        for size in (1_000, 100_000):
+            name = f"growth-of-{what}-{size}"
+            for start in range(0, size, 1000):
+                store.append_many(name, [user(TEXT, id=str(start + index)) for index in range(1000)])
+
+            def read(index: int, name: str = name) -> Any:
+                return store.get(name, limit=50)
+
+            def delete(index: int, name: str = name) -> Any:
+                return store.delete_messages(name, [str(index)])
+
+            bare, ours = in_turn(min(rounds // 5, 500), lambda _: client.ping(), read if what[0] == "g" else delete)
+            costs[size] = ours.p50 / bare.p50
+            report.row(f"{what} of {size:,} messages", "PING", ours, bare)
+        report.note(f"{what} at 100,000 against 1,000", f"x {costs[100_000] / costs[1_000]:.2f}", "1.3")
+
+
+def bench_listing(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    for number in range(10_000):
+        store.create_conversation(Conversation(f"listed-{number}", user_id=f"user {number % 100}"))
+    few = max(rounds // 100, 5)
+    bare, ours = in_turn(few, lambda _: client.ping(), lambda _: store.list_conversations())
+    report.row("list 50 of 10,000 conversations", "PING", ours, bare)
+    bare, ours = in_turn(few, lambda _: client.ping(), lambda _: store.list_conversations(user_id="user 7"))
+    report.row("list the 50 newest of an owner of 100", "PING", ours, bare)
+
+
+def bench_ttl(report: Report, url: str, store: HistoryStore, rounds: int) -> None:
+    with HistoryStore(url, namespace=store.namespace, ttl=3600) as mortal:
+        bare, ours = in_turn(
+            rounds // 3,
+            lambda _: store.append("lasting", user(TEXT)),
+            lambda _: mortal.append("mortal", user(TEXT)),
+        )
+    report.row("append with ttl", "append", ours, bare)
+
+
 def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
     for count in (30, 600, 5000):
         sent = messages(count)
@@ -244,6 +285,9 @@ def main() -> None:
             bench_batch(report, client, store, options.rounds)
             bench_doorbell(report, client, store, url, options.rounds)
             bench_growth(report, client, store, options.rounds)
+            bench_growth_of_reads(report, client, store, options.rounds)
+            bench_ttl(report, url, store, options.rounds)
+            bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
         for pattern in ("rh:{bench:*", "rh:{bench-async:*", "bare*"):
             for key in client.scan_iter(match=pattern, count=1000):
