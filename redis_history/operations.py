@@ -36,6 +36,7 @@ __all__ = [
     "Restore",
     "Snapshot",
     "UpdateMessage",
+    "Write",
     "WriteRecord",
 ]
 
@@ -192,6 +193,10 @@ class DeleteConversation(Struct, Op[bool], frozen=True):
     conversation_id: str
     precondition: Precondition = ANY
     token: str = field(default_factory=new_token)
+
+
+#: The operations that change a conversation.
+Write = Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord
 
 
 class Head(Struct, frozen=True):

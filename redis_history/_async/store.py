@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -30,6 +30,7 @@ from redis_history.operations import (
     DeleteConversation,
     FindMessage,
     ListConversations,
+    Op,
     Page,
     ReadConversation,
     ReadHead,
@@ -41,6 +42,7 @@ from redis_history.requests import Bound, Options
 
 __all__ = ["AsyncHistoryStore"]
 
+T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
 #: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
@@ -116,9 +118,7 @@ class AsyncHistoryStore:
             must_exist=must_exist,
             must_not_exist=must_not_exist,
         )
-        if self._unopened:
-            await self._open_subscriptions()
-        return (await self._backend.execute(op))[0]
+        return (await self._write(op))[0]
 
     async def append_many(
         self,
@@ -142,9 +142,7 @@ class AsyncHistoryStore:
         )
         if not batch.order:
             return []
-        if self._unopened:
-            await self._open_subscriptions()
-        outcome = await self._backend.execute(batch.op)
+        outcome = await self._write(batch.op)
         return [outcome[place] for place in batch.order]
 
     async def update_message(
@@ -155,9 +153,7 @@ class AsyncHistoryStore:
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
         """
         op = requests.update_message(conversation_id, message, expected_revision=expected_revision)
-        if self._unopened:
-            await self._open_subscriptions()
-        updated = await self._backend.execute(op)
+        updated = await self._write(op)
         if updated is None:
             raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {message.id[:64]!r}")
         return updated
@@ -168,9 +164,7 @@ class AsyncHistoryStore:
         Raises RevisionConflictError.
         """
         op = requests.clear(conversation_id, expected_revision=expected_revision)
-        if self._unopened:
-            await self._open_subscriptions()
-        return await self._backend.execute(op)
+        return await self._write(op)
 
     async def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -181,9 +175,7 @@ class AsyncHistoryStore:
         RevisionConflictError, and nothing is lost. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
         op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
-        if self._unopened:
-            await self._open_subscriptions()
-        return await self._backend.execute(op)
+        return await self._write(op)
 
     async def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
@@ -195,9 +187,7 @@ class AsyncHistoryStore:
         op = requests.delete_messages(conversation_id, message_ids, expected_revision=expected_revision)
         if not op.message_ids:
             return 0
-        if self._unopened:
-            await self._open_subscriptions()
-        return await self._backend.execute(op)
+        return await self._write(op)
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
@@ -234,9 +224,7 @@ class AsyncHistoryStore:
         return await self._write_record(op)
 
     async def _write_record(self, op: WriteRecord) -> Conversation:
-        if self._unopened:
-            await self._open_subscriptions()
-        await self._backend.execute(op)
+        await self._write(op)
         conversation = await self._backend.execute(ReadConversation(op.conversation_id))
         if conversation is None:
             raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
@@ -248,9 +236,7 @@ class AsyncHistoryStore:
         Only after a lost reply may it say False of a conversation that it removed.
         """
         check_conversation_id(conversation_id)
-        if self._unopened:
-            await self._open_subscriptions()
-        return await self._backend.execute(DeleteConversation(conversation_id))
+        return await self._write(DeleteConversation(conversation_id))
 
     # Reading
 
@@ -439,6 +425,11 @@ class AsyncHistoryStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def _write(self, op: Op[T]) -> T:
+        if self._unopened:
+            await self._open_subscriptions()
+        return await self._backend.execute(op)
 
     async def _open_subscriptions(self) -> None:
         waiting, self._unopened = self._unopened, []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -31,6 +31,7 @@ from redis_history.operations import (
     DeleteConversation,
     FindMessage,
     ListConversations,
+    Op,
     Page,
     ReadConversation,
     ReadHead,
@@ -42,6 +43,7 @@ from redis_history.requests import Bound, Options
 
 __all__ = ["HistoryStore"]
 
+T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
 #: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
@@ -117,9 +119,7 @@ class HistoryStore:
             must_exist=must_exist,
             must_not_exist=must_not_exist,
         )
-        if self._unopened:
-            self._open_subscriptions()
-        return (self._backend.execute(op))[0]
+        return (self._write(op))[0]
 
     def append_many(
         self,
@@ -143,9 +143,7 @@ class HistoryStore:
         )
         if not batch.order:
             return []
-        if self._unopened:
-            self._open_subscriptions()
-        outcome = self._backend.execute(batch.op)
+        outcome = self._write(batch.op)
         return [outcome[place] for place in batch.order]
 
     def update_message(
@@ -156,9 +154,7 @@ class HistoryStore:
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
         """
         op = requests.update_message(conversation_id, message, expected_revision=expected_revision)
-        if self._unopened:
-            self._open_subscriptions()
-        updated = self._backend.execute(op)
+        updated = self._write(op)
         if updated is None:
             raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {message.id[:64]!r}")
         return updated
@@ -169,9 +165,7 @@ class HistoryStore:
         Raises RevisionConflictError.
         """
         op = requests.clear(conversation_id, expected_revision=expected_revision)
-        if self._unopened:
-            self._open_subscriptions()
-        return self._backend.execute(op)
+        return self._write(op)
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -182,9 +176,7 @@ class HistoryStore:
         RevisionConflictError, and nothing is lost. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
         op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
-        if self._unopened:
-            self._open_subscriptions()
-        return self._backend.execute(op)
+        return self._write(op)
 
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
@@ -196,9 +188,7 @@ class HistoryStore:
         op = requests.delete_messages(conversation_id, message_ids, expected_revision=expected_revision)
         if not op.message_ids:
             return 0
-        if self._unopened:
-            self._open_subscriptions()
-        return self._backend.execute(op)
+        return self._write(op)
 
     def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
@@ -235,9 +225,7 @@ class HistoryStore:
         return self._write_record(op)
 
     def _write_record(self, op: WriteRecord) -> Conversation:
-        if self._unopened:
-            self._open_subscriptions()
-        self._backend.execute(op)
+        self._write(op)
         conversation = self._backend.execute(ReadConversation(op.conversation_id))
         if conversation is None:
             raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
@@ -249,9 +237,7 @@ class HistoryStore:
         Only after a lost reply may it say False of a conversation that it removed.
         """
         check_conversation_id(conversation_id)
-        if self._unopened:
-            self._open_subscriptions()
-        return self._backend.execute(DeleteConversation(conversation_id))
+        return self._write(DeleteConversation(conversation_id))
 
     # Reading
 
@@ -440,6 +426,11 @@ class HistoryStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _write(self, op: Op[T]) -> T:
+        if self._unopened:
+            self._open_subscriptions()
+        return self._backend.execute(op)
 
     def _open_subscriptions(self) -> None:
         waiting, self._unopened = self._unopened, []

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from redis_history._time import from_microseconds
+from redis_history.backends import refusals
 from redis_history.backends._memory_state import ConversationState, StoredMessage, now
 from redis_history.backends.base import Wake
 from redis_history.changelog import (
@@ -32,10 +33,6 @@ from redis_history.changelog import (
     recover,
 )
 from redis_history.errors import (
-    ConversationExistsError,
-    ConversationNotFoundError,
-    MessageConflictError,
-    RevisionConflictError,
     StoreClosedError,
 )
 from redis_history.events import BEGINNING, Cursor
@@ -61,6 +58,7 @@ from redis_history.operations import (
     ReadPage,
     Restore,
     UpdateMessage,
+    Write,
     WriteRecord,
 )
 
@@ -100,7 +98,7 @@ class MemoryBackend:
             if self._closed:
                 raise StoreClosedError("the store was closed")
             outcome = self._run(op)
-            wakes = list(self._watchers.get(op.conversation_id, ())) if _writes(op) else ()  # type: ignore[attr-defined]
+            wakes = list(self._watchers.get(op.conversation_id, ())) if isinstance(op, Write) else ()
         for wake in wakes:
             wake()
         return cast(T, outcome)
@@ -136,11 +134,7 @@ class MemoryBackend:
             if stored is not None and (
                 stored.entry.digest != entry.digest or entry.timestamp not in (None, stored.position.timestamp)
             ):
-                raise MessageConflictError(
-                    f"conversation {op.conversation_id[:80]!r} has a message {entry.message.id!r} already, with other "
-                    "content; use another id, or update_message to change it",
-                    message_id=entry.message.id,
-                )
+                raise refusals.message_conflict(op.conversation_id, entry.message.id)
         if all(before) and self._held_then(op.precondition, cast(StoredMessage, before[-1]).revision):
             return [_repeated(stored, op.token) for stored in before if stored is not None]
         self._check(op.conversation_id, op.precondition)
@@ -351,18 +345,12 @@ class MemoryBackend:
     def _check(self, conversation_id: str, precondition: Precondition) -> None:
         conversation = self._find_conversation(conversation_id)
         revision = conversation.revision if conversation else 0
-        where = repr(conversation_id[:80])
         if precondition.expected_revision not in (None, revision):
-            raise RevisionConflictError(
-                f"conversation {where} is at revision {revision}, not at {precondition.expected_revision}; "
-                "read it again and decide anew",
-                current_revision=revision,
-                expected_revision=precondition.expected_revision,
-            )
+            raise refusals.revision_conflict(conversation_id, revision, precondition.expected_revision)
         if precondition.must_exist and conversation is None:
-            raise ConversationNotFoundError(f"there is no conversation {where}")
+            raise refusals.conversation_missing(conversation_id)
         if precondition.must_not_exist and conversation is not None:
-            raise ConversationExistsError(f"conversation {where} exists already, at revision {revision}")
+            raise refusals.conversation_exists(conversation_id, revision)
 
     @staticmethod
     def _held_then(precondition: Precondition, stored_at: int) -> bool:
@@ -370,10 +358,6 @@ class MemoryBackend:
         if precondition.expected_revision not in (None, stored_at - 1):
             return False
         return not precondition.must_not_exist or stored_at == 1
-
-
-def _writes(op: Op[Any]) -> bool:
-    return isinstance(op, Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord)
 
 
 def _placed(entry: Entry, position: Position) -> Message:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from redis_history._time import from_microseconds
+from redis_history.backends import refusals
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import (
     APPEND,
@@ -29,11 +30,7 @@ from redis_history.backends.redis.scripts import (
 )
 from redis_history.changelog import LogEntry, recover
 from redis_history.errors import (
-    ConversationExistsError,
-    ConversationNotFoundError,
     CorruptDataError,
-    MessageConflictError,
-    RevisionConflictError,
 )
 from redis_history.events import Cursor
 from redis_history.model import Conversation, Message
@@ -57,6 +54,7 @@ from redis_history.operations import (
     ReadPage,
     Restore,
     UpdateMessage,
+    Write,
     WriteRecord,
 )
 
@@ -72,8 +70,6 @@ _LOG_OUTLIVES_MS: Final = b"60000"
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 _CHANGES_BYTES: Final = b"1000000"
 
-
-Write = Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord
 
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
@@ -141,24 +137,14 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
 
 
 def _refused(op: Write, reply: list[Any]) -> NoReturn:
-    kind, where = reply[0], repr(op.conversation_id[:80])
+    kind = reply[0]
     if kind == b"conflict":
-        message_id = reply[1].decode()
-        raise MessageConflictError(
-            f"conversation {where} has a message {message_id!r} already, with other content; "
-            "use another id, or update_message to change it",
-            message_id=message_id,
-        )
+        raise refusals.message_conflict(op.conversation_id, reply[1].decode())
     if kind == b"missing":
-        raise ConversationNotFoundError(f"there is no conversation {where}")
+        raise refusals.conversation_missing(op.conversation_id)
     if kind == b"exists":
-        raise ConversationExistsError(f"conversation {where} exists already, at revision {reply[1]}")
-    raise RevisionConflictError(
-        f"conversation {where} is at revision {reply[1]}, not at {op.precondition.expected_revision}; "
-        "read it again and decide anew",
-        current_revision=reply[1],
-        expected_revision=op.precondition.expected_revision,
-    )
+        raise refusals.conversation_exists(op.conversation_id, reply[1])
+    raise refusals.revision_conflict(op.conversation_id, reply[1], op.precondition.expected_revision)
 
 
 def _append(op: Append, settings: Settings) -> Call:
