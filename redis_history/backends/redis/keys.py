@@ -4,6 +4,10 @@
     rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
     rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
+    rh:{<namespace>:<bucket>}:g                   hash: search documents that are still to be removed
+    rh:{<namespace>:<bucket>}:g:<life>            sorted set: the messages of these documents
+
+    rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>    hash: the search document of a message
 
 Names are percent-encoded (RFC 3986: unreserved characters stay), so no two names give one key, and no name can add a
 brace, a wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id; the
@@ -43,6 +47,11 @@ class ConversationKeys(NamedTuple):
     name: bytes
     writing: bytes
 
+    @property
+    def graves(self) -> bytes:
+        """The list of the bucket's documents that are still to be removed."""
+        return self.registry[:-1] + b"g"
+
 
 class Keyspace:
     """The keys of one namespace."""
@@ -69,6 +78,25 @@ class Keyspace:
     def registries(self) -> list[bytes]:
         """The key of each bucket's list of conversations."""
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    def graves(self) -> list[bytes]:
+        """The key of each bucket's list of documents that are still to be removed."""
+        return [b"%b%02x}:g" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    @property
+    def documents(self) -> bytes:
+        """With what the keys of all search documents of this namespace begin, and no others."""
+        return b"rhd" + self._prefix[2:]
+
+    @property
+    def index(self) -> bytes:
+        """The name by which the search index of this namespace is known."""
+        return b"rh:" + quote(self.namespace, safe="").encode()
+
+    def document_of(self, key: bytes) -> tuple[str, bytes, int]:
+        """Whose search document this key is: conversation id, life, sequence."""
+        name, life, sequence = key[len(self.documents) :].split(b":")[1:]
+        return self.name_to_id(name), life, int(sequence)
 
     @property
     def pattern(self) -> bytes:

@@ -24,6 +24,7 @@ from redis_history.backends.redis.scripts import (
     FIND,
     HEAD,
     PAGE,
+    REAP,
     RECORD,
     UPDATE,
     Script,
@@ -58,7 +59,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-__all__ = ["Call", "Settings", "plan"]
+__all__ = ["Call", "Settings", "plan", "reap"]
 
 T = TypeVar("T")
 encode = msgspec.msgpack.Encoder().encode
@@ -69,6 +70,8 @@ _logger = logging.getLogger("redis_history")
 _LOG_OUTLIVES_MS: Final = b"60000"
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 _CHANGES_BYTES: Final = b"1000000"
+#: Search documents removed at once: some 3 ms of the server's time.
+_REAPED: Final = b"500"
 
 
 #: The record's fields in the state, each a MessagePack value.
@@ -82,13 +85,17 @@ _AGAIN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds."""
+    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
+
+    `document`: the fields and values of the search document of a message, equally many of each; None: without search.
+    """
 
     keyspace: Keyspace
     log_length: int
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
+    document: Callable[[Message], list[bytes]] | None = None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
         """The keyspace-notification channel that rings when the conversation's change log changes."""
@@ -100,6 +107,7 @@ class Call(Struct, frozen=True):
 
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
     the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
+    `follow`: from its reply, the call that is left to do after it, if any; it has no outcome of its own.
     """
 
     script: Script | None
@@ -107,6 +115,7 @@ class Call(Struct, frozen=True):
     args: list[bytes]
     decode: Callable[[Any], Any]
     retry_at: int | None = None
+    follow: Callable[[Any], Call | None] | None = None
 
     def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
         """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
@@ -154,15 +163,18 @@ def _append(op: Append, settings: Settings) -> Call:
 
 
 def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
-    characters = tokens = 0
+    characters = tokens = width = 0
     rest: list[bytes] = []
     for message, body, digest, timestamp, its_characters, its_tokens, tools in map(astuple, op.entries):
         characters += its_characters
         tokens += its_tokens
         what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
         rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
+        if settings.document is not None:
+            rest += (document := settings.document(message))
+            width = len(document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-    return [*_change(op, settings, keys), replace, most, b"%d" % characters, b"%d" % tokens, *rest]
+    return [*_change(op, settings, keys), replace, most, b"%d" % characters, b"%d" % tokens, b"%d" % width, *rest]
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -203,7 +215,9 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, settings.doorbell_channel(keys)]
-    return Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op))
+    return Call(
+        DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(_reap, keys)
+    )
 
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
@@ -214,24 +228,50 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
 
 def _restore(op: Restore, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(APPEND, keys.writing, _added(op, settings, keys, b"1"), partial(_restored, op), retry_at=_AGAIN)
+    args = _added(op, settings, keys, b"1")
+    return Call(APPEND, keys.writing, args, partial(_restored, op), _AGAIN, partial(_reap, keys))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
     if type(reply) is list:
-        _refused(op, reply)
+        if reply[0] != b"buried":
+            _refused(op, reply)
+        reply = reply[1]
     return int(cast(bytes, reply).split()[0])
 
 
 def _clear(op: Clear, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(CLEAR, keys.writing, _change(op, settings, keys), partial(_revised, op), retry_at=_AGAIN)
+    args = _change(op, settings, keys)
+    return Call(CLEAR, keys.writing, args, partial(_revised, op), _AGAIN, partial(_reap, keys))
 
 
 def _revised(op: Write, reply: int | list[Any]) -> int:
     if type(reply) is list:
-        _refused(op, reply)
+        if reply[0] != b"buried":
+            _refused(op, reply)
+        reply = reply[1]
     return cast(int, reply)
+
+
+def _reap(keys: ConversationKeys, reply: Any) -> Call | None:
+    """What is left after all messages went at once: documents to remove, if there were many."""
+    if type(reply) is list and (reply[0] == b"buried" or (reply[0] == 1 and len(reply) > 1)):
+        return reap(keys.graves, reply[-1])
+    return None
+
+
+def reap(graves: bytes, life: bytes) -> Call:
+    """Removes some documents of a former life, and follows itself until there are none."""
+
+    def more(left: int) -> Call | None:
+        return reap(graves, life) if left else None
+
+    return Call(REAP, pack_keys(graves, graves + b":" + life), [life, _REAPED], _as_is, follow=more)
+
+
+def _as_is(reply: Any) -> Any:
+    return reply
 
 
 def _update(op: UpdateMessage, settings: Settings) -> Call:
@@ -239,6 +279,8 @@ def _update(op: UpdateMessage, settings: Settings) -> Call:
     entry = op.entry
     what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
     args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
+    if settings.document is not None:
+        args += settings.document(entry.message)
     return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=_AGAIN)
 
 

@@ -1,9 +1,9 @@
--- Removes everything of a conversation. After _change.lua.
+-- Removes everything of a conversation. After _change.lua and _document.lua.
 --
 -- ARGV  10 milliseconds the log outlives the conversation if somebody watches   11 channel of the doorbell
 --
--- Returns {1} if it existed, {0} if not, or {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r')
+-- Returns {1} if it existed, {1, life} if search documents are still to be removed (reap.lua), {0} if not, or {'revision', current} | {'missing'}; then nothing was written.
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
@@ -20,6 +20,7 @@ if listeners() then
 else
   redis.call('UNLINK', log)
 end
+local buried = bury(known[3], tonumber(known[4] or 0), known[5])
 redis.call('UNLINK', state, messages)
 redis.call('ZREM', registry, ARGV[5])
-return {1}
+return {1, buried}
