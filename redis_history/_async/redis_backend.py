@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -10,10 +11,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
+from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.errors import StoreClosedError
 from redis_history.model import Conversation
@@ -27,6 +30,10 @@ _logger = logging.getLogger("redis_history")
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
 
 
+def _none(_: Exception) -> bool:
+    return False
+
+
 class AsyncRedisBackend:
     """The Redis backend over one redis-py client.
 
@@ -34,40 +41,77 @@ class AsyncRedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
-    def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
+    def __init__(
+        self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
+    ) -> None:
         self._connected = connected
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
         self._doorbell = connected.doorbell(self._lines)
+        self._searcher = None if searching is None else AsyncSearcher(self, searching, settings)
         self._usable = False
         self._closed = False
 
     async def execute(self, op: Op[T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed")
+        if not self._usable:
+            await self._until_usable()
         if type(op) is ListConversations:
             return await self._list(op)  # type: ignore[return-value]
+        if type(op) in SEARCHES:
+            return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
+        reply = await self.carry_out(call)
+        outcome: T = call.decode(reply)
+        while call.follow is not None and (following := call.follow(reply)) is not None:
+            call, reply = following, await self.carry_out(following)
+        return outcome
+
+    async def carry_out(self, work: Any, *, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The reply to a call, or those to a list of calls, repeated while that may help. Raises errors of our own, but
+        for those that `passing` lets through."""
+        method = self._replies if type(work) is list else self._reply
         try:
-            reply = await self._reply(call)
+            return await method(work)
+        except (RedisError, OSError) as error:
+            if not is_transient(error):
+                if passing(error):
+                    raise
+                raise translate(error, self._connected.address) from error
+            return await self._repeat(method, work, error)
+
+    async def _until_usable(self) -> None:
+        try:
+            await self._prepare()
         except (RedisError, OSError) as error:
             if not is_transient(error):
                 raise translate(error, self._connected.address) from error
-            reply = await self._repeat(self._reply, call, error)
-        outcome: T = call.decode(reply)
-        return outcome
+            await self._repeat(self._prepare_again, None, error)
+        if self._searcher is not None and self._searcher.works:
+            await self._searcher.sweep()
+
+    async def _prepare_again(self, _: None, *, again: bool) -> None:
+        await self._prepare()
+
+    async def use_search(self) -> None:
+        if self._searcher is not None:
+            await self._searcher.start()
+            self._settings = self._searcher.settings
+
+    @property
+    def search_mode(self) -> str:
+        """Who searches: "server", "client", or "unknown" before the first call."""
+        if self._searcher is None:
+            return "client"
+        return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
     async def _list(self, op: ListConversations) -> list[Conversation]:
         steps = list_conversations(op, self._settings)
         calls = next(steps)
         while True:
-            try:
-                replies = await self._replies(calls)
-            except (RedisError, OSError) as error:
-                if not is_transient(error):
-                    raise translate(error, self._connected.address) from error
-                replies = await self._repeat(self._replies, calls, error)
+            replies = await self.carry_out(calls)
             try:
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
             except StopIteration as end:
@@ -101,6 +145,7 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._connected.start()
             INFO.decode(await self._exchange(INFO.pack()))
+            await self.use_search()
             self._usable = True
 
     async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
@@ -131,6 +176,10 @@ class AsyncRedisBackend:
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
+
+    async def send(self, *command: bytes) -> Any:
+        """The reply to one command, as it is."""
+        return await self._exchange(Call(None, b"", [*command], as_is).pack())
 
     async def _exchange(self, packed: bytes, count: int = 0, lines: Lines | None = None) -> Any:
         """The reply to one command; the list of replies to `count` of them, where those of a script that the server

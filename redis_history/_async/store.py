@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from redis_history import requests
 from redis_history._async._backend import open_backend
 from redis_history._async._runtime import Job, begin, finish, sleep, spawn
+from redis_history._async.searching import AsyncSearching
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
@@ -39,6 +40,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 from redis_history.requests import Bound, Options
+from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["AsyncHistoryStore"]
 
@@ -49,7 +51,7 @@ _logger = logging.getLogger("redis_history")
 PAGE = 2000
 
 
-class AsyncHistoryStore:
+class AsyncHistoryStore(AsyncSearching):
     """Conversations in one namespace of one backend.
 
     `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
@@ -65,6 +67,11 @@ class AsyncHistoryStore:
     without a `ttl` of its own keeps to the conversation's. `max_messages` keeps the newest of a conversation: with
     each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
     caps are 500 and 500 unless others (None: no cap) are given.
+
+    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
+    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
+    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
+    by words.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
@@ -84,8 +91,16 @@ class AsyncHistoryStore:
         ttl: float | None = None,
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
+        search: Literal["auto", "require", "off"] = "auto",
+        language: str = "english",
+        embedder: Embedder | None = None,
+        vectors: VectorField | int | None = None,
     ) -> None:
-        options = Options(log_length, poll_interval, ttl, max_messages, max_conversations)
+        field = requests.vector_field(vectors)
+        options = Options(
+            log_length, poll_interval, ttl, max_messages, max_conversations, search, language, embedder, field
+        )
+        self._options = options
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
@@ -429,6 +444,8 @@ class AsyncHistoryStore:
     async def _write(self, op: Op[T]) -> T:
         if self._unopened:
             await self._open_subscriptions()
+        if self._options.embedder is not None:
+            op = await self._with_vectors(op)
         return await self._backend.execute(op)
 
     async def _open_subscriptions(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -11,10 +12,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
+from redis_history._sync._searcher import Searcher
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.errors import StoreClosedError
 from redis_history.model import Conversation
@@ -28,6 +31,10 @@ _logger = logging.getLogger("redis_history")
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
 
 
+def _none(_: Exception) -> bool:
+    return False
+
+
 class RedisBackend:
     """The Redis backend over one redis-py client.
 
@@ -35,40 +42,77 @@ class RedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
-    def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
+    def __init__(
+        self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
+    ) -> None:
         self._connected = connected
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
         self._doorbell = connected.doorbell(self._lines)
+        self._searcher = None if searching is None else Searcher(self, searching, settings)
         self._usable = False
         self._closed = False
 
     def execute(self, op: Op[T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed")
+        if not self._usable:
+            self._until_usable()
         if type(op) is ListConversations:
             return self._list(op)  # type: ignore[return-value]
+        if type(op) in SEARCHES:
+            return None if self._searcher is None else self._searcher.execute(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
+        reply = self.carry_out(call)
+        outcome: T = call.decode(reply)
+        while call.follow is not None and (following := call.follow(reply)) is not None:
+            call, reply = following, self.carry_out(following)
+        return outcome
+
+    def carry_out(self, work: Any, *, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The reply to a call, or those to a list of calls, repeated while that may help. Raises errors of our own, but
+        for those that `passing` lets through."""
+        method = self._replies if type(work) is list else self._reply
         try:
-            reply = self._reply(call)
+            return method(work)
+        except (RedisError, OSError) as error:
+            if not is_transient(error):
+                if passing(error):
+                    raise
+                raise translate(error, self._connected.address) from error
+            return self._repeat(method, work, error)
+
+    def _until_usable(self) -> None:
+        try:
+            self._prepare()
         except (RedisError, OSError) as error:
             if not is_transient(error):
                 raise translate(error, self._connected.address) from error
-            reply = self._repeat(self._reply, call, error)
-        outcome: T = call.decode(reply)
-        return outcome
+            self._repeat(self._prepare_again, None, error)
+        if self._searcher is not None and self._searcher.works:
+            self._searcher.sweep()
+
+    def _prepare_again(self, _: None, *, again: bool) -> None:
+        self._prepare()
+
+    def use_search(self) -> None:
+        if self._searcher is not None:
+            self._searcher.start()
+            self._settings = self._searcher.settings
+
+    @property
+    def search_mode(self) -> str:
+        """Who searches: "server", "client", or "unknown" before the first call."""
+        if self._searcher is None:
+            return "client"
+        return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
     def _list(self, op: ListConversations) -> list[Conversation]:
         steps = list_conversations(op, self._settings)
         calls = next(steps)
         while True:
-            try:
-                replies = self._replies(calls)
-            except (RedisError, OSError) as error:
-                if not is_transient(error):
-                    raise translate(error, self._connected.address) from error
-                replies = self._repeat(self._replies, calls, error)
+            replies = self.carry_out(calls)
             try:
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
             except StopIteration as end:
@@ -102,6 +146,7 @@ class RedisBackend:
         if not self._usable:
             self._connected.start()
             INFO.decode(self._exchange(INFO.pack()))
+            self.use_search()
             self._usable = True
 
     def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
@@ -132,6 +177,10 @@ class RedisBackend:
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
+
+    def send(self, *command: bytes) -> Any:
+        """The reply to one command, as it is."""
+        return self._exchange(Call(None, b"", [*command], as_is).pack())
 
     def _exchange(self, packed: bytes, count: int = 0, lines: Lines | None = None) -> Any:
         """The reply to one command; the list of replies to `count` of them, where those of a script that the server

@@ -94,8 +94,8 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
     # token, condition (2), log length, name, ttl, again, channel, write in any case
     header = [op.token.encode(), b"", b"", b"500", KEYS.name, b"", b"0", b"", b""]
     assert args[:OWN] == header
-    # replace, most messages, totals (2), arguments of a document
-    assert args[OWN : OWN + 5] == [b"0", b"", *totals, b"0"]
+    # replace, most messages, totals (2), how many
+    assert args[OWN : OWN + 5] == [b"0", b"", *totals, b"%d" % len(op.entries)]
     assert len(args) == OWN + 5 + 4 * len(op.entries)
     for index, entry in enumerate(op.entries):
         field, timestamp, size, body = args[OWN + 5 + 4 * index : OWN + 9 + 4 * index]

@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from redis_history._ids import check_conversation_id
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.operations import Place
 
 __all__ = ["BUCKETS", "ConversationKeys", "Keyspace", "pack_keys"]
 
@@ -93,10 +94,21 @@ class Keyspace:
         """The name by which the search index of this namespace is known."""
         return b"rh:" + quote(self.namespace, safe="").encode()
 
-    def document_of(self, key: bytes) -> tuple[str, bytes, int]:
-        """Whose search document this key is: conversation id, life, sequence."""
-        name, life, sequence = key[len(self.documents) :].split(b":")[1:]
-        return self.name_to_id(name), life, int(sequence)
+    def documents_of(self, conversation_id: str, life: bytes) -> bytes:
+        """With what the keys of the search documents of one life of a conversation begin."""
+        keys = self.conversation(conversation_id)
+        return b"rhd%b%b:" % (keys.state[2:-1], life)
+
+    def document_of(self, key: bytes) -> Place | None:
+        """Whose search document this key is; None if it is none of this namespace."""
+        if not key.startswith(self.documents):
+            return None
+        try:
+            _, name, life, sequence = key[len(self.documents) :].split(b":")
+            place = Place(self.name_to_id(name), life, int(sequence))
+            return place if b"%b%d" % (self.documents_of(place.conversation_id, life), place.sequence) == key else None
+        except (ValueError, InvalidInputError):
+            return None
 
     @property
     def pattern(self) -> bytes:

@@ -59,7 +59,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-__all__ = ["Call", "Settings", "plan", "reap"]
+__all__ = ["Call", "Settings", "as_is", "change_header", "plan", "reap"]
 
 T = TypeVar("T")
 encode = msgspec.msgpack.Encoder().encode
@@ -87,7 +87,7 @@ _AGAIN: Final = 6
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
 
-    `document`: the fields and values of the search document of a message, equally many of each; None: without search.
+    `document`: the fields and values of the search document of a message and its vector; None: without search.
     """
 
     keyspace: Keyspace
@@ -95,7 +95,7 @@ class Settings:
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
-    document: Callable[[Message], list[bytes]] | None = None
+    document: Callable[[Message, bytes], list[bytes]] | None = None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
         """The keyspace-notification channel that rings when the conversation's change log changes."""
@@ -126,16 +126,22 @@ class Call(Struct, frozen=True):
         packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
         if self.script is None:
             return b"*%d\r\n%b" % (len(args), packed)
-        # Beside the arguments: the command, the script, the number of keys (the first digit of what follows) and they.
-        parts = len(args) + 3 + int(self.keys[4:5])
+        # Beside the arguments: the command, the script, the number of keys (the first that follows) and they.
+        parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
         return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
 
 
 def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
+    return change_header(op.token, settings, keys, op.precondition)
+
+
+def change_header(
+    token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY
+) -> list[bytes]:
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
-    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", b"", b""]
+    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", b"", b""]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -163,18 +169,20 @@ def _append(op: Append, settings: Settings) -> Call:
 
 
 def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
-    characters = tokens = width = 0
+    characters = tokens = 0
     rest: list[bytes] = []
     for message, body, digest, timestamp, its_characters, its_tokens, tools in map(astuple, op.entries):
         characters += its_characters
         tokens += its_tokens
         what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
         rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
-        if settings.document is not None:
-            rest += (document := settings.document(message))
-            width = len(document)
+    if settings.document is not None:
+        for place, entry in enumerate(op.entries):
+            document = settings.document(entry.message, op.vectors[place] if op.vectors else b"")
+            rest += (b"%d" % len(document), *document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-    return [*_change(op, settings, keys), replace, most, b"%d" % characters, b"%d" % tokens, b"%d" % width, *rest]
+    numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
+    return [*_change(op, settings, keys), replace, most, *numbers, *rest]
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -267,10 +275,10 @@ def reap(graves: bytes, life: bytes) -> Call:
     def more(left: int) -> Call | None:
         return reap(graves, life) if left else None
 
-    return Call(REAP, pack_keys(graves, graves + b":" + life), [life, _REAPED], _as_is, follow=more)
+    return Call(REAP, pack_keys(graves, graves + b":" + life), [life, _REAPED], as_is, follow=more)
 
 
-def _as_is(reply: Any) -> Any:
+def as_is(reply: Any) -> Any:
     return reply
 
 
@@ -280,7 +288,7 @@ def _update(op: UpdateMessage, settings: Settings) -> Call:
     what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
     args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
     if settings.document is not None:
-        args += settings.document(entry.message)
+        args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
     return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=_AGAIN)
 
 

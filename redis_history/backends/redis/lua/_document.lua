@@ -16,10 +16,12 @@ local function document_ends(now, ttl)
   return format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
 end
 
--- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV.
-local function document(prefix, life, sequence, timestamp, from, to, ends)
+-- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV. All it had before go.
+-- `anew`: there is none of this sequence.
+local function document(prefix, life, sequence, timestamp, from, to, ends, anew)
   local key = prefix .. sequence
-  redis.call('HSET', key, 'c', life, 't', timestamp, unpack(ARGV, from, to))
+  if not anew then redis.call('UNLINK', key) end
+  redis.call('HSET', key, 'c', life, 'm', timestamp, unpack(ARGV, from, to))
   if ends then redis.call('PEXPIREAT', key, ends) end
 end
 

@@ -2,19 +2,19 @@
 -- last: all or nothing. After _change.lua and _document.lua.
 --
 -- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
---       14 how many arguments a search document has, '0' for none
---       then four for each message, ids distinct: ':<id>', timestamp in microseconds or '' for the server's clock,
---       size, digest and tools (as in the state), body; and the fields and values of its document
+--       14 how many messages, then four for each, ids distinct: ':<id>', timestamp in microseconds or '' for the server's clock,
+--       size, digest and tools (as in the state), body;
+--       then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known);
 -- or {'buried', that, life} if documents of replaced messages are still to be removed (reap.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 4 + ARGV[14], 10
+local FIRST, WIDTH, FIELDS = 15, 4, 10
 local replace = ARGV[10] == '1'
 
-local count = (#ARGV - FIRST + 1) / WIDTH
+local count = tonumber(ARGV[14])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i'}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
@@ -95,9 +95,15 @@ local outcome = revision .. ' ' .. sequence + 1 .. ' ' .. format('%.0f', stamp)
 
 local hset = {'r', revision, 'x', token, 'u', now_text, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
 local zadd, members, added, next_field = {}, {}, 0, 17
-local documents = {}
+local documents, next_document = {}, FIRST + WIDTH * count
+local searched = #ARGV >= next_document
 local changed = pack('>I8', revision)
 for i = 1, count do
+  local from, to = next_document + 1, nil
+  if searched then
+    to = next_document + ARGV[next_document]
+    next_document = to + 1
+  end
   if not known[FIELDS + i] then
     local at = FIRST + (i - 1) * WIDTH
     local timestamp = ARGV[at + 1]
@@ -116,7 +122,7 @@ for i = 1, count do
     hset[next_field] = ARGV[at]
     hset[next_field + 1] = head .. changed .. ARGV[at + 2]
     next_field = next_field + 2
-    if WIDTH > 4 then documents[added] = {sequence, timestamp, at + 4, at + WIDTH - 1} end
+    if to then documents[added] = {sequence, timestamp, from, to} end
   end
 end
 local held = added + (known[5] or 0)
@@ -155,7 +161,7 @@ if #documents > 0 then
   if ttl then ends = document_ends(now, ttl) end
   local prefix = documents_of(life)
   for _, of in ipairs(documents) do
-    document(prefix, life, of[1], of[2], of[3], of[4], ends)
+    document(prefix, life, of[1], of[2], of[3], of[4], ends, true)
   end
 end
 if ARGV[11] ~= '' and held > tonumber(ARGV[11]) then
