@@ -52,7 +52,7 @@ class AsyncSearchIndex:
         self.refusal = None
         return state
 
-    async def filled(self, seconds: float) -> IndexState | None:
+    async def filled(self, seconds: float, *, again: bool = False) -> IndexState | None:
         """`ensure`, and wait until the server has filled it, for so long at most."""
         state = await self.ensure()
         waited = 0.0

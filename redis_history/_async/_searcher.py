@@ -56,7 +56,7 @@ class AsyncSearcher:
         """The outcome; None if the server cannot tell (now): no search, no index, or not all of it."""
         outcome: Any = None
         if isinstance(op, MakeIndex):
-            state = await self._index.filled(op.seconds)
+            state = await self._carrier.persist(self._index.filled, op.seconds)
             outcome = None if state is None else state.share
         elif not self.works:
             outcome = None
@@ -79,7 +79,7 @@ class AsyncSearcher:
                 if isinstance(op, Search):
                     call = plan_search(op, self.settings, self._searching)
                     return call.decode(await self._carrier.carry_out(call, passing=_is_expected))
-                state = await self._index.filled(op.seconds)
+                state = await self._carrier.persist(self._index.filled, op.seconds)
                 if state is None or not state.complete:
                     return None
                 calls = plan_search_all(op, self.settings, self._searching)
@@ -91,7 +91,7 @@ class AsyncSearcher:
                         return None
                     raise
                 _logger.warning("the search index is gone; it is made anew")
-                await self._carrier.use_search()
+                await self._carrier.persist(self._carrier.use_search)
                 if not self.works:
                     return None
         return None

@@ -72,30 +72,29 @@ class AsyncRedisBackend:
     async def carry_out(self, work: Any, *, passing: Callable[[Exception], bool] = _none) -> Any:
         """The reply to a call, or those to a list of calls, repeated while that may help. Raises errors of our own, but
         for those that `passing` lets through."""
-        method = self._replies if type(work) is list else self._reply
+        return await self.persist(self._replies if type(work) is list else self._reply, work, passing)
+
+    async def persist(self, method: Any, what: Any = None, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The outcome of `method(what)`, repeated while that may help."""
         try:
-            return await method(work)
+            return await method(what)
         except (RedisError, OSError) as error:
             if not is_transient(error):
                 if passing(error):
                     raise
                 raise translate(error, self._connected.address) from error
-            return await self._repeat(method, work, error)
+            return await self._repeat(method, what, error)
 
     async def _until_usable(self) -> None:
-        try:
-            await self._prepare()
-        except (RedisError, OSError) as error:
-            if not is_transient(error):
-                raise translate(error, self._connected.address) from error
-            await self._repeat(self._prepare_again, None, error)
+        await self.persist(self._prepare_again)
         if self._searcher is not None and self._searcher.works:
             await self._searcher.sweep()
 
-    async def _prepare_again(self, _: None, *, again: bool) -> None:
+    async def _prepare_again(self, _: None, *, again: bool = False) -> None:
         await self._prepare()
 
-    async def use_search(self) -> None:
+    async def use_search(self, _: None = None, *, again: bool = False) -> None:
+        """Look whether the server can search, and make the index."""
         if self._searcher is not None:
             await self._searcher.start()
             self._settings = self._searcher.settings

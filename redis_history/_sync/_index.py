@@ -53,7 +53,7 @@ class SearchIndex:
         self.refusal = None
         return state
 
-    def filled(self, seconds: float) -> IndexState | None:
+    def filled(self, seconds: float, *, again: bool = False) -> IndexState | None:
         """`ensure`, and wait until the server has filled it, for so long at most."""
         state = self.ensure()
         waited = 0.0

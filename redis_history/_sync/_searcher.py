@@ -57,7 +57,7 @@ class Searcher:
         """The outcome; None if the server cannot tell (now): no search, no index, or not all of it."""
         outcome: Any = None
         if isinstance(op, MakeIndex):
-            state = self._index.filled(op.seconds)
+            state = self._carrier.persist(self._index.filled, op.seconds)
             outcome = None if state is None else state.share
         elif not self.works:
             outcome = None
@@ -80,7 +80,7 @@ class Searcher:
                 if isinstance(op, Search):
                     call = plan_search(op, self.settings, self._searching)
                     return call.decode(self._carrier.carry_out(call, passing=_is_expected))
-                state = self._index.filled(op.seconds)
+                state = self._carrier.persist(self._index.filled, op.seconds)
                 if state is None or not state.complete:
                     return None
                 calls = plan_search_all(op, self.settings, self._searching)
@@ -92,7 +92,7 @@ class Searcher:
                         return None
                     raise
                 _logger.warning("the search index is gone; it is made anew")
-                self._carrier.use_search()
+                self._carrier.persist(self._carrier.use_search)
                 if not self.works:
                     return None
         return None

@@ -111,9 +111,10 @@ class Keyspace:
             return None
 
     @property
-    def pattern(self) -> bytes:
-        """A glob that matches every key of this namespace and no other: for people and tests, never for the store."""
-        return self._prefix + b"??}:*"
+    def patterns(self) -> tuple[bytes, bytes]:
+        """Globs that match every key of this namespace and no other, those of search documents last: for people and
+        tests, never for the store."""
+        return self._prefix + b"??}:*", self.documents + b"??}:*"
 
     @staticmethod
     def name_to_id(name: bytes) -> str:

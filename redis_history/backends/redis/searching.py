@@ -146,6 +146,8 @@ def _found(op: Search, terms: int, reply: list[Any]) -> Found | None:
     if op.vector is not None:
         nearest = [Place(*whose, sequence) for last in found[terms:] for sequence in last.scores[whose]]
     single = len(op.query.terms)
+    if not replies:  # a conversation without messages
+        return Found([Matches(0, {})] * single, None, 0, nearest)
     return Found(found[:single], found[single] if terms > single else None, count, nearest)
 
 
