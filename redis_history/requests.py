@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -32,6 +32,7 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
+from redis_history.search.filters import make_filters
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -320,33 +321,7 @@ def message_filter(
     """
     if roles is None and participant_ids is None and scope is None:
         return None
-    if scope is not None and scope not in get_args(Scope):
-        raise InvalidInputError(f"the scope {scope!r} is not one of {', '.join(get_args(Scope))}")
-    wanted_roles = _names(roles, "roles")
-    for role in wanted_roles or ():
-        if role not in get_args(Role):
-            raise InvalidInputError(f"the role {role!r} is not one of {', '.join(get_args(Role))}")
-    wanted_ids = _names(participant_ids, "participant_ids")
-
-    def wanted(message: Message) -> bool:
-        return (
-            (wanted_roles is None or message.role in wanted_roles)
-            and (wanted_ids is None or (message.participant is not None and message.participant.id in wanted_ids))
-            and (scope is None or message.scope == scope)
-        )
-
-    return wanted
-
-
-def _names(names: Iterable[Any] | None, parameter: str) -> frozenset[Any] | None:
-    if names is None:
-        return None
-    if isinstance(names, str):
-        raise InvalidInputError(f"{parameter} is a list, such as [{names!r}], not a string")
-    found = list(names) if isinstance(names, Iterable) else [names]
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in found):
-        raise InvalidInputError(f"{parameter} is a list of strings, not {names!r}")
-    return frozenset(found)
+    return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
 
 
 def _entry(message: Message) -> Entry:
