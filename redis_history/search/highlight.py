@@ -21,7 +21,10 @@ FRAGMENTS: Final = 3
 _BEFORE: Final = 40
 # Wider than the words of text.py: what is not one there gives no word here.
 _WRITTEN: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0483-\u0489\u0591-\u0dff\u0e31-\u1fff\u20d0-\u20f0])*")
-_MAX_ENDING: Final = 4
+_FORMS: Final = "e s es ed d ing y ies ied ly ning ting ping ned ted ped"
+_ENDINGS: Final = frozenset(("", *_FORMS.split()))
+    ("", *["e", "s", "es", "ed", "d", "ing", "y", "ies", "ied", "ly", "ning", "ting", "ned", "ted", "ping", "ped"])
+)
 
 
 class Highlight(Struct, frozen=True):
@@ -50,7 +53,7 @@ def highlights(message: Message, query: Query, *, language: str = "english") -> 
     """The first fragments of a message in which a term of the query stands; none where no term is found in it."""
     text = searchable(message)
     ranges = _joined(_ranges(_written(text), query, load_stemmer(language), language))
-    fragments = []
+    fragments: list[Highlight] = []
     while ranges and len(fragments) < FRAGMENTS:
         start = _word_start(text, max(0, ranges[0][0] - _BEFORE))
         stop = max(_word_end(text, min(len(text), start + FRAGMENT)), ranges[0][1])
@@ -99,9 +102,13 @@ def _ranges(text: list[_Word], query: Query, stem: Callable[[str], str] | None, 
     for term in query.terms:
         if term.kind == "phrase":
             size = len(term.words)
-            for at in range(len(text) - size + 1):
-                if all(one.word == wanted for one, wanted in zip(text[at : at + size], term.words, strict=True)):
-                    found.append((text[at].start, text[at + size - 1].end))
+            plain = [one.word for one in text]
+            phrase = list(term.words)
+            found.extend(
+                (text[at].start, text[at + size - 1].end)
+                for at in range(len(text) - size + 1)
+                if plain[at : at + size] == phrase
+            )
         else:
             same = _same(term, stem, language)
             found.extend((one.start, one.end) for one in text if same(one.word))
@@ -121,18 +128,13 @@ def _same(term: Term, stem: Callable[[str], str] | None, language: str) -> Calla
 
 
 def _akin(word: str, other: str) -> bool:
-    """Whether two English words look like forms of one; for showing what the server found, where there is no stemmer."""
+    """Whether two English words look like forms of one: to show what the server found, where there is no stemmer."""
     shared = 0
     for left, right in zip(word, other, strict=False):
         if left != right:
             break
         shared += 1
     return shared >= 3 and word[shared:] in _ENDINGS and other[shared:] in _ENDINGS
-
-
-_ENDINGS: Final = frozenset(
-    {"", "e", "s", "es", "ed", "d", "ing", "y", "ies", "ied", "ly", "ning", "ting", "ned", "ted"}
-)
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

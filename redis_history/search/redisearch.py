@@ -18,12 +18,9 @@ replies. No value stands in the text of a query: all are parameters, and all are
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
-
-from msgspec import Struct
 
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
@@ -32,6 +29,7 @@ from redis_history.search.languages import UNSTEMMED
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import Matches
 from redis_history.search.text import index_text
+from redis_history.search.vectors import VectorField
 
 __all__ = [
     "ARCHIVED",
@@ -44,13 +42,11 @@ __all__ = [
     "Found",
     "Namespace",
     "Place",
-    "VectorField",
     "count_command",
     "create_arguments",
     "document",
     "is_timeout",
     "nearest_command",
-    "pack_vector",
     "read_found",
     "read_matches",
     "search_commands",
@@ -86,18 +82,6 @@ NAMESPACE: Final = Namespace()
 
 #: From the key of a document to its conversation (anything hashable and sortable) and sequence; None: not ours.
 Place = Callable[[bytes], tuple[Any, int] | None]
-
-
-class VectorField(Struct, frozen=True):
-    """Vectors of 32-bit floats. "flat" compares with each (exact, for up to some 100,000), "hnsw" with few."""
-
-    dimension: int
-    algorithm: Literal["flat", "hnsw"] = "flat"
-    distance: Literal["cosine", "l2", "ip"] = "cosine"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or not 1 <= self.dimension <= 32_768:
-            raise InvalidInputError(f"the dimension of vectors is a number from 1 to 32,768, not {self.dimension!r}")
 
 
 def tag(value: str) -> bytes:
@@ -142,12 +126,6 @@ def document(message: Message) -> list[bytes]:
         if names:
             fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, names)))]
     return fields
-
-
-def pack_vector(vector: Iterable[float]) -> bytes:
-    """A vector as the field and the query take it: 32-bit floats."""
-    values = list(vector)
-    return struct.pack(f"<{len(values)}f", *values)
 
 
 class _Expression:
@@ -255,8 +233,9 @@ def nearest_command(
     *,
     count: int = 100,
 ) -> list[bytes]:
-    """FT.SEARCH for the documents of a scope with the nearest vectors (`pack_vector`), nearest first. They have no
-    scores of use: `fuse` takes their order."""
+    """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first; `vector` as `vectors.pack` gives
+    it. They have no scores of use: `fuse` takes their order.
+    """
     expression = _Expression(scope, filters)
     within = expression.within
     text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, VECTOR, expression.parameter(vector))
