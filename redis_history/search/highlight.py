@@ -23,8 +23,6 @@ _BEFORE: Final = 40
 _WRITTEN: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0483-\u0489\u0591-\u0dff\u0e31-\u1fff\u20d0-\u20f0])*")
 _FORMS: Final = "e s es ed d ing y ies ied ly ning ting ping ned ted ped"
 _ENDINGS: Final = frozenset(("", *_FORMS.split()))
-    ("", *["e", "s", "es", "ed", "d", "ing", "y", "ies", "ied", "ly", "ning", "ting", "ned", "ted", "ping", "ped"])
-)
 
 
 class Highlight(Struct, frozen=True):
