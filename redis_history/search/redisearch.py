@@ -277,10 +277,13 @@ def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[li
 
     Documents whose key `place` does not know are left out.
     """
+    if not replies:  # nothing was asked, because nothing can match
+        return [Matches(0, {}) for _ in query.terms], None
     read = [_matches(read_found(reply), place) for reply in replies]
-    if len(read) not in (0, len(query.terms), len(query.terms) + 1):
-        raise CorruptDataError(f"{len(read)} replies to a search of {len(query.terms)} terms")
-    return read[: len(query.terms)], read[len(query.terms)] if len(read) > len(query.terms) else None
+    count = len(query.terms)
+    if len(read) not in (count, count + 1):
+        raise CorruptDataError(f"{len(read)} replies to a search of {count} terms")
+    return read[:count], read[count] if len(read) > count else None
 
 
 def _matches(found: Found, place: Place) -> Matches:
