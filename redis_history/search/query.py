@@ -81,13 +81,13 @@ def _free(text: str) -> Iterator[Term]:
     for star in _STAR.finditer(text):
         found = words(text[end : star.start()])
         end = star.end()
-        yield from _words(found[:-1])
         # What stands right before the star; "**bold**" is how models stress a word, and no prefix.
-        last = found[-1:] if re.search(r"(?<!\*)\b\w+$", text[: star.start()][-200:]) else ()
-        if last and len(found[-1]) >= _MIN_PREFIX and not is_unspaced(found[-1]):
+        stands = re.search(r"(?<!\*)\b\w+$", text[max(0, star.start() - 200) : star.start()])
+        if stands and found and len(found[-1]) >= _MIN_PREFIX and not is_unspaced(found[-1]):
+            yield from _words(found[:-1])
             yield Term("prefix", (found[-1],))
         else:
-            yield from _words(found[-1:])
+            yield from _words(found)
     yield from _words(words(text[end:]))
 
 
