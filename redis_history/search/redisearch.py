@@ -177,7 +177,11 @@ class _Expression:
         return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(names)
 
     def search(self, index: bytes, terms: Sequence[Term], language: str, depth: int) -> list[bytes]:
-        wanted = b"(%b)" % b"|".join(map(self.term, terms))
+        each = [self.term(term) for term in terms]
+        wanted = b"(%b)" % b"|".join(each)
+        if len(each) > 1:
+            # Beside a scope, the score of a|b is that of one of them (RediSearch 2.10); of optional terms, the sum.
+            wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
         command = [b"FT.SEARCH", index, b" ".join(filter(None, (self.within, wanted))), b"NOCONTENT", b"WITHSCORES"]
         if language == UNSTEMMED or terms[0].kind == "phrase":
             command.append(b"VERBATIM")

@@ -105,7 +105,7 @@ def test_the_scope_stands_first_and_in_parentheses() -> None:
         b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3)",
         b"(@c:{$p0|$p1}) (@r:{$p2}) ((($p3 $p4)=>{$slop:0;$inorder:true}))",
         b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3*)",
-        b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3|$p4*)",
+        b"(@c:{$p0|$p1}) (@r:{$p2}) (($p3|$p4*)=>{$weight:0}) (~$p3 ~$p4*)",
     ]
     assert all(command[-2:] == [b"DIALECT", b"2"] for command in commands)
 
