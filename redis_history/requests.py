@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -32,9 +32,7 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.search.filters import Filters, make_filters
-from redis_history.search.languages import check_language
-from redis_history.search.vectors import Embedder, VectorField
+from redis_history.search.filters import make_filters
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -348,57 +346,7 @@ def message_filter(
     """
     if roles is None and participant_ids is None and scope is None:
         return None
-    if scope is not None and scope not in get_args(Scope):
-        raise InvalidInputError(f"the scope {scope!r} is not one of {', '.join(get_args(Scope))}")
-    wanted_roles = _names(roles, "roles")
-    for role in wanted_roles or ():
-        if role not in get_args(Role):
-            raise InvalidInputError(f"the role {role!r} is not one of {', '.join(get_args(Role))}")
-    wanted_ids = _names(participant_ids, "participant_ids")
-
-    def wanted(message: Message) -> bool:
-        return (
-            (wanted_roles is None or message.role in wanted_roles)
-            and (wanted_ids is None or (message.participant is not None and message.participant.id in wanted_ids))
-            and (scope is None or message.scope == scope)
-        )
-
-    return wanted
-
-
-def search_filters(
-    roles: Iterable[Role] | None,
-    participant_ids: Iterable[str] | None,
-    scope: Scope | None,
-    since: Bound | None,
-    before: Bound | None,
-    tool_names: Iterable[str] | None,
-) -> Filters:
-    """Raises as `message_filter` and `position_of`."""
-    return make_filters(
-        roles=roles,
-        participant_ids=participant_ids,
-        scope=scope,
-        since=position_of(since),
-        before=position_of(before),
-        tool_names=tool_names,
-    )
-
-
-def vector_field(vectors: VectorField | int | None) -> VectorField | None:
-    """Raises ConfigurationError for what is no dimension."""
-    return VectorField(vectors) if isinstance(vectors, int) else vectors
-
-
-def _names(names: Iterable[Any] | None, parameter: str) -> frozenset[Any] | None:
-    if names is None:
-        return None
-    if isinstance(names, str):
-        raise InvalidInputError(f"{parameter} is a list, such as [{names!r}], not a string")
-    found = list(names) if isinstance(names, Iterable) else [names]
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in found):
-        raise InvalidInputError(f"{parameter} is a list of strings, not {names!r}")
-    return frozenset(found)
+    return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
 
 
 def _entry(message: Message) -> Entry:

@@ -132,6 +132,8 @@ class _Expression:
     """The text of a query and its parameters, put together."""
 
     def __init__(self, scope: Sequence[str] | Namespace, filters: Filters) -> None:
+        if filters.impossible:
+            raise InvalidInputError("nothing can pass filters with an empty list: there is nothing to ask the server")
         self.parameters: list[bytes] = []
         self._clauses: list[bytes] = []
         if not isinstance(scope, Namespace):
@@ -175,7 +177,11 @@ class _Expression:
         return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(names)
 
     def search(self, index: bytes, terms: Sequence[Term], language: str, depth: int) -> list[bytes]:
-        wanted = b"(%b)" % b"|".join(map(self.term, terms))
+        each = [self.term(term) for term in terms]
+        wanted = b"(%b)" % b"|".join(each)
+        if len(each) > 1:
+            # Beside a scope, the score of a|b is that of one of them (RediSearch 2.10); of optional terms, the sum.
+            wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
         command = [b"FT.SEARCH", index, b" ".join(filter(None, (self.within, wanted))), b"NOCONTENT", b"WITHSCORES"]
         if language == UNSTEMMED or terms[0].kind == "phrase":
             command.append(b"VERBATIM")
@@ -208,11 +214,9 @@ def search_commands(
 
     `scope` is the ids of conversations, at least one, or NAMESPACE. Raises InvalidInputError for an empty one.
     """
-    one_by_one = [
-        _Expression(scope, filters).search(index, (term,), language, depth)
-        for term in query.terms
-        if not filters.impossible
-    ]
+    if filters.impossible:
+        return []
+    one_by_one = [_Expression(scope, filters).search(index, (term,), language, depth) for term in query.terms]
     together = [term for term in query.terms if term.kind != "phrase"]
     if len(one_by_one) > 1 and len(together) > 1:
         one_by_one.append(_Expression(scope, filters).search(index, together, language, depth))
@@ -220,7 +224,9 @@ def search_commands(
 
 
 def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
-    """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number."""
+    """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number.
+
+    Raises InvalidInputError for an empty scope, and for filters that nothing can pass."""
     expression = _Expression(scope, filters)
     return [b"FT.SEARCH", index, expression.within or b"*", b"NOCONTENT", *expression._end(0)]
 
@@ -235,6 +241,8 @@ def nearest_command(
 ) -> list[bytes]:
     """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first; `vector` as `vectors.pack` gives
     it. They have no scores of use: `fuse` takes their order.
+
+    Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
     """
     expression = _Expression(scope, filters)
     within = expression.within
