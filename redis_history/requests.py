@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -32,7 +32,9 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.search.filters import make_filters
+from redis_history.search.filters import Filters, make_filters
+from redis_history.search.languages import check_language
+from redis_history.search.vectors import Embedder, VectorField
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -347,6 +349,30 @@ def message_filter(
     if roles is None and participant_ids is None and scope is None:
         return None
     return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
+
+
+def search_filters(
+    roles: Iterable[Role] | None,
+    participant_ids: Iterable[str] | None,
+    scope: Scope | None,
+    since: Bound | None,
+    before: Bound | None,
+    tool_names: Iterable[str] | None,
+) -> Filters:
+    """Raises as `message_filter` and `position_of`."""
+    return make_filters(
+        roles=roles,
+        participant_ids=participant_ids,
+        scope=scope,
+        since=position_of(since),
+        before=position_of(before),
+        tool_names=tool_names,
+    )
+
+
+def vector_field(vectors: VectorField | int | None) -> VectorField | None:
+    """Raises ConfigurationError for what is no dimension."""
+    return VectorField(vectors) if isinstance(vectors, int) else vectors
 
 
 def _entry(message: Message) -> Entry:
