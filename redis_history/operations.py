@@ -16,7 +16,7 @@ from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position
 from redis_history.search.filters import ANYTHING, Filters
 from redis_history.search.query import Query
-from redis_history.search.ranking import Matches
+from redis_history.search.ranking import DEPTH, Matches
 
 __all__ = [
     "Append",
@@ -281,12 +281,14 @@ class Found(Struct, frozen=True):
 
 
 class Search(Struct, Op[Found | None], frozen=True):
-    """Matches of a query within one conversation. None as well if some messages have no document yet."""
+    """Matches of a query within one conversation: of each term the best `depth`. None as well if some messages have no
+    document yet."""
 
     conversation_id: str
     query: Query
     filters: Filters = ANYTHING
     vector: bytes | None = None
+    depth: int = DEPTH
 
 
 class SearchAll(Struct, Op[Found | None], frozen=True):
@@ -295,6 +297,7 @@ class SearchAll(Struct, Op[Found | None], frozen=True):
     query: Query
     filters: Filters = ANYTHING
     vector: bytes | None = None
+    depth: int = DEPTH
     seconds: float = 10.0
 
 

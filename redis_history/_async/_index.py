@@ -33,6 +33,8 @@ class AsyncSearchIndex:
         self._searching = searching
         #: Why there is no index, once that is known.
         self.refusal: str | None = None
+        #: Whether searches go to the index of this form, and not yet to a former one.
+        self.settled = False
 
     async def ensure(self) -> IndexState | None:
         """Make the index if there is none; how far it is, or None if this server has no search (see `refusal`)."""
@@ -50,6 +52,7 @@ class AsyncSearchIndex:
             self.refusal = str(error)
             return None
         self.refusal = None
+        self.settled = state.name == name
         return state
 
     async def filled(self, seconds: float, *, again: bool = False) -> IndexState | None:

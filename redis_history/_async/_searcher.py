@@ -77,13 +77,16 @@ class AsyncSearcher:
         for attempt in (1, 2):
             try:
                 if isinstance(op, Search):
+                    if not self._index.settled:
+                        await self._carrier.persist(self._index.filled, 0.0)
                     call = plan_search(op, self.settings, self._searching)
                     return call.decode(await self._carrier.carry_out(call, passing=_is_expected))
                 state = await self._carrier.persist(self._index.filled, op.seconds)
                 if state is None or not state.complete:
                     return None
                 calls = plan_search_all(op, self.settings, self._searching)
-                return read_all(op, self.settings, await self._carrier.carry_out(calls, passing=_is_expected))
+                replies = await self._carrier.carry_out(calls, passing=_is_expected) if calls else []
+                return read_all(op, self.settings, replies)
             except Exception as error:
                 if not is_lost_index(error) or attempt == 2:
                     if _is_expected(error):

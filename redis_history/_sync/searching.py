@@ -39,7 +39,7 @@ from redis_history.search.filters import Filters
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
-from redis_history.search.ranking import Ranked, fuse, rank
+from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
 from redis_history.search.vectors import embedding_text, pack_all
 
@@ -112,7 +112,8 @@ class Searching:
         request = self._request(query, filters, limit, offset, token_cap, context, highlight)
         if not _can_match(request):
             return []
-        found = self._asked(Search(conversation_id, request.query, request.filters, request.vector))
+        op = Search(conversation_id, request.query, request.filters, request.vector, _depth(request))
+        found = self._asked(op)
         if found is None:
             hits = self._scanned(conversation_id, request)
         else:
@@ -146,7 +147,8 @@ class Searching:
             hits = self._scanned_all(request) if _can_match(request) else []
             return self._finished(hits, request)
         seconds = self._options.search_wait
-        found = self._asked(SearchAll(request.query, request.filters, request.vector, seconds))
+        op = SearchAll(request.query, request.filters, request.vector, _depth(request), seconds)
+        found = self._asked(op)
         if found is None:
             self._refuse_search_all()
         if found is None or not _can_match(request):
@@ -333,6 +335,10 @@ class Searching:
 
 def _can_match(request: _Request) -> bool:
     return bool(request.limit and (request.query or request.vector) and not request.filters.impossible)
+
+
+def _depth(request: _Request) -> int:
+    return max(DEPTH, request.offset + request.limit)
 
 
 def _whose(ranked: Ranked) -> Any:

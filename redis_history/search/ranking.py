@@ -16,7 +16,10 @@ from typing import Any, Final, NamedTuple
 
 from redis_history.search.query import Query
 
-__all__ = ["Matches", "Ranked", "fuse", "rank"]
+__all__ = ["DEPTH", "Matches", "Ranked", "fuse", "rank"]
+
+#: So many messages of each term are ranked, if no more are wanted: those that the finder scores best.
+DEPTH: Final = 500
 
 #: What a term counts that a message does not have, but one so many steps before or after it.
 NEIGHBOURS: Final = (0.5, 0.25)

@@ -27,7 +27,7 @@ from redis_history.model import Message
 from redis_history.search.filters import ANYTHING, Filters, tool_names_of
 from redis_history.search.languages import UNSTEMMED
 from redis_history.search.query import Query, Term
-from redis_history.search.ranking import Matches
+from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.text import index_text
 from redis_history.search.vectors import VectorField
 
@@ -62,9 +62,6 @@ TOOLS: Final = b"w"
 TIME: Final = b"m"
 ARCHIVED: Final = b"z"
 VECTOR: Final = b"v"
-
-#: So many messages of each term are looked at, those with the best score of the server.
-DEPTH: Final = 500
 
 _MAX_TAG_BYTES: Final = 2048
 _SEPARATOR: Final = b","

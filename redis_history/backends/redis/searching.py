@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from redis_history.backends.redis.keys import Keyspace, pack_keys
 from redis_history.backends.redis.planner import Call, Settings, as_is, change_header
 from redis_history.backends.redis.scripts import FETCH, INDEX, SEARCH
@@ -113,7 +115,7 @@ def is_lost_index(error: Exception) -> bool:
 
 def is_unanswered(error: Exception) -> bool:
     """Whether the server gave up a search, such as one that took too long."""
-    return "timeout" in str(error).lower()
+    return isinstance(error, ResponseError) and "timeout" in str(error).lower()
 
 
 def plan_search(op: Search, settings: Settings, searching: Searching) -> Call:
@@ -121,7 +123,7 @@ def plan_search(op: Search, settings: Settings, searching: Searching) -> Call:
     index = settings.keyspace.index
     scope = [_SCOPE]
     commands = [count_command(index, scope)]
-    terms = search_commands(index, scope, op.query, op.filters, language=searching.language)
+    terms = search_commands(index, scope, op.query, op.filters, language=searching.language, depth=op.depth)
     commands += terms
     if op.vector is not None and not op.filters.impossible:
         commands.append(nearest_command(index, scope, op.vector, op.filters))
@@ -154,7 +156,7 @@ def _found(op: Search, terms: int, reply: list[Any]) -> Found | None:
 def plan_search_all(op: SearchAll, settings: Settings, searching: Searching) -> list[Call]:
     """Commands to send together; `read_all` takes their replies."""
     index = settings.keyspace.index
-    commands = search_commands(index, NAMESPACE, op.query, op.filters, language=searching.language)
+    commands = search_commands(index, NAMESPACE, op.query, op.filters, language=searching.language, depth=op.depth)
     if op.vector is not None and not op.filters.impossible:
         commands.append(nearest_command(index, NAMESPACE, op.vector, op.filters))
     return [Call(None, b"", command, as_is) for command in commands]
