@@ -25,6 +25,8 @@ class Awaitable:
     def __getattr__(self, name: str) -> Any:
         if name == "aclose":
             name = "close"
+        if name == "capabilities":
+            return asyncio.to_thread(getattr, self._target, name)
         value = getattr(self._target, name)
         if not callable(value):
             return value
@@ -81,6 +83,8 @@ class Stores:
             if self._memory is None:
                 self._memory = MemoryBackend(**{"max_messages": None, "max_conversations": None, **chosen})
             memory = self._memory
+            if options.get("durability", "server") != "server":
+                return HistoryStore("memory://", durability=options["durability"])
             backend: Any = memory if self._face == "sync" else AsyncMemoryBackend(memory=memory)
             where: dict[str, Any] = {"backend": backend}
         else:
