@@ -99,7 +99,9 @@ async def test_a_call_repeated_after_a_lost_reply_confirms_the_first(
     name, *args = WRITES[write]
     options = {"title": "t"} if write == "record" else {}
     async with opened(face, server.url, durability="fsync", durability_timeout=0.1) as store:
-        await store("append", "c", user("a", id="a"))
+        for conversation_id in ("d", "c"):
+            await store("append", conversation_id, user("a", id="a"))
+        await store(name, "d", *args[1:], **options)  # the server knows the script: the reply that is lost is its own
         with server.client() as client:
             client.config_set("appendfsync", "no")
             # The retry looks at the server anew, and would refuse such a setting.
