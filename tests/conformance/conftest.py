@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -131,3 +131,20 @@ async def stores(
 def store(stores: Stores) -> Any:
     """One store, with the asynchronous face."""
     return stores()
+
+
+@pytest.fixture
+def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], None]]:
+    """The backend's server fsyncs each write, or as it is told to; afterwards as before."""
+    if stores.backend == "memory":
+        pytest.skip("memory has no disk")
+    server = server_of(stores.backend)
+
+    def set_to(how: str) -> None:
+        for node in getattr(server, "nodes", [server]):
+            with node.client() as client:
+                client.config_set("appendfsync", how)
+
+    set_to("always")
+    yield set_to
+    set_to("everysec")
