@@ -25,7 +25,8 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         options.check_without_server()
         return AsyncMemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    caps, confirm = options.for_redis(), options.confirmation()
+    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, caps, confirm)
     if isinstance(connected, ConnectedCluster):
         options.check_without_server()  # the modules of cluster nodes know of their own documents only
         return AsyncClusterBackend(connected, settings, retry)

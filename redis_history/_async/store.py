@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -17,6 +17,7 @@ from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.errors import (
     ConversationNotFoundError,
     InvalidInputError,
@@ -39,7 +40,7 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Options
+from redis_history.requests import Bound, Durability, Options, SearchMode
 from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["AsyncHistoryStore"]
@@ -68,6 +69,10 @@ class AsyncHistoryStore(AsyncSearching):
     each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
     caps are 500 and 500 unless others (None: no cap) are given.
 
+    `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
+    "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
+    seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
     `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
     that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
     `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
@@ -91,23 +96,46 @@ class AsyncHistoryStore(AsyncSearching):
         ttl: float | None = None,
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
-        search: Literal["auto", "require", "off"] = "auto",
+        durability: Durability = "server",
+        replicas: int | None = None,
+        durability_timeout: float = 5.0,
+        search: SearchMode = "auto",
         language: str = "english",
         embedder: Embedder | None = None,
         vectors: VectorField | int | None = None,
     ) -> None:
-        field = requests.vector_field(vectors)
-        options = Options(
-            log_length, poll_interval, ttl, max_messages, max_conversations, search, language, embedder, field
+        options = self._options = Options(
+            log_length,
+            poll_interval,
+            ttl,
+            max_messages,
+            max_conversations,
+            durability,
+            replicas,
+            durability_timeout,
+            search,
+            language,
+            embedder,
+            requests.vector_field(vectors),
         )
-        self._options = options
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncSubscription] = []
         self._jobs: dict[AsyncSubscription, Job] = {}
+
+    @property
+    async def capabilities(self) -> Capabilities:
+        """What the backend can do and is set to. The server is asked once, when this is first read."""
+        found = self._capabilities
+        if found is None:
+            ask = getattr(self._backend, "capabilities", None)
+            found = Capabilities("custom") if ask is None else await ask()
+            self._capabilities = found
+        return found
 
     # Writing
 

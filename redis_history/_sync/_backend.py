@@ -26,7 +26,8 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         options.check_without_server()
         return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    caps, confirm = options.for_redis(), options.confirmation()
+    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, caps, confirm)
     if isinstance(connected, ConnectedCluster):
         options.check_without_server()  # the modules of cluster nodes know of their own documents only
         return ClusterBackend(connected, settings, retry)

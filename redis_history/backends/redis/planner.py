@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from redis_history._time import from_microseconds
 from redis_history.backends import refusals
+from redis_history.backends.redis.durability import Confirmation, confirming
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import (
     APPEND,
@@ -86,8 +87,8 @@ _AGAIN: Final = 6
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
-
-    `document`: the fields and values of the search document of a message and its vector; None: without search.
+    `confirm`: what every write is to be confirmed by; None: by its reply alone. `document`: the fields and values of
+    the search document of a message and its vector; None: without search.
     """
 
     keyspace: Keyspace
@@ -95,6 +96,7 @@ class Settings:
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
+    confirm: Confirmation | None = None
     document: Callable[[Message, bytes], list[bytes]] | None = None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
@@ -108,6 +110,7 @@ class Call(Struct, frozen=True):
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
     the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
     `follow`: from its reply, the call that is left to do after it, if any; it has no outcome of its own.
+    `confirm`: the command that is sent right after; `decode` then takes both replies.
     """
 
     script: Script | None
@@ -116,6 +119,7 @@ class Call(Struct, frozen=True):
     decode: Callable[[Any], Any]
     retry_at: int | None = None
     follow: Callable[[Any], Call | None] | None = None
+    confirm: Confirmation | None = None
 
     def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
         """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
@@ -128,7 +132,8 @@ class Call(Struct, frozen=True):
             return b"*%d\r\n%b" % (len(args), packed)
         # Beside the arguments: the command, the script, the number of keys (the first that follows) and they.
         parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
-        return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        packed = b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        return packed if self.confirm is None else packed + self.confirm.command
 
 
 def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
@@ -141,7 +146,8 @@ def change_header(
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
-    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", b"", b""]
+    kept = b"" if settings.confirm is None else b"1"
+    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", b"", kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -425,4 +431,13 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 
 def plan(op: Op[T], settings: Settings) -> Call:
     """The call that carries out `op`; its `decode` gives the outcome of `op`."""
-    return _PLANS[type(op)](op, settings)
+    call = _PLANS[type(op)](op, settings)
+    if settings.confirm is None or not isinstance(op, Write):
+        return call
+    decode = confirming(op, call.decode, settings.confirm)
+    follow = None if call.follow is None else partial(_following, call.follow)
+    return msgspec.structs.replace(call, confirm=settings.confirm, decode=decode, follow=follow)
+
+
+def _following(follow: Callable[[Any], Call | None], replies: tuple[Any, Any]) -> Call | None:
+    return follow(replies[0])
