@@ -15,7 +15,7 @@ from redis_history.search import languages
 from redis_history.search.filters import make_filters
 from redis_history.search.hits import SearchHit, cut_to_tokens
 from redis_history.search.query import Query, Term, parse_query
-from redis_history.search.ranking import Matches, fuse, rank
+from redis_history.search.ranking import Matches, fuse, merge, rank
 from redis_history.search.scan import Scan
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.search.index import Index
@@ -90,6 +90,12 @@ def test_any_matches_have_an_order(found: list[Matches], size: int | None, toget
     assert {one.sequence for one in ranked} >= {n for one in found for n in one.scores.get("c", {})}
     assert len({one.sequence for one in ranked}) == len(ranked)
     assert all(one.score >= other.score >= 0 for one, other in pairwise(ranked))
+
+
+def test_what_several_servers_found_is_one() -> None:
+    merged = merge([Matches(9, {"a": {1: 8.0, 2: 2.0}}), Matches(0, {}), Matches(1, {"b": {1: 0.5}})])
+    assert merged == Matches(10, {"a": {1: 1.0, 2: 0.25}, "b": {1: 1.0}})
+    assert merge([]) == Matches(0, {})
 
 
 def test_fusion() -> None:
