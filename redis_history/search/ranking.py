@@ -74,8 +74,9 @@ def rank(
 
 
 def merge(parts: Sequence[Matches]) -> Matches:
-    """What several servers, each with conversations of its own, found for one term, as one. Their scores do not compare,
-    so each counts relative to the best one of its server."""
+    """What several servers, each with conversations of its own, found for one term, as one.
+
+    Their scores do not compare, so each counts relative to the best one of its server."""
     scores: dict[Any, Mapping[int, float]] = {}
     for part in parts:
         best = max((max(listed.values(), default=0.0) for listed in part.scores.values()), default=0.0) or 1.0
