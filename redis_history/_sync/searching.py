@@ -43,7 +43,7 @@ from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
 from redis_history.search.vectors import embedding_text, pack_all
 
-__all__ = ["Searching", "Reindexed"]
+__all__ = ["Reindexed", "Searching"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")

@@ -23,10 +23,11 @@ LANGUAGES: Final = frozenset(_NAMES.split())
 
 # Words that say how a question is put and nothing of what it is about. Negations and numbers are not among them.
 _ENGLISH: Final = """
-    a about am an and any are as at be been being but by can could d did do does doing done for from had has have having
-    he her hers him his how i if in into is it its itself ll m may me might my of on or our ours re s shall she should
-    so some such t than that the their theirs them then there these they this those to us ve was we were what when
-    where which who whom whose why will with would you your yours
+    a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing done for
+    from had hadn has hasn have haven having he her hers him his how i if in into is isn it its itself ll m may me might
+    my of on or our ours re s shall she should shouldn so some such t than that the their theirs them then there these
+    they this those to us ve was wasn we were weren what when where which who whom whose why will with would wouldn you
+    your yours
 """
 _STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
 

@@ -93,7 +93,7 @@ def _counter(term: Term, stem: Callable[[str], str] | None) -> _Count:
     if stem is None:
         return lambda text, counts, stems: counts[word]
     root = stem(word)
-    # The word itself counts twice: the server as well finds it as a word and by its stem.
+    # The word as it was asked for counts twice as much as another form of it.
     return lambda text, counts, stems: (stems[root] + counts[word]) / 2
 
 
