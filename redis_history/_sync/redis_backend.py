@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
-from redis_history.errors import StoreClosedError
+from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
@@ -134,7 +135,8 @@ class RedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed")
         if not self._usable:
-            self._until_usable()
+            with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
+                self._until_usable()
         found: Capabilities = self.persist(self._look)
         return replace(found, search="server" if self.search_mode == "server" else "client")
 
