@@ -11,7 +11,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
 from redis_history.backends.base import Wake
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.backends.redis.servers import read_info
@@ -114,19 +114,29 @@ class AsyncRedisBackend:
 
     async def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         retrying = AsyncRetrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             await self._connected.start()
             return await retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -152,6 +153,7 @@ def test_every_error_of_redis_py_has_one_of_ours(kind: str) -> None:
         {"longest_wait": 0.001},
         {"longest_wait": float("nan")},
         {"longest_wait": "1"},
+        {"on_retry": "log"},
     ],
     ids=str,
 )
@@ -160,7 +162,13 @@ def test_a_retry_policy_that_makes_no_sense(fields: dict[str, Any]) -> None:
         RetryPolicy(**fields)
 
 
+def test_a_hook_that_would_have_to_be_awaited() -> None:
+    with pytest.raises(ConfigurationError, match="plain function"):
+        RetryPolicy(on_retry=asyncio.sleep)
+
+
 def test_a_retry_policy() -> None:
     assert RetryPolicy() == RetryPolicy(10.0, 0.02, 1.0)
     assert RetryPolicy(deadline=0).deadline == 0
     assert RetryPolicy(deadline=1, first_wait=1, longest_wait=1).longest_wait == 1
+    assert RetryPolicy(on_retry=print).on_retry is print

@@ -121,10 +121,11 @@ hset[10] = stamp > first_stamp and format('%.0f', stamp - 1) or known[4] or '0'
 
 local more
 if not epoch then
-  more = begin()
   redis.call('HSET', state, 'v', 1, 'e', token, 'b', now_text)
+  more = begin()
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 elseif replace then
+  redis.call('HSET', state, 'x', token)
   empty()
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end

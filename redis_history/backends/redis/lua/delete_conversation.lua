@@ -14,12 +14,13 @@ local function listeners()
   local patterns = redis.pcall('PUBSUB', 'NUMPAT')
   return type(exact) ~= 'table' or exact.err or exact[2] ~= 0 or type(patterns) ~= 'number' or patterns ~= 0
 end
-if listeners() then
+local watched = listeners()
+redis.call('UNLINK', state, messages) -- first, so that a full server takes it
+if watched then
   redis.call('XADD', log, 'MAXLEN', '~', ARGV[4], (revision + 1) .. '-0', 't', token, 'k', 'end', 'p', '')
   redis.call('PEXPIRE', log, ARGV[8])
 else
   redis.call('UNLINK', log)
 end
-redis.call('UNLINK', state, messages)
 redis.call('ZREM', registry, ARGV[5])
 return {1}

@@ -29,10 +29,10 @@ local member = head .. ARGV[10]
 local new_c, new_k = struct.unpack('>I4I4', ARGV[9])
 local now = clock()
 revision = revision + 1
-if old then redis.call('ZREM', messages, old) end
-redis.call('ZADD', messages, timestamp_text, member)
 redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'c', known[3] - c + new_c,
            'k', known[4] - k + new_k, ARGV[8], head .. pack('>I8', revision) .. ARGV[9])
+if old then redis.call('ZREM', messages, old) end
+redis.call('ZADD', messages, timestamp_text, member)
 announce(revision, now, 'update', pack('>BI4', 0xdd, 1) .. member)
 if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5]) end
 return revision .. ' ' .. sequence .. ' ' .. timestamp_text
