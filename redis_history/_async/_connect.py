@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -132,6 +133,10 @@ def _client(url: str) -> Redis:
         pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its own options
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{_without_secrets(url)} is not a Redis URL: {error}") from error
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+        path = pool.connection_kwargs.get(name)
+        if path and not Path(path).exists():
+            raise ConfigurationError(f"{name} of {_without_secrets(url)} is not there: {path}")
     return Redis(connection_pool=pool)
 
 

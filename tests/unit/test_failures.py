@@ -43,6 +43,8 @@ PASSING = [
     BrokenPipeError(32, "Broken pipe"),
     TimeoutError("timed out"),
     OSError(113, "No route to host"),
+    redis.exceptions.ConnectionError("Error 8 while writing to socket. EOF occurred (_ssl.c:2427)."),
+    redis.exceptions.ConnectionError("[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC] (_ssl.c:2580)"),
     said("LOADING Redis is loading the dataset in memory"),
     said("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."),
     said("CLUSTERDOWN The cluster is down"),
@@ -63,6 +65,8 @@ REFUSED = [
     (said(OOM), "out of memory"),
     (said(f"{OOM} script: 5e0b1c, on @user_script:54."), "out of memory"),
     (said(INSIDE + OOM), "out of memory"),
+    (redis.exceptions.ConnectionError("Error 1. [SSL: CERTIFICATE_VERIFY_FAILED] certificate"), "ssl_ca_certs"),
+    (redis.exceptions.ConnectionError("Error while reading: (1, '[SSL: TLSV1_ALERT_UNKNOWN_CA] x')"), "ssl_certfile"),
 ]
 OTHER: list[tuple[Exception, type[BackendError]]] = [
     (redis.exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400'"), UnsupportedServerError),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -93,15 +94,24 @@ class RetryPolicy:
 # Replies that name a passing state: a script of somebody runs too long; a failover is under way.
 _PASSING = ("BUSY ", "LOADING", "UNBLOCKED")
 _PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py takes the word off their texts
+# Of TLS, what does not pass. A connection that ends in the middle of a handshake is as passing as any other.
+_UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
+_REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may well succeed a little later."""
-    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _is_untrusted(error):
         return False
     if isinstance(error, ConnectionError | TimeoutError | OSError | _PASSING_KINDS) or _is_read_only(error):
         return True
     return isinstance(error, ResponseError) and str(error).startswith(_PASSING)
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    # By the text: of what is behind it redis-py sometimes keeps no more.
+    reason = _REASON.search(str(error)) if isinstance(error, ConnectionError | OSError) else None
+    return reason is not None and any(word in reason[1] for word in _UNTRUSTED)
 
 
 def _is_read_only(error: BaseException) -> bool:
@@ -124,8 +134,14 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(f"{server} is a read-only replica; connect to the primary: {text}")
     if _is_out_of_memory(error):
         return BackendRefusedError(f"{server} is out of memory; raise maxmemory or delete conversations: {text}")
+    if _is_untrusted(error):
+        return BackendRefusedError(
+            f"no secure connection to {server}: {text}; ssl_ca_certs names who signed the server's certificate, "
+            "ssl_certfile and ssl_keyfile the one the server may ask for"
+        )
     if is_transient(error):
-        return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}")
+        hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
+        return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}{hint}")
     if isinstance(error, AskError):  # and MovedError
         return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")
     if isinstance(error, InvalidResponse):
