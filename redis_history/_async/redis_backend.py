@@ -10,6 +10,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
+from redis_history._async._loops import PerLoop
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
@@ -39,7 +40,7 @@ class AsyncRedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
         self._usable = False
         self._closed = False
 
@@ -75,14 +76,15 @@ class AsyncRedisBackend:
                 return found
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.watch(self._channel(conversation_id), wake)
+        if not self._closed:
+            await self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.unwatch(self._channel(conversation_id), wake)
+        await self._doorbells.here().unwatch(self._channel(conversation_id), wake)
 
     async def aclose(self) -> None:
         self._closed = True
-        await self._doorbell.aclose()
+        await self._doorbells.aclose()
         await self._lines.aclose()
         await self._connected.aclose()
 
@@ -148,7 +150,7 @@ class AsyncRedisBackend:
         lines = lines or self._lines
         connection = await lines.take()
         try:
-            await connection.send_packed_command([packed])
+            await lines.send(connection, packed)
             if not count:
                 reply = await connection.read_response(disable_decoding=True)
             else:

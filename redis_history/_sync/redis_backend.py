@@ -11,6 +11,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
+from redis_history._sync._loops import PerLoop
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
@@ -40,7 +41,7 @@ class RedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
         self._usable = False
         self._closed = False
 
@@ -76,14 +77,15 @@ class RedisBackend:
                 return found
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.watch(self._channel(conversation_id), wake)
+        if not self._closed:
+            self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.unwatch(self._channel(conversation_id), wake)
+        self._doorbells.here().unwatch(self._channel(conversation_id), wake)
 
     def close(self) -> None:
         self._closed = True
-        self._doorbell.close()
+        self._doorbells.close()
         self._lines.close()
         self._connected.close()
 
@@ -149,7 +151,7 @@ class RedisBackend:
         lines = lines or self._lines
         connection = lines.take()
         try:
-            connection.send_packed_command([packed])
+            lines.send(connection, packed)
             if not count:
                 reply = connection.read_response(disable_decoding=True)
             else:
