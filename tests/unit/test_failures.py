@@ -65,6 +65,9 @@ REFUSED = [
     (said(OOM), "out of memory"),
     (said(f"{OOM} script: 5e0b1c, on @user_script:54."), "out of memory"),
     (said(INSIDE + OOM), "out of memory"),
+    (said("NOREPLICAS Not enough good replicas to write."), "takes no writes"),
+    (said(INSIDE + "NOREPLICAS Not enough good replicas to write."), "takes no writes"),
+    (said(INSIDE + "MISCONF Errors writing to the AOF file: No space left on device"), "takes no writes"),
     (redis.exceptions.ConnectionError("Error 1. [SSL: CERTIFICATE_VERIFY_FAILED] certificate"), "ssl_ca_certs"),
     (redis.exceptions.ConnectionError("Error while reading: (1, '[SSL: TLSV1_ALERT_UNKNOWN_CA] x')"), "ssl_certfile"),
 ]

@@ -148,7 +148,7 @@ def translate(error: Exception, server: str) -> BackendError:
         return UnsupportedServerError(f"{server} does not speak the Redis protocol: {text}")
     if "WRONGTYPE" in text:
         return CorruptDataError(f"a key of this conversation holds something else; use another namespace: {text}")
-    if text.startswith(("MISCONF", "NOREPLICAS")):
+    if "MISCONF " in text or "NOREPLICAS " in text:  # Redis before 7: inside an error of the script
         return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}")
     if "unknown command" in text.lower():
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")
