@@ -1,7 +1,9 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.history import RedisHistory
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
@@ -18,6 +20,15 @@ from redis_history.events import (
     MessageUpdated,
     Reset,
     ResetReason,
+)
+from redis_history.history import (
+    History,
+    Plugin,
+    ReduceOptions,
+    Reduction,
+    RetrieveTool,
+    ToolResultMasking,
+    tool_result_masking,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -43,10 +54,12 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Snapshot
+from redis_history.tokens import tiktoken_counter
 
 __all__ = [
     "Appended",
     "AsyncHistoryStore",
+    "AsyncRedisHistory",
     "AsyncSubscription",
     "AttachmentPart",
     "Conversation",
@@ -54,6 +67,7 @@ __all__ = [
     "ConversationUpdated",
     "Cursor",
     "Event",
+    "History",
     "HistoryCleared",
     "HistoryRestored",
     "HistoryStore",
@@ -63,10 +77,15 @@ __all__ = [
     "MessagesDeleted",
     "Part",
     "Participant",
+    "Plugin",
     "Position",
     "ReasoningPart",
+    "RedisHistory",
+    "ReduceOptions",
+    "Reduction",
     "Reset",
     "ResetReason",
+    "RetrieveTool",
     "RetryPolicy",
     "Role",
     "Scope",
@@ -74,6 +93,7 @@ __all__ = [
     "Source",
     "Subscription",
     "TextPart",
+    "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
@@ -81,8 +101,10 @@ __all__ = [
     "assistant",
     "system",
     "text",
+    "tiktoken_counter",
     "tool",
     "tool_result",
+    "tool_result_masking",
     "tool_use",
     "user",
 ]

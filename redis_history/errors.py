@@ -23,6 +23,7 @@
         ├── UnsupportedServerError              too old, or not a Redis
         ├── CorruptDataError                    stored bytes are not what this package writes
         ├── StoreClosedError
+        ├── UnsavedLimitError                   too many messages wait for a server that is away
         └── EmbeddedServerError                 the private server cannot be found, started or reached
 
 Messages say what was wrong, with which value, and what to do. An error of a library
@@ -55,6 +56,7 @@ __all__ = [
     "RedisHistoryError",
     "RevisionConflictError",
     "StoreClosedError",
+    "UnsavedLimitError",
     "UnsupportedServerError",
 ]
 
@@ -167,6 +169,10 @@ class CorruptDataError(BackendError):
 
 class StoreClosedError(BackendError):
     """The store was closed."""
+
+
+class UnsavedLimitError(BackendError):
+    """So many messages wait for the server that no more are taken; this one was not added."""
 
 
 class EmbeddedServerError(BackendError):

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Self, TypeVar
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "at_exit",
+    "begin",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "sleep",
+    "spawn",
+]
 
 T = TypeVar("T")
 
@@ -96,3 +109,13 @@ async def finish(outcome: Any) -> Any:
 
 def reset_after_fork(thing: Any) -> None:
     """An event loop does not survive a fork, and neither do its stores: nothing to do."""
+
+
+def at_exit(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends, in an event loop of its own; the outcome takes that back."""
+
+    def run() -> None:
+        asyncio.run(work())
+
+    atexit.register(run)
+    return lambda: atexit.unregister(run)

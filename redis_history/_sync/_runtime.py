@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -9,7 +10,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "at_exit",
+    "begin",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "sleep",
+    "spawn",
+]
 
 T = TypeVar("T")
 
@@ -89,3 +102,9 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def at_exit(work: Callable[[], None]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends; the outcome takes that back."""
+    atexit.register(work)
+    return lambda: atexit.unregister(work)

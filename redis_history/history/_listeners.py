@@ -66,6 +66,10 @@ class Listeners:
 
         return unsubscribe
 
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+        self._delivering = False
+
     def wants(self, event: str) -> bool:
         return bool(self._handlers[event])
 

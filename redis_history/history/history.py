@@ -340,6 +340,11 @@ class History(Reading):
     def _trimmed(self, gone: list[Message]) -> None:
         """Entries left because of the bounds."""
 
+    def _renew_locks(self) -> None:
+        """In a forked child, where those who held them are not."""
+        self._lock = threading.RLock()
+        self._listeners.renew_lock()
+
     def _put(self, entries: list[Message]) -> None:
         self._entries = list(entries)
         self._ids = {entry.id for entry in entries}
