@@ -25,8 +25,9 @@ class Following(RuleBasedStateMachine):
 
     max_length: int | None = None
 
-    @initialize(before=st.integers(0, 4), log_length=st.sampled_from([3, 1000]))
-    def begin(self, before: int, log_length: int) -> None:
+    @initialize(before=st.integers(0, 4), log_length=st.sampled_from([3, 1000]), company=st.booleans())
+    def begin(self, before: int, log_length: int, company: bool) -> None:
+        self.company = company
         self.store = HistoryStore(backend=MemoryBackend(max_messages=None, log_length=log_length))
         self.numbers = count()
         for _ in range(before):
@@ -36,8 +37,10 @@ class Following(RuleBasedStateMachine):
         self.history._following = True
         self.in_flight: Any = None
         self.outcome: Any = None
+        self.alone = True  # nobody else has written, and no answer was lost
         self.told: list[str] = [entry.id for entry in self.history.entries]
         self.history.on("entry", lambda message: self.told.append(message.id))
+        self.history.on("restore", lambda messages: self.told.extend(message.id for message in messages))
 
     def _message(self, time: str | None = None) -> Message:
         number = next(self.numbers)
@@ -64,26 +67,38 @@ class Following(RuleBasedStateMachine):
 
     # By others
 
+    others = precondition(lambda self: self.company)
+
+    @others
     @rule(time=TIMES, size=st.integers(1, 3))
     def others_append(self, time: str | None, size: int) -> None:
+        self.alone = False
         self.store.append_many("c", [self._message(time) for _ in range(size)])
 
+    @others
     @rule(index=st.integers(0, 5))
     def others_delete(self, index: int) -> None:
+        self.alone = False
         stored = self.store.get("c")
         self.store.delete_messages("c", [message.id for message in stored[index : index + 1]])
 
+    @others
     @rule(index=st.integers(0, 5))
     def others_update(self, index: int) -> None:
+        self.alone = False
         for message in self.store.get("c")[index : index + 1]:
             self.store.update_message("c", replace(message, parts=user("changed").parts))
 
+    @others
     @rule()
     def others_clear(self) -> None:
+        self.alone = False
         self.store.clear("c")
 
+    @others
     @rule()
     def others_restore(self) -> None:
+        self.alone = False
         self.store.restore("c", [self._message(), *self.store.get("c")[-2:]])
 
     # What travels
@@ -113,6 +128,7 @@ class Following(RuleBasedStateMachine):
         step, outcome = self.in_flight, self.outcome
         self.in_flight = None
         if isinstance(outcome, RevisionConflictError):
+            assert not self.alone, "a conflict with oneself"
             snapshot = self.store.snapshot("c")
             self.history._refused([step])
             self.history._read_again(snapshot)
@@ -125,9 +141,10 @@ class Following(RuleBasedStateMachine):
         else:
             self.history._rewritten(step, outcome, changed=outcome != step.seen)
 
-    @precondition(lambda self: self.in_flight is not None)
+    @precondition(lambda self: self.company and self.in_flight is not None)
     @rule()
     def lose_the_answer(self) -> None:
+        self.alone = False
         if isinstance(self.in_flight, Rewrite):
             self.in_flight.uncertain = True
         self.in_flight = None
@@ -175,7 +192,7 @@ class Following(RuleBasedStateMachine):
             assert places == sorted(places)
         assert self.history._steps == []
         assert (self.history._unsaved_count, self.history._unsaved_bytes) == (0, 0)
-        assert set(entry.id for entry in self.history.entries) <= set(self.told)
+        assert {entry.id for entry in self.history.entries} <= set(self.told)
         self.store.close()
 
 
@@ -183,7 +200,7 @@ class Bounded(Following):
     max_length = 4
 
 
-many = settings(max_examples=150, stateful_step_count=40, deadline=None)
+many = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestFollowing = Following.TestCase
 TestFollowing.settings = many
 TestBounded = Bounded.TestCase
