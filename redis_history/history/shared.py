@@ -107,7 +107,7 @@ class SharedHistory(History):
                 step = Rewrite(self._seen, target=entries)
                 requests.restore(self.conversation_id, step.target or (), expected_revision=None)  # it would fit
             self._steps.append(step)
-            self._hidden.clear()
+            self._hidden.difference_update(entry.id for entry in entries)
             self._wake()
         super()._rewriting(how, entries)
 
@@ -272,9 +272,6 @@ class SharedHistory(History):
                 step.seen = revision
         if revision == self._seen + 1:
             self._seen = revision
-            while self._seen + 1 in self._own:
-                self._own.remove(self._seen + 1)
-                self._seen += 1
         elif revision > self._seen:
             self._own.add(revision)
             self._stale = True

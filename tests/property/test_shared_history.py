@@ -5,9 +5,17 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from msgspec.structs import replace
 
 from redis_history import Event, HistoryStore, Message, Reset, user
@@ -25,10 +33,15 @@ class Following(RuleBasedStateMachine):
 
     max_length: int | None = None
 
-    @initialize(before=st.integers(0, 4), log_length=st.sampled_from([3, 1000]), company=st.booleans())
-    def begin(self, before: int, log_length: int, company: bool) -> None:
+    @initialize(
+        before=st.integers(0, 4),
+        log_length=st.sampled_from([3, 1000]),
+        cap=st.sampled_from([None, None, 3, 6]),
+        company=st.booleans(),
+    )
+    def begin(self, before: int, log_length: int, cap: int | None, company: bool) -> None:
         self.company = company
-        self.store = HistoryStore(backend=MemoryBackend(max_messages=None, log_length=log_length))
+        self.store = HistoryStore(backend=MemoryBackend(max_messages=cap, log_length=log_length))
         self.numbers = count()
         for _ in range(before):
             self.store.append("c", self._message())
@@ -200,8 +213,6 @@ class Bounded(Following):
     max_length = 4
 
 
-many = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestFollowing = Following.TestCase
-TestFollowing.settings = many
-TestBounded = Bounded.TestCase
-TestBounded.settings = many
+@pytest.mark.parametrize("machine", [Following, Bounded])
+def test_a_history_that_follows_ends_as_what_is_stored(machine: type[Following]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
