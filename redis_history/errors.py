@@ -172,7 +172,7 @@ class StoreClosedError(BackendError):
 
 
 class UnsavedLimitError(BackendError):
-    """So many messages wait for the server that no more are taken; this one was not added."""
+    """So much waits for the server that no more is taken; this message, or this rewrite, was not."""
 
 
 class EmbeddedServerError(BackendError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from redis_history._async._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
 from redis_history._async.store import AsyncHistoryStore
@@ -25,6 +26,8 @@ from redis_history.operations import ReadChanges
 from redis_history.requests import MAX_BATCH_MESSAGES
 
 __all__ = ["AsyncRedisHistory"]
+
+T = TypeVar("T")
 
 #: The most messages a history reads of one conversation.
 MOST = 100_000
@@ -89,8 +92,11 @@ class AsyncRedisHistory(SharedHistory):
                 f"{len(self.unsaved):,} messages are not saved to {str(self.conversation_id)[:80]!r} yet: "
                 "save them, or make another history"
             )
-        async with self._sending:
+
+        async def read() -> None:
             self._loaded(conversation_id, await self._store.snapshot(conversation_id, limit=MOST))
+
+        await self._exclusively(read)
 
     async def save(self, conversation_id: str | None = None) -> int:
         """Send what the store does not have yet; how many messages were new to it.
@@ -105,13 +111,17 @@ class AsyncRedisHistory(SharedHistory):
         if wanted is None:
             raise InvalidInputError("save to which conversation? save(conversation_id), or load one first")
         self._check(wanted)
-        async with self._sending:
-            if wanted != self.conversation_id:
-                self._bind(wanted)
+        target = wanted
+
+        async def send() -> int:
+            if target != self.conversation_id:
+                self._bind(target)
             sent = await self._send_all()
             if self._stale and not self._following:
                 await self._catch_up()
             return sent
+
+        return await self._exclusively(send)
 
     async def autosave(self, conversation_id: str | None = None) -> None:
         """From now on, save each addition in the background, in order, and take part in what others do.
@@ -148,8 +158,7 @@ class AsyncRedisHistory(SharedHistory):
         """
         if self.conversation_id is None:
             return
-        async with self._sending:
-            await self._send_all()
+        await self._exclusively(self._send_all)
         if self._failures:
             error = self._failures.popleft()
             if self._failures:
@@ -210,6 +219,14 @@ class AsyncRedisHistory(SharedHistory):
     def _wake(self) -> None:
         if self._signal is not None:
             self._signal.set()
+
+    async def _exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
+        try:
+            async with self._sending:
+                return await work()
+        finally:
+            self._listeners.deliver()
 
     # Sending; called with the lock for sending held
 
@@ -312,11 +329,11 @@ class AsyncRedisHistory(SharedHistory):
                 if self._closed:
                     break
                 try:
-                    async with self._sending:
-                        await self._send_all()
+                    await self._exclusively(self._send_all)
                     wait = _FIRST_WAIT
                 except RedisHistoryError as error:
                     self._report(error)
+                    self._listeners.deliver()
                     await self._closing.wait(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
                     self._signal.set()
@@ -333,23 +350,26 @@ class AsyncRedisHistory(SharedHistory):
                 if odd is not None:
                     await self._read_anew(odd.reason if isinstance(odd, Reset) else None)
                     odd = None
+                    self._listeners.deliver()
                 event = await self._subscription.get()
             except RedisHistoryError as error:
                 if not self._closed:
                     self._report(error)
+                    self._listeners.deliver()
                     await self._closing.wait(_FIRST_WAIT)
                 continue
             if event is None:
                 break
             odd = self._apply([event])
+            self._listeners.deliver()
 
     async def _finish(self) -> None:
         """The interpreter, or the event loop, ends without `aclose`."""
         try:
-            async with self._sending:
-                await self._send_all()
+            await self._exclusively(self._send_all)
         except RedisHistoryError as error:
             self._report(error, lost=True)
+            self._listeners.deliver()
 
 
 class _Fork:

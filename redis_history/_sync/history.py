@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
@@ -26,6 +27,8 @@ from redis_history.operations import ReadChanges
 from redis_history.requests import MAX_BATCH_MESSAGES
 
 __all__ = ["RedisHistory"]
+
+T = TypeVar("T")
 
 #: The most messages a history reads of one conversation.
 MOST = 100_000
@@ -90,8 +93,11 @@ class RedisHistory(SharedHistory):
                 f"{len(self.unsaved):,} messages are not saved to {str(self.conversation_id)[:80]!r} yet: "
                 "save them, or make another history"
             )
-        with self._sending:
+
+        def read() -> None:
             self._loaded(conversation_id, self._store.snapshot(conversation_id, limit=MOST))
+
+        self._exclusively(read)
 
     def save(self, conversation_id: str | None = None) -> int:
         """Send what the store does not have yet; how many messages were new to it.
@@ -106,13 +112,17 @@ class RedisHistory(SharedHistory):
         if wanted is None:
             raise InvalidInputError("save to which conversation? save(conversation_id), or load one first")
         self._check(wanted)
-        with self._sending:
-            if wanted != self.conversation_id:
-                self._bind(wanted)
+        target = wanted
+
+        def send() -> int:
+            if target != self.conversation_id:
+                self._bind(target)
             sent = self._send_all()
             if self._stale and not self._following:
                 self._catch_up()
             return sent
+
+        return self._exclusively(send)
 
     def autosave(self, conversation_id: str | None = None) -> None:
         """From now on, save each addition in the background, in order, and take part in what others do.
@@ -149,8 +159,7 @@ class RedisHistory(SharedHistory):
         """
         if self.conversation_id is None:
             return
-        with self._sending:
-            self._send_all()
+        self._exclusively(self._send_all)
         if self._failures:
             error = self._failures.popleft()
             if self._failures:
@@ -211,6 +220,14 @@ class RedisHistory(SharedHistory):
     def _wake(self) -> None:
         if self._signal is not None:
             self._signal.set()
+
+    def _exclusively(self, work: Callable[[], T]) -> T:
+        """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
+        try:
+            with self._sending:
+                return work()
+        finally:
+            self._listeners.deliver()
 
     # Sending; called with the lock for sending held
 
@@ -313,11 +330,11 @@ class RedisHistory(SharedHistory):
                 if self._closed:
                     break
                 try:
-                    with self._sending:
-                        self._send_all()
+                    self._exclusively(self._send_all)
                     wait = _FIRST_WAIT
                 except RedisHistoryError as error:
                     self._report(error)
+                    self._listeners.deliver()
                     self._closing.wait(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
                     self._signal.set()
@@ -334,23 +351,26 @@ class RedisHistory(SharedHistory):
                 if odd is not None:
                     self._read_anew(odd.reason if isinstance(odd, Reset) else None)
                     odd = None
+                    self._listeners.deliver()
                 event = self._subscription.get()
             except RedisHistoryError as error:
                 if not self._closed:
                     self._report(error)
+                    self._listeners.deliver()
                     self._closing.wait(_FIRST_WAIT)
                 continue
             if event is None:
                 break
             odd = self._apply([event])
+            self._listeners.deliver()
 
     def _finish(self) -> None:
         """The interpreter, or the event loop, ends without `close`."""
         try:
-            with self._sending:
-                self._send_all()
+            self._exclusively(self._send_all)
         except RedisHistoryError as error:
             self._report(error, lost=True)
+            self._listeners.deliver()
 
 
 class _Fork:

@@ -12,9 +12,10 @@ __all__ = ["Add", "Rewrite", "Step", "stamped"]
 
 
 class Step:
-    """`revision` is the change that stored it; None: the store has not acknowledged it."""
+    """`revision` is the change that stored it; None: the store has not acknowledged it. `size` is in bytes."""
 
     revision: int | None = None
+    size = 0
 
     def over(self, entries: list[Message]) -> list[Message]:
         """The entries with this done to them."""
@@ -22,7 +23,7 @@ class Step:
 
 
 class Add(Step):
-    """A message of `size` bytes as stored."""
+    """A message more."""
 
     def __init__(self, message: Message, size: int) -> None:
         self.message = message

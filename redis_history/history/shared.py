@@ -2,6 +2,8 @@
 
 The entries are what the store has, by position, and then what was done here since, step by step, as if it had been
 stored. A step leaves when its change has been seen. So entries never jump back, whatever arrives in which order.
+
+What the driver calls only posts what is to be told; the driver delivers it, with no lock held.
 """
 
 from __future__ import annotations
@@ -80,16 +82,18 @@ class SharedHistory(History):
     def _adding(self, message: Message, size: int) -> None:
         if self.conversation_id is None:
             return
-        if self._following and (
-            self._unsaved_count >= self._max_unsaved or self._unsaved_bytes + size > MAX_UNSAVED_BYTES
-        ):
-            raise UnsavedLimitError(
-                f"{self._unsaved_count:,} messages of {self._unsaved_bytes:,} bytes wait for the server already; "
-                "this one was not added"
-            )
+        self._check_room(size)
         self._steps.append(Add(message, size))
         self._count(1, size)
         self._wake()
+
+    def _check_room(self, size: int) -> None:
+        full = self._unsaved_count >= self._max_unsaved or self._unsaved_bytes + size > MAX_UNSAVED_BYTES
+        if self._following and full:
+            raise UnsavedLimitError(
+                f"{self._unsaved_count:,} messages and rewrites of {self._unsaved_bytes:,} bytes wait for the server "
+                "already; this one was not taken"
+            )
 
     def _rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None:
         if self.conversation_id is not None:
@@ -105,8 +109,11 @@ class SharedHistory(History):
                         "load it without max_length and max_tokens"
                     )
                 step = Rewrite(self._seen, target=entries)
-                requests.restore(self.conversation_id, step.target or (), expected_revision=None)  # it would fit
+                op = requests.restore(self.conversation_id, step.target or (), expected_revision=None)  # it would fit
+                step.size = sum(len(entry.body) for entry in op.entries)
+            self._check_room(step.size)
             self._steps.append(step)
+            self._count(1, step.size)
             self._hidden.difference_update(entry.id for entry in entries)
             self._wake()
         super()._rewriting(how, entries)
@@ -142,7 +149,6 @@ class SharedHistory(History):
                     self._add_step(message)
             self._generation += 1
             self._compose()
-        self._listeners.deliver()
 
     def _bind(self, conversation_id: str) -> None:
         """Save to a conversation that was not read: all entries are new to it."""
@@ -187,7 +193,6 @@ class SharedHistory(History):
                     self._listeners.post("entry", message)
             self._compose()
             self._wake()
-        self._listeners.deliver()
 
     # From the driver: sending
 
@@ -238,18 +243,21 @@ class SharedHistory(History):
             if not self._following and not self._stale and self._replica.cursor is None:
                 self._replica.whole = True  # the first change of the conversation was this one
             self._compose()
-        self._listeners.deliver()
         return new
 
     def _rewritten(self, step: Rewrite, revision: int, *, changed: bool) -> None:
         """The store has done a rewrite, and is at this revision."""
         with self._lock:
             self._sending_now = frozenset()
+            if step in self._steps and step.revision is None:
+                self._count(-1, -step.size)
             step.revision = revision
             if changed:
                 self._acknowledged(revision)
             cursor = self._replica.cursor
-            if not changed or (cursor is not None and revision <= cursor.revision):
+            if step not in self._steps:
+                pass
+            elif not changed or (cursor is not None and revision <= cursor.revision):
                 self._leave(step)
             elif not self._following:
                 if step.target:
@@ -259,7 +267,6 @@ class SharedHistory(History):
                     gone = step.removed if step.target is None else [one.id for one in self._replica.messages]
                     self._replica.remove(gone)
             self._compose()
-        self._listeners.deliver()
 
     def _partly_rewritten(self, step: Rewrite) -> None:
         """The store has made one change of several."""
@@ -284,7 +291,6 @@ class SharedHistory(History):
                 if step in self._steps:
                     self._leave(step)
             self._compose()
-        self._listeners.deliver()
 
     # From the driver: what others did
 
@@ -298,15 +304,12 @@ class SharedHistory(History):
 
     def _apply(self, events: Iterable[Event]) -> Reset | Event | None:
         """Do what events tell; the one that tells only that the conversation must be read again, if there is one."""
-        try:
-            with self._lock:
-                for event in events:
-                    if not self._apply_one(event):
-                        return event
-                self._compose()
-            return None
-        finally:
-            self._listeners.deliver()
+        with self._lock:
+            for event in events:
+                if not self._apply_one(event):
+                    return event
+            self._compose()
+        return None
 
     def _apply_one(self, event: Event) -> bool:
         cursor = self._replica.cursor
@@ -355,8 +358,8 @@ class SharedHistory(History):
         self._steps.remove(step)
         if isinstance(step, Add):
             self._hidden.discard(step.message.id)
-            if step.revision is None:
-                self._count(-1, -step.size)
+        if step.revision is None:
+            self._count(-1, -step.size)
 
     def _compose(self) -> None:
         """The entries anew: what is stored, and the steps over it."""
@@ -385,6 +388,5 @@ class SharedHistory(History):
             self._failures.append(error)
         if self._listeners.wants("error"):
             self._listeners.post("error", error)
-            self._listeners.deliver()
         else:
             _logger.warning("saving or following %r: %s", str(self.conversation_id)[:80], error)

@@ -30,10 +30,12 @@ def test_what_waits_for_a_server_is_bounded(own_server: Callable[..., RealServer
         server.kill()
         for number in range(1, 21):
             history.add_text("user", str(number))
-        with pytest.raises(UnsavedLimitError, match="20 messages"):
+        with pytest.raises(UnsavedLimitError, match="20 messages and rewrites"):
             history.add_text("user", "too many")
         with pytest.raises(BackendUnavailableError):
             history.flush()
+        with pytest.raises(UnsavedLimitError):
+            history.clear()
         wait_until(lambda: errors, "the failure in the background")
         assert isinstance(errors[0], BackendUnavailableError)
         assert [message.text for message in history.unsaved] == [str(number) for number in range(1, 21)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import History, Plugin, assistant, system, tool, tool_result, tool_use, user
+from redis_history import AsyncRedisHistory, History, Plugin, assistant, system, tool, tool_result, tool_use, user
 from redis_history.errors import (
     BatchTooLargeError,
     InvalidConversationIdError,
@@ -421,3 +421,30 @@ async def test_pairs_leave_whole_and_age_counts(stores: Any) -> None:
     history.reduce(older_than=timedelta(days=365))
     await history.save()
     assert [message.text for message in await stores().get("c")] == ["new"]
+
+
+async def test_handlers_may_save(stores: Any) -> None:
+    """A handler is called when nothing is held that it might want."""
+    store, history = stores(), history_over(stores())
+    target = getattr(history, "_target", history)
+    flushed: list[int] = []
+
+    def handler(message: Any) -> Any:
+        if isinstance(target, AsyncRedisHistory):
+            return _flush(target, flushed)
+        target.flush()
+        flushed.append(1)
+        return None
+
+    history.on("entry", handler)
+    await history.autosave("c")
+    history.on("change", lambda: handler(None))
+    history.add_text("user", "mine")
+    await store.append("c", user("theirs"))
+    await until(lambda: len(history) == 2 and len(flushed) >= 4, "the handlers")
+    await history.aclose()
+
+
+async def _flush(history: AsyncRedisHistory, flushed: list[int]) -> None:
+    await history.flush()
+    flushed.append(1)

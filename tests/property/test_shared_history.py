@@ -179,10 +179,12 @@ class Following(RuleBasedStateMachine):
     @invariant()
     def no_entry_is_twice(self) -> None:
         if hasattr(self, "history"):
+            self.history._listeners.deliver()
             ids = [entry.id for entry in self.history.entries]
             assert len(set(ids)) == len(ids)
-            unsaved = [message.id for message in self.history.unsaved]
-            assert self.history._unsaved_count == len(unsaved)
+            waiting = [step for step in self.history._steps if step.revision is None]
+            assert self.history._unsaved_count == len(waiting)
+            assert self.history._unsaved_bytes == sum(step.size for step in waiting)
 
     def teardown(self) -> None:
         if not hasattr(self, "history"):
@@ -196,6 +198,7 @@ class Following(RuleBasedStateMachine):
             self.acknowledge()
         while self._changes(100):
             self.hear(100)
+        self.history._listeners.deliver()
         stored = self.store.get("c")
         if self.max_length is None:
             assert self.history.entries == stored

@@ -54,6 +54,7 @@ def test_an_own_entry_does_not_vanish_for_a_while(store: HistoryStore) -> None:
     assert cursor is not None
     for event in store._backend.execute(ReadChanges("c", cursor)).events:
         history._apply([event])
+        history._listeners.deliver()
     assert all("mine" in texts_ for texts_ in shown)
     assert texts(history) == ["mine"]
     assert history.entries == store.get("c")
