@@ -125,7 +125,8 @@ class Call(Struct, frozen=True):
 def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
-    return [op.token.encode(), *_condition(op.precondition), b"%d" % settings.log_length, keys.name, ttl, b"0"]
+    length = b"%d" % settings.log_length
+    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", b"", b""]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:

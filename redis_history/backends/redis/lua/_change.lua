@@ -3,6 +3,7 @@
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''   7 '1' if this call may have run before
+--       8 reserved: channel to publish to   9 reserved: '1' if a write must be made in any case
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds);

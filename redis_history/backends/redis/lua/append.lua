@@ -1,7 +1,7 @@
 -- Appends messages to a conversation as one change, or puts them in place of all there are. Validates first, writes
 -- last: all or nothing. After _change.lua.
 --
--- ARGV  8 '1' to replace what there is   9 most messages or ''   10, 11 characters and tokens of all messages
+-- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
 --       then four for each message, ids distinct: ':<id>', timestamp in microseconds or '' for the server's clock,
 --       size, digest and tools (as in the state), body
 --
@@ -9,8 +9,8 @@
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 12, 4, 9
-local replace = ARGV[8] == '1'
+local FIRST, WIDTH, FIELDS = 14, 4, 9
+local replace = ARGV[10] == '1'
 
 local count = (#ARGV - FIRST + 1) / WIDTH
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l'}
@@ -19,7 +19,7 @@ for i = 1, count do
 end
 local known = redis.call('HMGET', state, unpack(fields))
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local characters, tokens = tonumber(ARGV[10]), tonumber(ARGV[11])
+local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 
 -- The outcome of this very call, from its log entry: what it stored may be gone again, because of the cap or somebody.
 local function recall(before, payload, known)
@@ -137,8 +137,8 @@ if added > 64 then
 else
   redis.call('HSET', state, unpack(hset))
 end
-if ARGV[9] ~= '' and held > tonumber(ARGV[9]) then
-  local gone = trim(held - tonumber(ARGV[9]))
+if ARGV[11] ~= '' and held > tonumber(ARGV[11]) then
+  local gone = trim(held - tonumber(ARGV[11]))
   more = more or {}
   more[#more + 1] = 'g'
   more[#more + 1] = array_of(gone)

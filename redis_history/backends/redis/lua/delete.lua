@@ -1,10 +1,10 @@
 -- Removes messages by id as one change. Unknown ids are ignored; if all are unknown nothing changes.
 -- After _change.lua and _locate.lua.
 --
--- ARGV  8 on: the ids, distinct
+-- ARGV  10 on: the ids, distinct
 --
 -- Returns {revision, how many were removed}, or {'revision', current} | {'missing'}; then nothing was written.
-local FIRST, FIELDS = 8, 6
+local FIRST, FIELDS = 10, 6
 local fields = {'e', 'r', 'n', 'c', 'k', 'l'}
 for i = FIRST, #ARGV do
   fields[#fields + 1] = ':' .. ARGV[i]

@@ -1,6 +1,6 @@
 -- Creates a conversation with its record, or changes fields of it, as one change. After _change.lua.
 --
--- ARGV  8 payload of the log entry   then pairs of a record field and its value
+-- ARGV  10 payload of the log entry   then pairs of a record field and its value
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
 local before = told()
@@ -14,7 +14,7 @@ local now = clock()
 local now_text = format('%.0f', now)
 revision = revision + 1
 local hset = {'r', revision, 'x', token, 'u', now_text}
-for i = 9, #ARGV do
+for i = 11, #ARGV do
   hset[#hset + 1] = ARGV[i]
 end
 local more
@@ -26,6 +26,6 @@ if not known[1] then
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
 redis.call('HSET', state, unpack(hset))
-announce(revision, now, 'record', ARGV[8], more)
+announce(revision, now, 'record', ARGV[10], more)
 if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3]) end
 return revision
