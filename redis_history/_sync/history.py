@@ -3,42 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
+from redis_history._sync._saving import MOST, Saving
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
-from redis_history.errors import (
-    BackendUnavailableError,
-    InvalidInputError,
-    MessageConflictError,
-    RedisHistoryError,
-    RevisionConflictError,
-    StoreClosedError,
-)
+from redis_history.errors import InvalidInputError, RedisHistoryError, StoreClosedError
 from redis_history.events import Reset
-from redis_history.history._steps import Add, Rewrite
 from redis_history.history.history import HistoryOptions
-from redis_history.history.shared import SharedHistory
-from redis_history.operations import ReadChanges
-from redis_history.requests import MAX_BATCH_MESSAGES
 
 __all__ = ["RedisHistory"]
 
-T = TypeVar("T")
-
-#: The most messages a history reads of one conversation.
-MOST = 100_000
 #: Seconds between tries to save, and to follow, while that fails.
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _LOOK = 60.0
 
 
-class RedisHistory(SharedHistory):
+class RedisHistory(Saving):
     """A `History` that is loaded from a store and saved to it: by `load` and `save`, or by itself after `autosave`.
 
     `client_or_store` is a redis-py client, an HistoryStore, or a URL as a store takes it. A store and a client
@@ -65,7 +50,6 @@ class RedisHistory(SharedHistory):
             self._store = HistoryStore(client_or_store, namespace=namespace)
         else:
             self._store = HistoryStore(client=client_or_store, namespace=namespace)
-        self._sending = Lock()
         self._signal: Signal | None = None
         self._closing: Signal | None = None
         self._subscription: Subscription | None = None
@@ -220,104 +204,6 @@ class RedisHistory(SharedHistory):
     def _wake(self) -> None:
         if self._signal is not None:
             self._signal.set()
-
-    def _exclusively(self, work: Callable[[], T]) -> T:
-        """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
-        try:
-            with self._sending:
-                return work()
-        finally:
-            self._listeners.deliver()
-
-    # Sending; called with the lock for sending held
-
-    def _send_all(self) -> int:
-        sent = 0
-        while (step := self._next()) is not None:
-            try:
-                if isinstance(step, Rewrite):
-                    self._rewrite(step)
-                else:
-                    assert self.conversation_id is not None  # noqa: S101
-                    messages = [add.message for add in step]
-                    sent += self._appended(step, self._store.append_many(self.conversation_id, messages))
-            except BackendUnavailableError:
-                if isinstance(step, Rewrite):
-                    step.uncertain = True
-                raise
-            except (MessageConflictError, RevisionConflictError, InvalidInputError) as error:
-                if not self._is_done(step, error):
-                    if not self._following:
-                        raise
-                    self._give_up(step, error)
-        return sent
-
-    def _rewrite(self, step: Rewrite) -> None:
-        assert self.conversation_id is not None  # noqa: S101
-        if step.target is not None:
-            expected = step.seen
-            if step.target:
-                revision = self._store.restore(self.conversation_id, step.target, expected_revision=expected)
-            else:
-                revision = self._store.clear(self.conversation_id, expected_revision=expected)
-            self._rewritten(step, revision, changed=revision != expected)
-            return
-        changed = False
-        for start in range(0, len(step.removed), MAX_BATCH_MESSAGES):
-            ids = step.removed[start : start + MAX_BATCH_MESSAGES]
-            if self._store.delete_messages(self.conversation_id, ids, expected_revision=step.seen):
-                self._partly_rewritten(step)
-                changed = True
-        self._rewritten(step, step.seen, changed=changed)
-
-    def _is_done(self, step: object, error: Exception) -> bool:
-        """Whether a rewrite was refused because an earlier attempt had done it, without an answer."""
-        if not (isinstance(step, Rewrite) and step.uncertain and isinstance(error, RevisionConflictError)):
-            return False
-        assert self.conversation_id is not None  # noqa: S101
-        snapshot = self._store.snapshot(self.conversation_id, limit=MOST)
-        if not step.is_done_in(snapshot.messages):
-            return False
-        self._refused([step])
-        self._read_again(snapshot)
-        return True
-
-    def _give_up(self, step: object, error: RedisHistoryError) -> None:
-        """What autosave can never save: tell it, and go on with the rest."""
-        if isinstance(step, Rewrite):
-            self._refused([step])
-            self._report(error, lost=True)
-            self._read_anew()
-            return
-        assert isinstance(step, list)  # noqa: S101
-        adds: list[Add] = step
-        if isinstance(error, MessageConflictError):
-            adds = [add for add in adds if add.message.id == error.message_id] or adds
-        self._refused(adds)
-        self._report(error, lost=True)
-
-    # Following
-
-    def _catch_up(self) -> None:
-        """Read what others have changed."""
-        assert self.conversation_id is not None  # noqa: S101
-        while True:
-            cursor = self._resume_at()
-            if cursor is None:
-                self._read_anew()
-                return
-            changes = self._store._backend.execute(ReadChanges(self.conversation_id, cursor))
-            odd = self._apply(changes.events)
-            if odd is not None:
-                self._read_anew(odd.reason if isinstance(odd, Reset) else None)
-                return
-            if not changes.more:
-                break
-        self._caught_up()
-
-    def _read_anew(self, reason: str | None = None) -> None:
-        assert self.conversation_id is not None  # noqa: S101
-        self._read_again(self._store.snapshot(self.conversation_id, limit=MOST), reason)
 
     def _keep_saving(self) -> None:
         assert self._signal is not None  # noqa: S101

@@ -15,11 +15,11 @@ import orjson
 from msgspec import Struct
 
 from redis_history._time import from_microseconds, to_microseconds
-from redis_history.errors import InvalidMessageError
+from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.model import Message, Part
-from redis_history.model.wire import from_map, to_map
+from redis_history.model.wire import encode_body, from_map, to_map
 
-__all__ = ["from_json", "message_of", "to_json"]
+__all__ = ["from_json", "message_of", "messages_of", "to_json"]
 
 _BYTES, _TIME, _OBJECT = "&bytes", "&time", "&object"
 _OWN = {_BYTES, _TIME, _OBJECT}
@@ -67,6 +67,22 @@ def message_of(value: Any) -> Message:
     if fields.get("timestamp") is not None:
         fields["timestamp"] = from_microseconds(to_microseconds(fields["timestamp"]))
     return from_map(fields)
+
+
+def messages_of(messages: Iterable[Message | dict[str, Any]]) -> list[Message]:
+    """Messages that could be stored, each id once. Raises InvalidMessageError, MessageConflictError."""
+    if isinstance(messages, str | bytes | dict) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(f"a list of messages is needed, not {type(messages).__name__}")
+    found: dict[str, Message] = {}
+    for item in messages:
+        message = message_of(item)
+        body = encode_body(message)
+        if message.id in found and encode_body(found[message.id]) != body:
+            raise MessageConflictError(
+                f"there are two messages of id {message.id[:64]!r} with different content", message_id=message.id
+            )
+        found.setdefault(message.id, message)
+    return list(found.values())
 
 
 def _part(part: Any) -> Any:

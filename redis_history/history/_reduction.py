@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,7 +13,7 @@ from redis_history.errors import InvalidInputError
 from redis_history.history._groups import groups
 from redis_history.model import Message
 
-__all__ = ["ReduceOptions", "drop_oldest", "reduce_options"]
+__all__ = ["ReduceOptions", "Reduction", "drop_oldest", "reduce_options"]
 
 
 class ReduceOptions(Struct, frozen=True):
@@ -25,6 +26,23 @@ class ReduceOptions(Struct, frozen=True):
     max_tokens: int | None = None
     max_entries: int | None = None
     older_than: datetime | None = None
+
+
+class Reduction(Awaitable[int]):
+    """The outcome of `history.reduce`: how many entries left. Awaiting it gives that number.
+
+    `removed` is None as long as a plugin is at work, which is only so in an event loop, until this is awaited.
+    """
+
+    def __init__(self, removed: int | None, rest: Awaitable[int] | None = None) -> None:
+        self.removed = removed
+        self._rest = rest
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            self.removed = yield from rest.__await__()
+        return self.removed or 0
 
 
 def reduce_options(

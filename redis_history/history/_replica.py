@@ -34,7 +34,7 @@ class Replica:
         self.whole = False
         self._ids: dict[str, Message] = {}
 
-    def __contains__(self, message_id: str) -> bool:
+    def __contains__(self, message_id: object) -> bool:
         return message_id in self._ids
 
     def begin(self, messages: Iterable[Message], cursor: Cursor, *, whole: bool) -> None:

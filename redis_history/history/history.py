@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Self, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from redis_history._time import Instant
 from redis_history.errors import ConfigurationError, InvalidMessageError, MessageConflictError
 from redis_history.history import _json
-from redis_history.history._listeners import Late, Listeners, run_aside
+from redis_history.history._listeners import Late
+from redis_history.history._plugged import Plugged, PluginErrorHandler
 from redis_history.history._reading import Reading, Tokens
-from redis_history.history._reduction import ReduceOptions, drop_oldest, reduce_options
-from redis_history.history.plugins import Plugin, check_plugin, hook
+from redis_history.history._reduction import ReduceOptions, Reduction, drop_oldest, reduce_options
 from redis_history.model import Message, Part, Role, TextPart
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter
 
-__all__ = ["History", "HistoryOptions", "Reduction", "Unsubscribe"]
-
-_logger = logging.getLogger("redis_history")
-
-Unsubscribe = Callable[[], None]
-PluginErrorHandler = Callable[[Exception, Plugin, str], object]
+__all__ = ["History", "HistoryOptions"]
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -39,24 +32,7 @@ class HistoryOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
 
 
-class Reduction(Awaitable[int]):
-    """The outcome of `history.reduce`: how many entries left. Awaiting it gives that number.
-
-    `removed` is None as long as a plugin is at work, which is only so in an event loop, until this is awaited.
-    """
-
-    def __init__(self, removed: int | None, rest: Awaitable[int] | None = None) -> None:
-        self.removed = removed
-        self._rest = rest
-
-    def __await__(self) -> Generator[Any, None, int]:
-        if self._rest is not None:
-            rest, self._rest = self._rest, None
-            self.removed = yield from rest.__await__()
-        return self.removed or 0
-
-
-class History(Reading):
+class History(Plugged, Reading):
     """A conversation as one process holds it. Thread safe.
 
     `entries` are messages to begin with. `max_length` and `max_tokens` bound it: with each addition the oldest entries
@@ -72,8 +48,6 @@ class History(Reading):
     Raises InvalidMessageError for what is no message, ConfigurationError for options that make no sense.
     """
 
-    _EVENTS: tuple[str, ...] = ("entry", "clear", "restore", "change", "plugin_error")
-
     def __init__(
         self,
         entries: Iterable[Message] = (),
@@ -87,8 +61,7 @@ class History(Reading):
         for name, value in (("max_length", max_length), ("max_tokens", max_tokens)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
-        if on_plugin_error is not None and not callable(on_plugin_error):
-            raise ConfigurationError(f"on_plugin_error is a function, not {on_plugin_error!r}")
+        Plugged.__init__(self, on_plugin_error)
         self.transient = bool(transient)
         self._options = HistoryOptions(
             transient=self.transient,
@@ -98,11 +71,7 @@ class History(Reading):
             token_counter=token_counter,
         )
         self._bounds = ReduceOptions(max_tokens, max_length) if max_length or max_tokens else None
-        self._on_plugin_error = on_plugin_error
         self._tokens = Tokens(token_counter)
-        self._lock = threading.RLock()
-        self._listeners = Listeners(self._EVENTS)
-        self._plugins: list[Plugin] = []
         self._reducing = False
         self._generation = 0  # counts what makes a reduction that is under way void
         self._entries: list[Message] = []
@@ -159,8 +128,7 @@ class History(Reading):
                 self._listeners.post("entry", message)
                 self._changed()
                 if not self._reducing:
-                    for plugin in self._plugins:
-                        self._listeners.post_call(lambda plugin=plugin: self._after_add(plugin))  # type: ignore[misc]
+                    self._added()
         return message
 
     # Reading
@@ -175,9 +143,8 @@ class History(Reading):
     def get_entries(self) -> list[Message]:
         """The entries as a model shall see them: through `transform` of each plugin, in the order of registration."""
         entries: Sequence[Message] = list(self.get_snapshot())
-        for plugin in tuple(self._plugins):
-            if (transform := hook(plugin, "transform")) is not None:
-                entries = transform(list(entries))
+        for transform in self._hooks("transform"):
+            entries = transform(list(entries))
         return list(entries)
 
     # Rewriting
@@ -197,7 +164,7 @@ class History(Reading):
 
     def restore(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Put these messages in place of all entries. Raises as `add_entry`; then nothing has changed."""
-        entries = _checked(messages)
+        entries = _json.messages_of(messages)
         with self._lock:
             self._rewriting("replace", entries)
             self._put(entries)
@@ -221,7 +188,7 @@ class History(Reading):
         Raises InvalidInputError, and what a plugin raises: then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
-        reducers = [found for plugin in tuple(self._plugins) if (found := hook(plugin, "reduce")) is not None]
+        reducers = self._hooks("reduce")
         if not reducers:
             with self._lock:
                 before = len(self._entries)
@@ -246,7 +213,7 @@ class History(Reading):
             entries: Sequence[Message] = before
             for reducer in reducers:
                 outcome = reducer(list(entries), options)
-                entries = _checked(await outcome if inspect.isawaitable(outcome) else outcome)
+                entries = _json.messages_of(await outcome if inspect.isawaitable(outcome) else outcome)
         finally:
             self._reducing = False
         with self._lock:
@@ -269,53 +236,6 @@ class History(Reading):
             self._rewriting("reduce", entries)
             self._put(entries)
             self._changed()
-
-    # Plugins and events
-
-    def use(self, plugin: Plugin) -> Self:
-        """Register a plugin; the history itself, so that calls can be chained. Raises InvalidInputError for what has
-        none of the hooks, and what its `on_registered` raises."""
-        check_plugin(plugin)
-        if (registered := hook(plugin, "on_registered")) is not None:
-            registered(self)
-        with self._lock:
-            self._plugins = [*self._plugins, plugin]
-        return self
-
-    def on(
-        self,
-        event: Literal["entry", "clear", "restore", "change", "plugin_error", "error"],
-        handler: Callable[..., object],
-    ) -> Unsubscribe:
-        """Call a handler, plain or a coroutine function, with each such event; the outcome ends that.
-
-        Raises InvalidInputError for an event there is not.
-        """
-        return self._listeners.on(event, handler)
-
-    def subscribe(self, listener: Callable[..., object]) -> Unsubscribe:
-        """Call `listener` after each change, with the snapshot if it takes one; the outcome ends that."""
-        return self._listeners.on("change", listener)
-
-    def _after_add(self, plugin: Plugin) -> None:
-        def failed(error: Exception) -> None:
-            if self._on_plugin_error is not None:
-                try:
-                    self._on_plugin_error(error, plugin, "after_add")
-                except Exception:
-                    _logger.exception("on_plugin_error failed")
-            elif not self._listeners.wants("plugin_error"):
-                _logger.error("after_add of %r failed", plugin, exc_info=error)
-            self._listeners.post("plugin_error", error, plugin, "after_add")
-            self._listeners.deliver()
-
-        if (after_add := hook(plugin, "after_add")) is not None:
-            try:
-                outcome = after_add(self)
-                if inspect.isawaitable(outcome):
-                    run_aside(outcome, failed)
-            except Exception as error:  # noqa: BLE001 -- whatever a plugin raises is its own; it is reported
-                failed(error)
 
     # Copies
 
@@ -340,15 +260,11 @@ class History(Reading):
     def _trimmed(self, gone: list[Message]) -> None:
         """Entries left because of the bounds."""
 
-    def _renew_locks(self) -> None:
-        """In a forked child, where those who held them are not."""
-        self._lock = threading.RLock()
-        self._listeners.renew_lock()
-
     def _put(self, entries: list[Message]) -> None:
         self._entries = list(entries)
         self._ids = {entry.id for entry in entries}
-        self._added_at = {name: time for name, time in self._added_at.items() if name in self._ids}
+        if len(self._added_at) > 2 * len(entries) + 100:
+            self._added_at = {name: time for name, time in self._added_at.items() if name in self._ids}
         self._tokens.keep(self._entries)
         self._snapshot = None
 
@@ -368,18 +284,3 @@ class History(Reading):
 
     def _time_of(self, message: Message) -> datetime | None:
         return message.timestamp or self._added_at.get(message.id)
-
-
-def _checked(messages: Iterable[Message | dict[str, Any]]) -> list[Message]:
-    if isinstance(messages, str | bytes | dict) or not isinstance(messages, Iterable):
-        raise InvalidMessageError(f"a list of messages is needed, not {type(messages).__name__}")
-    found: dict[str, Message] = {}
-    for item in messages:
-        message = _json.message_of(item)
-        body = encode_body(message)
-        if message.id in found and encode_body(found[message.id]) != body:
-            raise MessageConflictError(
-                f"there are two messages of id {message.id[:64]!r} with different content", message_id=message.id
-            )
-        found.setdefault(message.id, message)
-    return list(found.values())
