@@ -64,7 +64,7 @@ class Plugged:
                 try:
                     self._on_plugin_error(error, plugin, "after_add")
                 except Exception:
-                    _logger.exception("on_plugin_error failed")
+                    _logger.exception("a handler of plugin_error failed")
             elif not self._listeners.wants("plugin_error"):
                 _logger.error("after_add of %r failed", plugin, exc_info=error)
             self._listeners.post("plugin_error", error, plugin, "after_add")
