@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, Unpack
 
 from redis_history._async._runtime import Lock
-from redis_history._async.store import AsyncHistoryStore
+from redis_history._async.store import PAGE, AsyncHistoryStore
 from redis_history.errors import (
     BackendUnavailableError,
     InvalidInputError,
@@ -15,18 +15,16 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.events import Reset
+from redis_history.history._replica import position_in_store
 from redis_history.history._steps import Add, Rewrite
 from redis_history.history.history import HistoryOptions
 from redis_history.history.shared import SharedHistory
-from redis_history.operations import ReadChanges
+from redis_history.operations import ReadChanges, Snapshot
 from redis_history.requests import MAX_BATCH_MESSAGES
 
-__all__ = ["MOST", "AsyncSaving"]
+__all__ = ["AsyncSaving"]
 
 T = TypeVar("T")
-
-#: The most messages a history reads of one conversation.
-MOST = 100_000
 
 
 class AsyncSaving(SharedHistory):
@@ -92,7 +90,7 @@ class AsyncSaving(SharedHistory):
         if not (isinstance(step, Rewrite) and step.uncertain and isinstance(error, RevisionConflictError)):
             return False
         assert self.conversation_id is not None  # noqa: S101
-        snapshot = await self._store.snapshot(self.conversation_id, limit=MOST)
+        snapshot = await self._whole(self.conversation_id)
         if not step.is_done_in(snapshot.messages):
             return False
         self._refused([step])
@@ -132,4 +130,18 @@ class AsyncSaving(SharedHistory):
 
     async def _read_anew(self, reason: str | None = None) -> None:
         assert self.conversation_id is not None  # noqa: S101
-        self._read_again(await self._store.snapshot(self.conversation_id, limit=MOST), reason)
+        self._read_again(await self._whole(self.conversation_id), reason)
+
+    async def _whole(self, conversation_id: str) -> Snapshot:
+        """All messages, and a cursor: the state is that of the cursor, or of a moment after it.
+
+        A long conversation is read in steps, so that no single one holds the server. Events after the cursor may tell
+        of what is here already, which does no harm: in the end it is the state of the last of them.
+        """
+        snapshot = await self._store.snapshot(conversation_id, limit=PAGE)
+        if snapshot.message_count == len(snapshot.messages):
+            return snapshot
+        # By id: what is deleted and appended again meanwhile may be met at both of its places.
+        found = {message.id: message async for message in self._store.iter(conversation_id, batch=PAGE)}
+        messages = sorted(found.values(), key=position_in_store)
+        return Snapshot(messages, snapshot.cursor, len(messages))

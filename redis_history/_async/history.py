@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from redis_history._async._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
-from redis_history._async._saving import MOST, AsyncSaving
-from redis_history._async.store import AsyncHistoryStore
+from redis_history._async._saving import AsyncSaving
+from redis_history._async.store import PAGE, AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.errors import InvalidInputError, RedisHistoryError, StoreClosedError
@@ -78,7 +78,10 @@ class AsyncRedisHistory(AsyncSaving):
             )
 
         async def read() -> None:
-            self._loaded(conversation_id, await self._store.snapshot(conversation_id, limit=MOST))
+            snapshot = await self._whole(conversation_id)
+            self._loaded(conversation_id, snapshot)
+            if len(snapshot.messages) > PAGE and not self._following:
+                await self._catch_up()
 
         await self._exclusively(read)
 

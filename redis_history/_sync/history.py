@@ -8,8 +8,8 @@ from typing import Any, Self, Unpack
 
 from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
-from redis_history._sync._saving import MOST, Saving
-from redis_history._sync.store import HistoryStore
+from redis_history._sync._saving import Saving
+from redis_history._sync.store import PAGE, HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history.errors import InvalidInputError, RedisHistoryError, StoreClosedError
 from redis_history.events import Reset
@@ -79,7 +79,10 @@ class RedisHistory(Saving):
             )
 
         def read() -> None:
-            self._loaded(conversation_id, self._store.snapshot(conversation_id, limit=MOST))
+            snapshot = self._whole(conversation_id)
+            self._loaded(conversation_id, snapshot)
+            if len(snapshot.messages) > PAGE and not self._following:
+                self._catch_up()
 
         self._exclusively(read)
 

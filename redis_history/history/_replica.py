@@ -18,7 +18,7 @@ from redis_history.events import (
 )
 from redis_history.model import Message, Position
 
-__all__ = ["Replica"]
+__all__ = ["Replica", "position_in_store"]
 
 
 class Replica:
@@ -50,10 +50,10 @@ class Replica:
         if known is not None:
             self.remove([message.id])
         self._ids[message.id] = message
-        if not self.messages or _position(self.messages[-1]) < _position(message):
+        if not self.messages or position_in_store(self.messages[-1]) < position_in_store(message):
             self.messages.append(message)
         else:
-            self.messages.insert(bisect_left(self.messages, _position(message), key=_position), message)
+            self.messages.insert(bisect_left(self.messages, position_in_store(message), key=position_in_store), message)
 
     def remove(self, message_ids: Iterable[str]) -> None:
         """Remove messages; ids that are not here are ignored."""
@@ -85,7 +85,7 @@ class Replica:
             if event.message.id in self._ids:
                 self.place(event.message)
         elif isinstance(event, HistoryRestored):
-            self.begin(sorted(event.messages, key=_position), event.cursor, whole=True)
+            self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
             self.remove(event.removed_ids)
         elif isinstance(event, HistoryCleared | ConversationDeleted):
             self.begin([], event.cursor, whole=True)
@@ -106,7 +106,8 @@ _KNOWN = frozenset(
 )
 
 
-def _position(message: Message) -> Position:
+def position_in_store(message: Message) -> Position:
+    """Where a stored message sorts."""
     position = message.position
     assert position is not None  # noqa: S101 -- the store has placed it
     return position

@@ -227,6 +227,32 @@ async def test_more_than_one_change_holds(stores: Any) -> None:
     assert history.entries == await stores().get("c")
 
 
+async def test_a_long_conversation_is_loaded_while_others_write(stores: Any) -> None:
+    options = {} if stores.backend == "memory" else {"max_messages": None}
+    store, history = stores(**options), history_over(stores(**options))
+    for start in range(0, 4500, 900):
+        await store.append_many("c", [user(str(number), id=str(number)) for number in range(start, start + 900)])
+    done = asyncio.Event()
+
+    async def others() -> None:
+        number = 0
+        while not done.is_set():
+            await store.append("c", user(f"other {number}"))
+            await store.delete_messages("c", [str(number)])
+            number += 1
+
+    writing = asyncio.create_task(others())
+    for _ in range(3):
+        await history.load("c")
+    done.set()
+    await writing
+    history.add_text("user", "mine")
+    await history.save()
+    stored = await store.get("c")
+    assert history.entries == stored
+    assert len(stored) == 4501
+
+
 async def test_the_same_id_with_other_content_is_told(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await history.load("c")

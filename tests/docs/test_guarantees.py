@@ -11,7 +11,7 @@ import pytest
 from redis_history import RedisHistory, RetryPolicy, requests
 from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
-from redis_history._sync import _connect, _saving, store
+from redis_history._sync import _connect, store
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis import keys, listing, planner, servers
 from redis_history.history import _unsent
@@ -84,7 +84,6 @@ def test_every_promise_has_a_proof() -> None:
             f"at most `max_unsaved` ({_MAX_UNSAVED:,}) and {_unsent.MAX_UNSAVED_BYTES // 10**6} MB",
         ),
         ("reference.md", f"and at most {_unsent.MAX_UNSAVED_BYTES // 10**6} MB"),
-        ("reference.md", f"read a conversation, up to {_saving.MOST:,} messages"),
     ],
 )
 def test_a_figure_is_that_of_the_code(page: str, text: str) -> None:
