@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy
-from redis_history.errors import BackendUnavailableError, UnsavedLimitError
+from redis_history import AsyncHistoryStore, AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy, user
+from redis_history.errors import BackendUnavailableError, RevisionConflictError, UnsavedLimitError
 from tests.support.histories import until
 from tests.support.servers import RealServer, wait_until
 
@@ -101,6 +103,60 @@ history.close()
 assert history.recent_text(3).count("of the") == 3, history.recent_text(3)
 """
     assert subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["restore", "reduce"])
+def test_a_rewrite_whose_answer_was_lost(
+    own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is recognised as done; but if somebody has written since, nobody can know, and it is told as refused."""
+    with HistoryStore(own_server("plain").url) as store:
+        store.append_many("c", [user(str(number)) for number in range(4)])
+        method = "restore" if how == "restore" else "delete_messages"
+        real = getattr(store, method)
+
+        def lossy(*arguments: Any, **options: Any) -> Any:
+            real(*arguments, **options)
+            raise BackendUnavailableError("the answer was lost")
+
+        for disturbed in (False, True):
+            history = RedisHistory(store)
+            history.load("c")
+            if how == "restore":
+                history.restore([user("anew"), user("more")])
+            else:
+                history.reduce(max_entries=len(history) - 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(store, method, lossy)
+                with pytest.raises(BackendUnavailableError):
+                    history.save()
+            if disturbed:
+                store.append("c", user("by others"))
+                store.delete_messages("c", [history.entries[-1].id])
+            if disturbed and how == "restore":
+                with pytest.raises(RevisionConflictError):
+                    history.save()
+                history.load("c")
+            else:
+                history.save()
+            assert history.entries == store.get("c")
+
+
+async def test_threads_may_add_to_the_history_of_a_loop(own_server: Callable[..., RealServer]) -> None:
+    async with AsyncHistoryStore(own_server("plain").url) as store:
+        history = AsyncRedisHistory(store)
+        await history.autosave("c")
+
+        def work(name: int) -> None:
+            for number in range(50):
+                history.add_text("user", f"{name} {number}")
+
+        await asyncio.gather(*(asyncio.to_thread(work, name) for name in range(4)))
+        await history.flush()
+        await until(lambda: all(entry.sequence for entry in history.entries), "all to be placed")
+        assert history.entries == await store.get("c")
+        assert len(history) == 200
+        await history.aclose()
 
 
 def test_many_threads_add_and_one_process_follows(own_server: Callable[..., RealServer]) -> None:

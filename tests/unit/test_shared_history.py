@@ -73,6 +73,31 @@ def test_an_event_before_the_acknowledgement(store: HistoryStore) -> None:
     assert (history.entries, history.unsaved, added) == ([], [], ["a"])
 
 
+def test_what_a_rewound_server_lost_is_sent_again(store: HistoryStore) -> None:
+    store.append("c", user("before"))
+    history = following(store)
+    older = store.snapshot("c")
+    history.add_text("user", "acknowledged")
+    send(store, history)
+    assert history.unsaved == []
+    history._read_again(older, "server_rewound")
+    assert texts(history) == ["before", "acknowledged"]
+    assert [message.text for message in history.unsaved] == ["acknowledged"]
+    assert (history._unsaved_count, history._unsaved_bytes) == (1, history._steps[0].size)
+
+
+@pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
+def test_what_went_with_its_conversation_is_not_sent_again(store: HistoryStore, reason: str) -> None:
+    store.append("c", user("before"))
+    history = following(store)
+    history.add_text("user", "acknowledged")
+    send(store, history)
+    history.add_text("user", "waiting")
+    store.delete_conversation("c")
+    history._read_again(store.snapshot("c"), reason)
+    assert texts(history) == ["waiting"]
+
+
 def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
     store.append("c", user([tool_use("1", "f")]))
     history = following(store, max_length=3)
