@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._ids import check_conversation_id
 from redis_history._time import to_microseconds
+from redis_history.backends.redis.durability import Confirmation
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
@@ -39,6 +40,7 @@ __all__ = [
     "MAX_BATCH_MESSAGES",
     "Batch",
     "Bound",
+    "Durability",
     "Filter",
     "Options",
     "append",
@@ -65,10 +67,14 @@ MAX_BATCH_BYTES: Final = 4_000_000
 MAX_RECORD_BYTES: Final = 100_000
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
+#: Seconds; an hour.
+MAX_DURABILITY_TIMEOUT: Final = 3600.0
 _POSITION_LETTERS = frozenset("0123456789.-")
 
 Filter = Callable[[Message], bool]
 Bound = datetime | str | int | float | Position
+#: What a write waits for: the server has it; its disk has it; other servers have it.
+Durability = Literal["server", "fsync", "replicas"]
 
 
 class Batch:
@@ -253,8 +259,23 @@ class Options(Struct, frozen=True):
     ttl: float | None = None
     max_messages: int | UnsetType | None = UNSET
     max_conversations: int | UnsetType | None = UNSET
+    durability: Durability = "server"
+    replicas: int | None = None
+    durability_timeout: float = 5.0
 
     def __post_init__(self) -> None:
+        if self.durability not in get_args(Durability):
+            raise ConfigurationError(f"durability is one of {get_args(Durability)}, not {self.durability!r}")
+        if self.replicas is not None and (self.durability != "replicas" or not _is_count(self.replicas)):
+            raise ConfigurationError(
+                f"replicas is a number from 1, with durability='replicas'; "
+                f"not {self.replicas!r} with durability={self.durability!r}"
+            )
+        timeout = self.durability_timeout
+        if not isinstance(timeout, int | float) or not 0.001 <= timeout <= MAX_DURABILITY_TIMEOUT:
+            raise ConfigurationError(
+                f"durability_timeout is a number of seconds from 0.001 to {MAX_DURABILITY_TIMEOUT:,}, not {timeout!r}"
+            )
         if not _is_count(self.log_length):
             raise ConfigurationError(f"log_length is a number of changes from 1, not {self.log_length!r}")
         if not isinstance(self.poll_interval, int | float) or not 0 < self.poll_interval < float("inf"):
@@ -268,6 +289,7 @@ class Options(Struct, frozen=True):
 
     def check_for_custom_backend(self, *others: Any) -> None:
         """Raises ConfigurationError for what a backend of the caller's own decides itself."""
+        self._check_without_server("a backend of your own")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
         if any(other is not None for other in others) or self.ttl is not None or capped:
             raise ConfigurationError(
@@ -277,11 +299,22 @@ class Options(Struct, frozen=True):
 
     def for_memory(self) -> dict[str, Any]:
         """As the memory backend takes them; its own defaults for those not given."""
+        self._check_without_server("memory://")
         given: dict[str, Any] = {"log_length": self.log_length, "ttl": self.ttl}
         for name in ("max_messages", "max_conversations"):
             if (value := getattr(self, name)) is not UNSET:
                 given[name] = value
         return given
+
+    def _check_without_server(self, backend: str) -> None:
+        if self.durability != "server":
+            raise ConfigurationError(f"durability={self.durability!r} needs a server, which {backend} is not")
+
+    def confirmation(self) -> Confirmation | None:
+        """What every write to a server is to be confirmed by; None: by its reply alone."""
+        if self.durability == "server":
+            return None
+        return Confirmation(self.durability, self.replicas or 1, self.durability_timeout)
 
     def for_redis(self) -> int | None:
         """`max_messages` as the Redis backend takes it, which has no other cap."""

@@ -24,5 +24,6 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         return AsyncMemoryBackend(**options.for_memory())
     connected = connect(url, client)
     kind = AsyncClusterBackend if isinstance(connected, ConnectedCluster) else AsyncRedisBackend
-    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    caps, confirm = options.for_redis(), options.confirmation()
+    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, caps, confirm)
     return kind(connected, settings, retry)

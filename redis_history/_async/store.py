@@ -16,6 +16,7 @@ from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.errors import (
     ConversationNotFoundError,
     InvalidInputError,
@@ -38,7 +39,7 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Options
+from redis_history.requests import Bound, Durability, Options
 
 __all__ = ["AsyncHistoryStore"]
 
@@ -66,6 +67,10 @@ class AsyncHistoryStore:
     each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
     caps are 500 and 500 unless others (None: no cap) are given.
 
+    `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
+    "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
+    seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
     InvalidInputError, and then nothing was sent.
@@ -84,15 +89,38 @@ class AsyncHistoryStore:
         ttl: float | None = None,
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
+        durability: Durability = "server",
+        replicas: int | None = None,
+        durability_timeout: float = 5.0,
     ) -> None:
-        options = Options(log_length, poll_interval, ttl, max_messages, max_conversations)
+        options = Options(
+            log_length,
+            poll_interval,
+            ttl,
+            max_messages,
+            max_conversations,
+            durability,
+            replicas,
+            durability_timeout,
+        )
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncSubscription] = []
         self._jobs: dict[AsyncSubscription, Job] = {}
+
+    @property
+    async def capabilities(self) -> Capabilities:
+        """What the backend can do and is set to. The server is asked once, when this is first read."""
+        found = self._capabilities
+        if found is None:
+            ask = getattr(self._backend, "capabilities", None)
+            found = Capabilities("custom") if ask is None else await ask()
+            self._capabilities = found
+        return found
 
     # Writing
 

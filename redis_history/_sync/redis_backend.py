@@ -12,20 +12,24 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
 from redis_history.backends.base import Wake
+from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.backends.redis.servers import read_info
+from redis_history.backends.redis.survey import QUESTIONS, read_survey
+from redis_history.capabilities import Capabilities
 from redis_history.errors import StoreClosedError
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
-__all__ = ["INFO", "RedisBackend"]
+__all__ = ["INFO", "RedisBackend", "told"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
+_SURVEY = b"".join([Call(None, b"", question, read_info).pack() for question in QUESTIONS])
 
 
 class RedisBackend:
@@ -43,6 +47,8 @@ class RedisBackend:
         self._doorbell = connected.doorbell(self._lines)
         self._usable = False
         self._closed = False
+        #: Servers that were seen to be able to confirm writes (the nodes of a cluster; else None).
+        self._confirming: set[Any] = set()
 
     def execute(self, op: Op[T]) -> T:
         if self._closed:
@@ -75,6 +81,17 @@ class RedisBackend:
                 found: list[Conversation] = end.value
                 return found
 
+    def capabilities(self) -> Capabilities:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        try:
+            return self._look()
+        except (RedisError, OSError) as error:
+            if not is_transient(error):
+                raise translate(error, self._connected.address) from error
+            found: Capabilities = self._repeat(self._look, None, error)
+            return found
+
     def watch(self, conversation_id: str, wake: Wake) -> None:
         self._doorbell.watch(self._channel(conversation_id), wake)
 
@@ -93,10 +110,14 @@ class RedisBackend:
     def _reply(self, call: Call, *, again: bool = False) -> Any:
         if not self._usable:
             self._prepare()
+        send: Any = self._exchange
+        if call.confirm is not None:
+            self._examine(call.confirm)
+            send = self._confirmed
         try:
-            return self._exchange(call.pack(again=again))
+            return send(call.pack(again=again))
         except NoScriptError:
-            return self._exchange(call.pack(teach=True, again=again))
+            return send(call.pack(teach=True, again=again))
 
     def _prepare(self) -> None:
         if not self._usable:
@@ -104,10 +125,38 @@ class RedisBackend:
             INFO.decode(self._exchange(INFO.pack()))
             self._usable = True
 
+    def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
+        self._connected.start()
+        return self._survey()
+
+    def _survey(self, lines: Lines | None = None) -> Capabilities:
+        replies = self._exchange(_SURVEY, len(QUESTIONS), lines)
+        return read_survey(replies, sentinel=self._connected.sentinel)
+
+    def _examine(self, confirm: Confirmation, place: Any = None, lines: Lines | None = None) -> None:
+        if place not in self._confirming:
+            confirm.check(self._survey(lines))
+            self._confirming.add(place)
+
+    def _confirmed(self, packed: bytes, lines: Lines | None = None, before: int = 0) -> tuple[Any, Any]:
+        """The replies to a write and to the command after it; `before` are commands before them.
+
+        The second may be an error: what it would have confirmed is done. But if it is one that passes, as when the
+        server has just become a replica, it is raised, so that the call is repeated.
+        """
+        confirm = self._settings.confirm
+        patience = None if confirm is None else confirm.timeout
+        *_, reply, said = self._exchange(packed, before + 2, lines, patience)
+        for one in (reply, said):
+            if isinstance(one, ResponseError) and (one is reply or is_transient(one)):
+                raise one
+        return reply, said
+
     def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
         """Of several calls that do no harm when repeated, in one round trip."""
         self._prepare()
-        replies = self._exchange(b"".join([call.pack(again=again) for call in calls]), len(calls))
+        packed = b"".join([call.pack(again=again) for call in calls])
+        replies = told(self._exchange(packed, len(calls)))
         return [
             self._exchange(call.pack(teach=True)) if isinstance(reply, NoScriptError) else reply
             for call, reply in zip(calls, replies, strict=True)
@@ -116,6 +165,7 @@ class RedisBackend:
     def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
         _logger.info("%s: %s; trying again", self._connected.address, error)
+        self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
@@ -133,9 +183,13 @@ class RedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
 
-    def _exchange(self, packed: bytes, count: int = 0, lines: Lines | None = None) -> Any:
-        """The reply to one command; the list of replies to `count` of them, where those of a script that the server
-        does not know are errors in the list."""
+    def _exchange(
+        self, packed: bytes, count: int = 0, lines: Lines | None = None, patience: float | None = None
+    ) -> Any:
+        """The reply to one command; or the list of replies to `count` of them, in which errors are values.
+
+        The last may take `patience` seconds longer than any other.
+        """
         lines = lines or self._lines
         connection = lines.take()
         try:
@@ -144,18 +198,29 @@ class RedisBackend:
                 reply = connection.read_response(disable_decoding=True)
             else:
                 reply = []
-                for _ in range(count):
+                for index in range(count):
+                    longer: dict[str, float] = {}
+                    if patience is not None and index == count - 1 and connection.socket_timeout is not None:
+                        longer["timeout"] = connection.socket_timeout + patience
                     try:
-                        reply.append(connection.read_response(disable_decoding=True))
-                    except NoScriptError as error:
+                        reply.append(connection.read_response(disable_decoding=True, **longer))
+                    except ResponseError as error:
                         reply.append(error)
         except ResponseError as error:
-            # A whole reply; but of several commands others are still to come, and a server that is no primary any
-            # more is to be left.
-            (lines.drop(connection) if count or is_transient(error) else lines.give(connection))
+            # A whole reply; but a server that is no primary any more is to be left.
+            (lines.drop(connection) if is_transient(error) else lines.give(connection))
             raise
         except BaseException:  # a cancelled task too
             lines.drop(connection)
             raise
-        lines.give(connection)
+        left = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
+        (lines.drop(connection) if left else lines.give(connection))
         return reply
+
+
+def told(replies: list[Any]) -> list[Any]:
+    """Replies to several commands: raises the first error, except of a script that the server does not know."""
+    for reply in replies:
+        if isinstance(reply, ResponseError) and not isinstance(reply, NoScriptError):
+            raise reply
+    return replies

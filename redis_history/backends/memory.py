@@ -19,6 +19,7 @@ from redis_history._time import from_microseconds
 from redis_history.backends import refusals
 from redis_history.backends._memory_state import ConversationState, StoredMessage, now
 from redis_history.backends.base import Wake
+from redis_history.capabilities import Capabilities
 from redis_history.changelog import (
     APPENDED,
     CLEARED,
@@ -115,6 +116,12 @@ class MemoryBackend:
             if not watchers:
                 self._watchers.pop(conversation_id, None)
                 self._ended.pop(conversation_id, None)
+
+    def capabilities(self) -> Capabilities:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+        return Capabilities("memory", search="client", doorbell="direct")
 
     def close(self) -> None:
         with self._lock:
@@ -382,6 +389,9 @@ class AsyncMemoryBackend:
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         self._memory.unwatch(conversation_id, wake)
+
+    async def capabilities(self) -> Capabilities:
+        return self._memory.capabilities()
 
     async def aclose(self) -> None:
         self._memory.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ class Awaitable:
     def __getattr__(self, name: str) -> Any:
         if name == "aclose":
             name = "close"
+        if name == "capabilities":
+            return asyncio.to_thread(getattr, self._target, name)
         value = getattr(self._target, name)
         if not callable(value):
             return value
@@ -81,6 +83,8 @@ class Stores:
             if self._memory is None:
                 self._memory = MemoryBackend(**{"max_messages": None, "max_conversations": None, **chosen})
             memory = self._memory
+            if options.get("durability", "server") != "server":
+                return HistoryStore("memory://", durability=options["durability"])
             backend: Any = memory if self._face == "sync" else AsyncMemoryBackend(memory=memory)
             where: dict[str, Any] = {"backend": backend}
         else:
@@ -127,3 +131,20 @@ async def stores(
 def store(stores: Stores) -> Any:
     """One store, with the asynchronous face."""
     return stores()
+
+
+@pytest.fixture
+def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], None]]:
+    """The backend's server fsyncs each write, or as it is told to; afterwards as before."""
+    if stores.backend == "memory":
+        pytest.skip("memory has no disk")
+    server = server_of(stores.backend)
+
+    def set_to(how: str) -> None:
+        for node in getattr(server, "nodes", [server]):
+            with node.client() as client:
+                client.config_set("appendfsync", how)
+
+    set_to("always")
+    yield set_to
+    set_to("everysec")

@@ -16,10 +16,10 @@ import pytest
 
 from redis_history import HistoryStore, user
 from redis_history.errors import StoreClosedError
-from tests.conformance.conftest import Awaitable, store
+from tests.conformance.conftest import Awaitable, fsyncing, store
 from tests.docs.pages import DOCS, ROOT, blocks
 
-__all__ = ["store"]
+__all__ = ["fsyncing", "store"]
 
 EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))

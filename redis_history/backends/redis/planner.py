@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from redis_history._time import from_microseconds
 from redis_history.backends import refusals
+from redis_history.backends.redis.durability import Confirmation, confirming
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import (
     APPEND,
@@ -82,13 +83,15 @@ _AGAIN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds."""
+    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
+    `confirm`: what every write is to be confirmed by; None: by its reply alone."""
 
     keyspace: Keyspace
     log_length: int
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
+    confirm: Confirmation | None = None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
         """The keyspace-notification channel that rings when the conversation's change log changes."""
@@ -100,6 +103,7 @@ class Call(Struct, frozen=True):
 
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
     the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
+    `confirm`: the command that is sent right after; `decode` then takes both replies.
     """
 
     script: Script | None
@@ -107,6 +111,7 @@ class Call(Struct, frozen=True):
     args: list[bytes]
     decode: Callable[[Any], Any]
     retry_at: int | None = None
+    confirm: Confirmation | None = None
 
     def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
         """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
@@ -119,14 +124,16 @@ class Call(Struct, frozen=True):
             return b"*%d\r\n%b" % (len(args), packed)
         # Beside the arguments: the command, the script, the number of keys (the first digit of what follows) and they.
         parts = len(args) + 3 + int(self.keys[4:5])
-        return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        packed = b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        return packed if self.confirm is None else packed + self.confirm.command
 
 
 def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
-    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", b"", b""]
+    kept = b"" if settings.confirm is None else b"1"
+    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", b"", kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -375,4 +382,8 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 
 def plan(op: Op[T], settings: Settings) -> Call:
     """The call that carries out `op`; its `decode` gives the outcome of `op`."""
-    return _PLANS[type(op)](op, settings)
+    call = _PLANS[type(op)](op, settings)
+    if settings.confirm is None or not isinstance(op, Write):
+        return call
+    decode = confirming(op, call.decode, settings.confirm)
+    return msgspec.structs.replace(call, confirm=settings.confirm, decode=decode)

@@ -3,7 +3,7 @@
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''   7 '1' if this call may have run before
---       8 reserved: channel to publish to   9 reserved: '1' if a write must be made in any case
+--       8 reserved: channel to publish to   9 '1' if the caller waits until its writes are kept
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds);
@@ -33,6 +33,15 @@ local function told()
     end
     from = '(' .. entries[#entries][1]
   end
+end
+
+-- Before an outcome for which nothing has to be written. WAITAOF and WAIT are about the last write of a connection, and
+-- what this outcome tells of may have been written on another, so a write without effect takes its place behind it.
+local function touch()
+  if ARGV[9] ~= '1' then return end
+  local newest = redis.call('HGET', state, 'x')
+  redis.call('HSET', state, 'x', newest or '')
+  if not newest then redis.call('UNLINK', state) end
 end
 
 -- The server's clock in microseconds.

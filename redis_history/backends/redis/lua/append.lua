@@ -23,6 +23,7 @@ local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 
 -- The outcome of this very call, from its log entry: what it stored may be gone again, because of the cap or somebody.
 local function recall(before, payload, known)
+  touch()
   local items, from = {}, 6
   for i = 1, count do
     local body = ARGV[FIRST + (i - 1) * WIDTH + 3]
@@ -44,7 +45,10 @@ end
 local stored, stored_at
 if replace then
   local before = told()
-  if before then return before .. ' 0 0' end
+  if before then
+    touch()
+    return before .. ' 0 0'
+  end
   for i = 1, count do known[FIELDS + i] = false end
   known[5] = 0
 else
@@ -76,6 +80,7 @@ else
   if stored and #stored == count then
     -- Nothing to write. The precondition holds if it held when these messages were stored.
     if (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == stored_at) and (ARGV[3] ~= 'absent' or stored_at == 1) then
+      touch()
       return {'stored', revision .. ' 0 0', stored}
     end
   end

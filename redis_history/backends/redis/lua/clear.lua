@@ -2,12 +2,18 @@
 --
 -- Returns the revision (as before, if there was nothing to remove), or {'revision', current} | {'missing'}.
 local before = told()
-if before then return before end
+if before then
+  touch()
+  return before
+end
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
-if not known[1] or tonumber(known[3]) == 0 then return revision end
+if not known[1] or tonumber(known[3]) == 0 then
+  touch()
+  return revision
+end
 
 local now = clock()
 revision = revision + 1

@@ -13,7 +13,10 @@ local known = redis.call('HMGET', state, unpack(fields))
 for i = FIELDS + 1, #fields do
   if not known[i] then -- else no earlier try can have been applied
     local before, payload = told()
-    if before then return {before, (struct.unpack('>I4', string.sub(payload, 2, 5)))} end
+    if before then
+      touch()
+      return {before, (struct.unpack('>I4', string.sub(payload, 2, 5)))}
+    end
     break
   end
 end
@@ -34,7 +37,10 @@ for i = FIRST, #ARGV do
     tokens = tokens - k
   end
 end
-if #gone == 0 then return {revision, 0} end
+if #gone == 0 then
+  touch()
+  return {revision, 0}
+end
 
 local now = clock()
 revision = revision + 1

@@ -7,7 +7,10 @@ local known = redis.call('HMGET', state, 'e', 'r')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
-if not known[1] then return {0} end
+if not known[1] then
+  touch()
+  return {0}
+end
 -- With nobody listening the log goes too. Who may not ask whether somebody listens assumes so.
 local function listeners()
   local exact = redis.pcall('PUBSUB', 'NUMSUB', ARGV[11])

@@ -4,7 +4,10 @@
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
 local before = told()
-if before then return before end
+if before then
+  touch()
+  return before
+end
 local known = redis.call('HMGET', state, 'e', 'r', 'l')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)

@@ -8,12 +8,14 @@ local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10])
 local revision, place = tonumber(known[2] or 0), known[6]
 local before, payload = told()
 if before then
+  touch()
   local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', string.sub(payload, 6, 24))
   return before .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
 end
 if place and string.sub(place, 28) == ARGV[11] then
   local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I8', place)
   if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
+    touch()
     return changed .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
   end
 end
