@@ -174,8 +174,12 @@ class Unsent(History):
             fresh = {outcome.revision for outcome in outcomes if not outcome.duplicate}
             for revision in fresh:
                 self._acknowledged(revision)
-            if (not fresh and self._replica.cursor is None) or max(one.revision for one in outcomes) > self._seen:
+            cursor = self._replica.cursor
+            applied = 0 if cursor is None else cursor.revision
+            if (not fresh and cursor is None) or max(one.revision for one in outcomes) > self._seen:
                 self._stale = True
+            if not self._following and fresh and max(fresh) <= applied:
+                self._stale = True  # revisions count anew: another life of the conversation, or a rewound server
             for step, outcome in zip(steps, outcomes, strict=True):
                 new += not outcome.duplicate
                 if step not in self._steps:  # its event was faster
@@ -184,9 +188,9 @@ class Unsent(History):
                     self._count(-1, -step.size)
                 step.revision = outcome.revision
                 step.message = outcome.message
-                cursor = self._replica.cursor
-                past = cursor is not None and outcome.revision <= cursor.revision
-                if past or not (self._following or self._stale):
+                if outcome.revision <= applied:
+                    self._leave(step)  # what is known of the store is newer: if it is not there, it left again
+                elif not (self._following or self._stale):
                     self._leave(step)
                     self._replica.place(outcome.message)
             if not self._following and not self._stale and self._replica.cursor is None:

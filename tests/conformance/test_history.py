@@ -227,6 +227,21 @@ async def test_more_than_one_change_holds(stores: Any) -> None:
     assert history.entries == await stores().get("c")
 
 
+async def test_a_conversation_that_began_anew(stores: Any) -> None:
+    store, history = stores(), history_over(stores())
+    await store.append_many("c", [user("1"), user("2")])
+    await store.append("c", user("3"))
+    await history.load("c")
+    await store.delete_conversation("c")
+    history.add_text("user", "mine")
+    assert await history.save() == 1
+    assert texts(history) == ["mine"]
+    assert history.entries == await store.get("c")
+    history.clear()
+    await history.save()
+    assert history.entries == await store.get("c") == []
+
+
 async def test_a_long_conversation_is_loaded_while_others_write(stores: Any) -> None:
     options = {} if stores.backend == "memory" else {"max_messages": None}
     store, history = stores(**options), history_over(stores(**options))

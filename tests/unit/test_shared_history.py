@@ -98,6 +98,17 @@ def test_what_went_with_its_conversation_is_not_sent_again(store: HistoryStore, 
     assert texts(history) == ["waiting"]
 
 
+def test_an_acknowledgement_of_what_has_left_again(store: HistoryStore) -> None:
+    history = following(store)
+    history.add_text("user", "a")
+    steps: Any = history._next()
+    outcomes = store.append_many("c", [step.message for step in steps])
+    store.clear("c")
+    history._read_again(store.snapshot("c"), "log_trimmed")
+    history._appended(steps, outcomes)
+    assert (history.entries, history._steps) == ([], [])
+
+
 def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
     store.append("c", user([tool_use("1", "f")]))
     history = following(store, max_length=3)
