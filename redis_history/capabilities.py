@@ -19,8 +19,8 @@ class Capabilities(Struct, frozen=True):
     backend: str
     version: str | None = None
     mode: Literal["standalone", "cluster", "sentinel"] | None = None
-    #: Who ranks a search: the server, by its search module, or the client.
-    search: Literal["server", "client", "off"] = "off"
+    #: Who searches for this store: the server, by an index, or the client, which reads and ranks one conversation.
+    search: Literal["server", "client"] = "client"
     #: Name and version of the server's search module; None also if there is none.
     search_module: str | None = None
     #: Whether the server's settings make a change ring. What a subscription finds missing it adds, if it may.

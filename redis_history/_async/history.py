@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from redis_history._async._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
+from redis_history._async._runtime import Job, Lock, Signal, at_exit, ending, reset_after_fork, spawn
 from redis_history._async._saving import AsyncSaving
 from redis_history._async.store import PAGE, AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
@@ -212,7 +212,7 @@ class AsyncRedisHistory(AsyncSaving):
         assert self._closing is not None  # noqa: S101
         wait = _FIRST_WAIT
         try:
-            while not self._closed:
+            while not self._closed and not ending():
                 await self._signal.wait(_LOOK)
                 self._signal.clear()
                 if self._closed:
@@ -234,7 +234,7 @@ class AsyncRedisHistory(AsyncSaving):
         assert self._subscription is not None  # noqa: S101
         assert self._closing is not None  # noqa: S101
         odd: object = None
-        while not self._closed:
+        while not self._closed and not ending():
             try:
                 if odd is not None:
                     await self._read_anew(odd.reason if isinstance(odd, Reset) else None)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
+from redis_history._async._loops import PerLoop
+from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
-from redis_history.errors import StoreClosedError
+from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
@@ -31,6 +37,10 @@ INFO = Call(None, b"", [b"INFO", b"server"], read_info)
 _SURVEY = b"".join([Call(None, b"", question, read_info).pack() for question in QUESTIONS])
 
 
+def _none(_: Exception) -> bool:
+    return False
+
+
 class AsyncRedisBackend:
     """The Redis backend over one redis-py client.
 
@@ -38,12 +48,15 @@ class AsyncRedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
-    def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
+    def __init__(
+        self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
+    ) -> None:
         self._connected = connected
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
+        self._searcher = None if searching is None else AsyncSearcher(self, searching, settings)
         self._usable = False
         self._closed = False
         #: Servers that were seen to be able to confirm writes (the nodes of a cluster; else None).
@@ -52,28 +65,66 @@ class AsyncRedisBackend:
     async def execute(self, op: Op[T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed")
+        if not self._usable:
+            await self._until_usable()
         if type(op) is ListConversations:
             return await self._list(op)  # type: ignore[return-value]
+        if type(op) in SEARCHES:
+            return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
-        try:
-            reply = await self._reply(call)
-        except (RedisError, OSError) as error:
-            if not is_transient(error):
-                raise translate(error, self._connected.address) from error
-            reply = await self._repeat(self._reply, call, error)
+        reply = await self.carry_out(call)
+        if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
+            await self._finish(call.follow(reply))
         outcome: T = call.decode(reply)
         return outcome
+
+    async def _finish(self, call: Call | None) -> None:
+        while call is not None:
+            reply = await self.carry_out(call)
+            call = None if call.follow is None else call.follow(reply)
+
+    async def carry_out(self, work: Any, *, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The reply to a call, or those to a list of calls, repeated while that may help. Raises errors of our own, but
+        for those that `passing` lets through."""
+        return await self.persist(self._replies if type(work) is list else self._reply, work, passing)
+
+    async def persist(self, method: Any, what: Any = None, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The outcome of `method(what)`, repeated while that may help."""
+        try:
+            return await method(what)
+        except (RedisError, OSError) as error:
+            if not is_transient(error):
+                if passing(error):
+                    raise
+                raise translate(error, self._connected.address) from error
+            return await self._repeat(method, what, error)
+
+    async def _until_usable(self) -> None:
+        await self.persist(self._prepare_again)
+        if self._searcher is not None and self._searcher.works:
+            await self._searcher.sweep()
+
+    async def _prepare_again(self, _: None, *, again: bool = False) -> None:
+        await self._prepare()
+
+    async def use_search(self, _: None = None, *, again: bool = False) -> None:
+        """Look whether the server can search, and make the index."""
+        if self._searcher is not None:
+            await self._searcher.start()
+            self._settings = self._searcher.settings
+
+    @property
+    def search_mode(self) -> str:
+        """Who searches: "server", "client", or "unknown" before the first call."""
+        if self._searcher is None:
+            return "client"
+        return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
     async def _list(self, op: ListConversations) -> list[Conversation]:
         steps = list_conversations(op, self._settings)
         calls = next(steps)
         while True:
-            try:
-                replies = await self._replies(calls)
-            except (RedisError, OSError) as error:
-                if not is_transient(error):
-                    raise translate(error, self._connected.address) from error
-                replies = await self._repeat(self._replies, calls, error)
+            replies = await self.carry_out(calls)
             try:
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
             except StopIteration as end:
@@ -83,23 +134,22 @@ class AsyncRedisBackend:
     async def capabilities(self) -> Capabilities:
         if self._closed:
             raise StoreClosedError("the store was closed")
-        try:
-            return await self._look()
-        except (RedisError, OSError) as error:
-            if not is_transient(error):
-                raise translate(error, self._connected.address) from error
-            found: Capabilities = await self._repeat(self._look, None, error)
-            return found
+        if not self._usable:
+            with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
+                await self._until_usable()
+        found: Capabilities = await self.persist(self._look)
+        return replace(found, search="server" if self.search_mode == "server" else "client")
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.watch(self._channel(conversation_id), wake)
+        if not self._closed:
+            await self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.unwatch(self._channel(conversation_id), wake)
+        await self._doorbells.here().unwatch(self._channel(conversation_id), wake)
 
     async def aclose(self) -> None:
         self._closed = True
-        await self._doorbell.aclose()
+        await self._doorbells.aclose()
         await self._lines.aclose()
         await self._connected.aclose()
 
@@ -122,6 +172,7 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._connected.start()
             INFO.decode(await self._exchange(INFO.pack()))
+            await self.use_search()
             self._usable = True
 
     async def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
@@ -163,24 +214,38 @@ class AsyncRedisBackend:
 
     async def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = AsyncRetrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             await self._connected.start()
             return await retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
+
+    async def send(self, *command: bytes) -> Any:
+        """The reply to one command, as it is."""
+        return await self._exchange(Call(None, b"", [*command], as_is).pack())
 
     async def _exchange(
         self, packed: bytes, count: int = 0, lines: Lines | None = None, patience: float | None = None
@@ -192,7 +257,7 @@ class AsyncRedisBackend:
         lines = lines or self._lines
         connection = await lines.take()
         try:
-            await connection.send_packed_command([packed])
+            await lines.send(connection, packed)
             if not count:
                 reply = await connection.read_response(disable_decoding=True)
             else:

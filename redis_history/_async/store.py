@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from redis_history import requests
 from redis_history._async._backend import open_backend
 from redis_history._async._runtime import Job, begin, finish, sleep, spawn
+from redis_history._async.searching import AsyncSearching
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
@@ -39,7 +40,8 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Durability, Options
+from redis_history.requests import Bound, Durability, Options, SearchMode
+from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["AsyncHistoryStore"]
 
@@ -50,7 +52,7 @@ _logger = logging.getLogger("redis_history")
 PAGE = 2000
 
 
-class AsyncHistoryStore:
+class AsyncHistoryStore(AsyncSearching):
     """Conversations in one namespace of one backend.
 
     `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
@@ -70,6 +72,11 @@ class AsyncHistoryStore:
     `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
     "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
     seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
+    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
+    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
+    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
+    by words.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
@@ -92,8 +99,12 @@ class AsyncHistoryStore:
         durability: Durability = "server",
         replicas: int | None = None,
         durability_timeout: float = 5.0,
+        search: SearchMode = "auto",
+        language: str = "english",
+        embedder: Embedder | None = None,
+        vectors: VectorField | int | None = None,
     ) -> None:
-        options = Options(
+        options = self._options = Options(
             log_length,
             poll_interval,
             ttl,
@@ -102,6 +113,10 @@ class AsyncHistoryStore:
             durability,
             replicas,
             durability_timeout,
+            search,
+            language,
+            embedder,
+            requests.vector_field(vectors),
         )
         self.namespace = namespace
         self._poll_interval = poll_interval
@@ -457,12 +472,17 @@ class AsyncHistoryStore:
     async def _write(self, op: Op[T]) -> T:
         if self._unopened:
             await self._open_subscriptions()
+        if self._options.embedder is not None:
+            op = await self._with_vectors(op)
         return await self._backend.execute(op)
 
     async def _open_subscriptions(self) -> None:
-        waiting, self._unopened = self._unopened, []
-        for subscription in waiting:
-            await subscription.open()
+        # Of other event loops they are not ours to open; of one that has ended, nobody's.
+        every, self._unopened = self._unopened, []
+        self._unopened += [waiting for waiting in every if not waiting.home.here and not waiting.home.ended]
+        for subscription in every:
+            if subscription.home.here:
+                await subscription.open()
 
 
 def _beyond(page: Page, bound: Position | None, size: int, edge: int, fixed: bool) -> tuple[Position | None, int, bool]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from redis_history._sync._loops import Home
+
 __all__ = [
     "Job",
     "Lock",
@@ -17,6 +19,7 @@ __all__ = [
     "Signal",
     "at_exit",
     "begin",
+    "ending",
     "finish",
     "in_thread",
     "reset_after_fork",
@@ -46,6 +49,7 @@ class Signal:
     """Set from any thread, waited for by one."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._event = threading.Event()
 
     def set(self) -> None:
@@ -76,6 +80,11 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return Job(thread)
+
+
+def ending() -> bool:
+    """Whether this work was told to end: a thread cannot be."""
+    return False
 
 
 def in_thread(function: Callable[[], T]) -> T:

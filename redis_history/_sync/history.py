@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import Job, Lock, Signal, at_exit, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Lock, Signal, at_exit, ending, reset_after_fork, spawn
 from redis_history._sync._saving import Saving
 from redis_history._sync.store import PAGE, HistoryStore
 from redis_history._sync.subscription import Subscription
@@ -213,7 +213,7 @@ class RedisHistory(Saving):
         assert self._closing is not None  # noqa: S101
         wait = _FIRST_WAIT
         try:
-            while not self._closed:
+            while not self._closed and not ending():
                 self._signal.wait(_LOOK)
                 self._signal.clear()
                 if self._closed:
@@ -235,7 +235,7 @@ class RedisHistory(Saving):
         assert self._subscription is not None  # noqa: S101
         assert self._closing is not None  # noqa: S101
         odd: object = None
-        while not self._closed:
+        while not self._closed and not ending():
             try:
                 if odd is not None:
                     self._read_anew(odd.reason if isinstance(odd, Reset) else None)

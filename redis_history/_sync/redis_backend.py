@@ -4,22 +4,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
+from redis_history._sync._loops import PerLoop
+from redis_history._sync._searcher import Searcher
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
-from redis_history.errors import StoreClosedError
+from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
@@ -32,6 +38,10 @@ INFO = Call(None, b"", [b"INFO", b"server"], read_info)
 _SURVEY = b"".join([Call(None, b"", question, read_info).pack() for question in QUESTIONS])
 
 
+def _none(_: Exception) -> bool:
+    return False
+
+
 class RedisBackend:
     """The Redis backend over one redis-py client.
 
@@ -39,12 +49,15 @@ class RedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
-    def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
+    def __init__(
+        self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
+    ) -> None:
         self._connected = connected
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
+        self._searcher = None if searching is None else Searcher(self, searching, settings)
         self._usable = False
         self._closed = False
         #: Servers that were seen to be able to confirm writes (the nodes of a cluster; else None).
@@ -53,28 +66,66 @@ class RedisBackend:
     def execute(self, op: Op[T]) -> T:
         if self._closed:
             raise StoreClosedError("the store was closed")
+        if not self._usable:
+            self._until_usable()
         if type(op) is ListConversations:
             return self._list(op)  # type: ignore[return-value]
+        if type(op) in SEARCHES:
+            return None if self._searcher is None else self._searcher.execute(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
-        try:
-            reply = self._reply(call)
-        except (RedisError, OSError) as error:
-            if not is_transient(error):
-                raise translate(error, self._connected.address) from error
-            reply = self._repeat(self._reply, call, error)
+        reply = self.carry_out(call)
+        if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
+            self._finish(call.follow(reply))
         outcome: T = call.decode(reply)
         return outcome
+
+    def _finish(self, call: Call | None) -> None:
+        while call is not None:
+            reply = self.carry_out(call)
+            call = None if call.follow is None else call.follow(reply)
+
+    def carry_out(self, work: Any, *, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The reply to a call, or those to a list of calls, repeated while that may help. Raises errors of our own, but
+        for those that `passing` lets through."""
+        return self.persist(self._replies if type(work) is list else self._reply, work, passing)
+
+    def persist(self, method: Any, what: Any = None, passing: Callable[[Exception], bool] = _none) -> Any:
+        """The outcome of `method(what)`, repeated while that may help."""
+        try:
+            return method(what)
+        except (RedisError, OSError) as error:
+            if not is_transient(error):
+                if passing(error):
+                    raise
+                raise translate(error, self._connected.address) from error
+            return self._repeat(method, what, error)
+
+    def _until_usable(self) -> None:
+        self.persist(self._prepare_again)
+        if self._searcher is not None and self._searcher.works:
+            self._searcher.sweep()
+
+    def _prepare_again(self, _: None, *, again: bool = False) -> None:
+        self._prepare()
+
+    def use_search(self, _: None = None, *, again: bool = False) -> None:
+        """Look whether the server can search, and make the index."""
+        if self._searcher is not None:
+            self._searcher.start()
+            self._settings = self._searcher.settings
+
+    @property
+    def search_mode(self) -> str:
+        """Who searches: "server", "client", or "unknown" before the first call."""
+        if self._searcher is None:
+            return "client"
+        return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
     def _list(self, op: ListConversations) -> list[Conversation]:
         steps = list_conversations(op, self._settings)
         calls = next(steps)
         while True:
-            try:
-                replies = self._replies(calls)
-            except (RedisError, OSError) as error:
-                if not is_transient(error):
-                    raise translate(error, self._connected.address) from error
-                replies = self._repeat(self._replies, calls, error)
+            replies = self.carry_out(calls)
             try:
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
             except StopIteration as end:
@@ -84,23 +135,22 @@ class RedisBackend:
     def capabilities(self) -> Capabilities:
         if self._closed:
             raise StoreClosedError("the store was closed")
-        try:
-            return self._look()
-        except (RedisError, OSError) as error:
-            if not is_transient(error):
-                raise translate(error, self._connected.address) from error
-            found: Capabilities = self._repeat(self._look, None, error)
-            return found
+        if not self._usable:
+            with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
+                self._until_usable()
+        found: Capabilities = self.persist(self._look)
+        return replace(found, search="server" if self.search_mode == "server" else "client")
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.watch(self._channel(conversation_id), wake)
+        if not self._closed:
+            self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.unwatch(self._channel(conversation_id), wake)
+        self._doorbells.here().unwatch(self._channel(conversation_id), wake)
 
     def close(self) -> None:
         self._closed = True
-        self._doorbell.close()
+        self._doorbells.close()
         self._lines.close()
         self._connected.close()
 
@@ -123,6 +173,7 @@ class RedisBackend:
         if not self._usable:
             self._connected.start()
             INFO.decode(self._exchange(INFO.pack()))
+            self.use_search()
             self._usable = True
 
     def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
@@ -164,24 +215,38 @@ class RedisBackend:
 
     def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             self._connected.start()
             return retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
+
+    def send(self, *command: bytes) -> Any:
+        """The reply to one command, as it is."""
+        return self._exchange(Call(None, b"", [*command], as_is).pack())
 
     def _exchange(
         self, packed: bytes, count: int = 0, lines: Lines | None = None, patience: float | None = None
@@ -193,7 +258,7 @@ class RedisBackend:
         lines = lines or self._lines
         connection = lines.take()
         try:
-            connection.send_packed_command([packed])
+            lines.send(connection, packed)
             if not count:
                 reply = connection.read_response(disable_decoding=True)
             else:

@@ -14,6 +14,7 @@ from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync._backend import open_backend
 from redis_history._sync._runtime import Job, begin, finish, sleep, spawn
+from redis_history._sync.searching import Searching
 from redis_history._sync.subscription import Subscription
 from redis_history.backends.base import Backend
 from redis_history.backends.redis.failures import RetryPolicy
@@ -40,7 +41,8 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Durability, Options
+from redis_history.requests import Bound, Durability, Options, SearchMode
+from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["HistoryStore"]
 
@@ -51,7 +53,7 @@ _logger = logging.getLogger("redis_history")
 PAGE = 2000
 
 
-class HistoryStore:
+class HistoryStore(Searching):
     """Conversations in one namespace of one backend.
 
     `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
@@ -71,6 +73,11 @@ class HistoryStore:
     `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
     "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
     seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
+    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
+    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
+    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
+    by words.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
@@ -93,8 +100,12 @@ class HistoryStore:
         durability: Durability = "server",
         replicas: int | None = None,
         durability_timeout: float = 5.0,
+        search: SearchMode = "auto",
+        language: str = "english",
+        embedder: Embedder | None = None,
+        vectors: VectorField | int | None = None,
     ) -> None:
-        options = Options(
+        options = self._options = Options(
             log_length,
             poll_interval,
             ttl,
@@ -103,6 +114,10 @@ class HistoryStore:
             durability,
             replicas,
             durability_timeout,
+            search,
+            language,
+            embedder,
+            requests.vector_field(vectors),
         )
         self.namespace = namespace
         self._poll_interval = poll_interval
@@ -458,12 +473,17 @@ class HistoryStore:
     def _write(self, op: Op[T]) -> T:
         if self._unopened:
             self._open_subscriptions()
+        if self._options.embedder is not None:
+            op = self._with_vectors(op)
         return self._backend.execute(op)
 
     def _open_subscriptions(self) -> None:
-        waiting, self._unopened = self._unopened, []
-        for subscription in waiting:
-            subscription.open()
+        # Of other event loops they are not ours to open; of one that has ended, nobody's.
+        every, self._unopened = self._unopened, []
+        self._unopened += [waiting for waiting in every if not waiting.home.here and not waiting.home.ended]
+        for subscription in every:
+            if subscription.home.here:
+                subscription.open()
 
 
 def _beyond(page: Page, bound: Position | None, size: int, edge: int, fixed: bool) -> tuple[Position | None, int, bool]:

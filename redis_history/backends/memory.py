@@ -94,6 +94,9 @@ class MemoryBackend:
         self._watchers: dict[str, list[Wake]] = {}
         self._closed = False
 
+    #: Searches are ranked by the store, those of all conversations too.
+    search_mode = "memory"
+
     def execute(self, op: Op[T]) -> T:
         with self._lock:
             if self._closed:
@@ -380,6 +383,8 @@ class AsyncMemoryBackend:
 
     def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:
         self._memory = memory or MemoryBackend(**options)
+
+    search_mode = MemoryBackend.search_mode
 
     async def execute(self, op: Op[T]) -> T:
         return self._memory.execute(op)

@@ -193,7 +193,8 @@ async def test_a_server_without_the_command_is_refused_before_anything_is_writte
         seen.append(word)
         if word == b"INFO":
             return b"$%d\r\n%b\r\n" % (len(info), info)
-        return {b"CLIENT": b"+OK\r\n", b"MODULE": b"*0\r\n", b"CONFIG": b"-NOPERM no\r\n"}.get(word, b"")
+        known = {b"CLIENT": b"+OK\r\n", b"MODULE": b"*0\r\n", b"CONFIG": b"-NOPERM no\r\n"}
+        return {**known, b"FT.CREATE": b"-ERR unknown command\r\n"}.get(word, b"")
 
     with answering(answer) as port:
         async with opened(face, f"redis://127.0.0.1:{port}?protocol=2", durability="fsync") as store:

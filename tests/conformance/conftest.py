@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_use, user
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from tests.conftest import Servers
+
+#: For tests of search.
+TALK = [
+    system("You help people who travel.", id="s"),
+    user("I lost my suitcase on the flight to Lisbon.", id="u1", timestamp="2026-01-01"),
+    assistant(tool_use("c1", "find_luggage", {"airport": "LIS", "tag": "KL 4711"}), id="a1", timestamp="2026-01-02"),
+    tool("c1", "The suitcases of KL 4711 are in Porto.", id="t1", timestamp="2026-01-03"),
+    assistant("Your suitcase went to Porto; it comes tomorrow.", id="a2", timestamp="2026-01-04"),
+    user("Great! And can I upgrade my return flight?", id="u2", timestamp="2026-01-05"),
+    user("我想退票", id="zh", timestamp="2026-01-06"),
+]
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 
@@ -63,6 +74,8 @@ async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
 
 class Stores:
     """Makes stores that share one backend's data, and closes them."""
+
+    custom = False
 
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
         self.backend = backend
@@ -148,3 +161,11 @@ def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], Non
     set_to("always")
     yield set_to
     set_to("everysec")
+
+
+@pytest.fixture
+async def talk(store: Any) -> Any:
+    """A store with a conversation to search in, "c", and another one."""
+    await store.append_many("c", TALK)
+    await store.append("other", user("My suitcase is my secret", id="secret"))
+    return store

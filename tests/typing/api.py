@@ -36,6 +36,7 @@ from redis_history import (
     ReduceOptions,
     Reduction,
     Reset,
+    RetryDetails,
     RetryPolicy,
     Snapshot,
     Source,
@@ -166,6 +167,16 @@ def errors(store: HistoryStore) -> None:
 HistoryStore("memory://")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
+
+
+def note(details: RetryDetails) -> None:
+    assert_type(details.retry_num, int)
+    assert_type(details.wait_for, float)
+    assert_type(details.caused_by, BaseException)
+
+
+HistoryStore(retry=RetryPolicy(on_retry=note))
+HistoryStore(retry=RetryPolicy(on_retry=print))
 HistoryStore(client=redis.Redis())
 AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
 AsyncHistoryStore(client=redis.asyncio.Redis())

@@ -37,7 +37,7 @@ def test_both_forms_of_a_map_are_read_alike() -> None:
     new = survey(said.decode(), [{b"name": b"search", b"ver": 80205}], *({name: value} for name, value in flags))
     assert old == new
     assert old == Capabilities(
-        "redis", "7.4.3", "standalone", "server", "search 8.2.5", True, "notifications", True, "always", True,
+        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, "notifications", True, "always", True,
         "noeviction", 2, ("server", "fsync", "replicas"),
     )  # fmt: skip
 

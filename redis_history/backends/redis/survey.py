@@ -17,8 +17,6 @@ __all__ = ["QUESTIONS", "read_survey", "together"]
 
 _SETTINGS: Final = (b"notify-keyspace-events", b"appendfsync", b"save")
 _MODES: Final[dict[str, Literal["standalone", "cluster"]]] = {"0": "standalone", "1": "cluster"}
-#: The module of this name and version has full-text search; before, and with Valkey's own, it has not.
-_SEARCH_SINCE: Final = 20000
 #: The commands, to be sent in one go.
 QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name] for name in _SETTINGS))
 
@@ -44,7 +42,6 @@ def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
         backend=product,
         version=version,
         mode="sentinel" if sentinel else _MODES.get(info.get("cluster_enabled", "")),
-        search="server" if module >= _SEARCH_SINCE else "client",
         search_module=f"search {module // 10000}.{module // 100 % 100}.{module % 100}" if module else None,
         notifications=ringing,
         doorbell=None if flags is None else "notifications",
@@ -63,7 +60,6 @@ def together(nodes: Sequence[Capabilities]) -> Capabilities:
     return structs.replace(
         one,
         version=min(nodes, key=lambda node: [int(number) for number in (node.version or "0").split(".")]).version,
-        search="server" if all(node.search == "server" for node in nodes) else "client",
         search_module=one.search_module if all(node.search_module for node in nodes) else None,
         notifications=_all(node.notifications for node in nodes),
         doorbell=one.doorbell if all(node.doorbell for node in nodes) else None,
