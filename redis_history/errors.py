@@ -12,10 +12,12 @@
     ├── ConflictError                           the state is not what the call needs; nothing was written
     │   ├── MessageConflictError                same id, other content
     │   ├── RevisionConflictError               `expected_revision` is not the current one
-    │   └── ConversationExistsError
+    │   ├── ConversationExistsError
+    │   └── LeaseLostError                      somebody else may work on the conversation by now
     ├── NotFoundError (also a LookupError)
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
+    ├── SummaryError                            a summariser gave nothing that can be used
     ├── CapabilityError                         this server or backend cannot do that
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
@@ -51,6 +53,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidMessageError",
     "InvalidTimestampError",
+    "LeaseLostError",
     "MessageConflictError",
     "MessageNotFoundError",
     "MessageTooLargeError",
@@ -58,6 +61,7 @@ __all__ = [
     "RedisHistoryError",
     "RevisionConflictError",
     "StoreClosedError",
+    "SummaryError",
     "UnsavedLimitError",
     "UnsupportedServerError",
 ]
@@ -130,6 +134,10 @@ class ConversationExistsError(ConflictError):
     """The conversation exists, and the call required that it does not."""
 
 
+class LeaseLostError(ConflictError):
+    """The lease on a conversation ended before the work did, and another worker may have begun it."""
+
+
 class NotFoundError(RedisHistoryError, LookupError):
     """What the call names does not exist."""
 
@@ -140,6 +148,10 @@ class ConversationNotFoundError(NotFoundError):
 
 class MessageNotFoundError(NotFoundError):
     """No message of that id in the conversation."""
+
+
+class SummaryError(RedisHistoryError):
+    """A summariser failed, took too long, or gave no text, or more than it was to replace. Nothing was written."""
 
 
 class CapabilityError(RedisHistoryError):

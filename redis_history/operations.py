@@ -31,6 +31,8 @@ __all__ = [
     "FindMessage",
     "Found",
     "Head",
+    "KeepLease",
+    "Lease",
     "ListConversations",
     "MakeIndex",
     "Op",
@@ -46,6 +48,7 @@ __all__ = [
     "SearchAll",
     "Snapshot",
     "SweepDocuments",
+    "TakeLease",
     "UpdateMessage",
     "Write",
     "WriteDocuments",
@@ -248,6 +251,43 @@ class ReadChanges(Struct, Op[Changes], frozen=True):
     conversation_id: str
     after: Cursor
     limit: int = 100
+
+
+class Lease(Struct, frozen=True):
+    """The right of one worker to work on a conversation, until it ends or is given back.
+
+    `fence` counts the leases of the conversation, so that a later one has a greater number; `claim` is random. A change
+    that is made with a lease is refused by the backend when that is not the present one.
+    """
+
+    conversation_id: str
+    fence: int
+    claim: str
+
+    @property
+    def value(self) -> str:
+        """What is stored while it holds."""
+        return f"{self.fence}:{self.claim}"
+
+
+class TakeLease(Struct, Op[Lease | None], frozen=True):
+    """A lease for so many seconds; None: somebody has one, or there is no such conversation. It changes nothing that a
+    reader sees."""
+
+    conversation_id: str
+    seconds: float
+    claim: str = field(default_factory=new_token)
+
+
+class KeepLease(Struct, Op[bool], frozen=True):
+    """Let a lease end so many seconds from now; 0: at once. Whether it was still the present one."""
+
+    lease: Lease
+    seconds: float
+
+    @property
+    def conversation_id(self) -> str:
+        return self.lease.conversation_id
 
 
 class Snapshot(Struct, frozen=True):

@@ -42,6 +42,7 @@ class ConversationState:
     token: str = ""
     sequence: int = 0
     stamp: int = 0
+    fence: int = 0
     updated: int = 0
     ttl: float | None = None
     ends: float = float("inf")

@@ -49,6 +49,8 @@ from redis_history.operations import (
     Entry,
     FindMessage,
     Head,
+    KeepLease,
+    Lease,
     ListConversations,
     Op,
     Page,
@@ -58,6 +60,7 @@ from redis_history.operations import (
     ReadHead,
     ReadPage,
     Restore,
+    TakeLease,
     UpdateMessage,
     Write,
     WriteRecord,
@@ -92,6 +95,8 @@ class MemoryBackend:
         # Logs of deleted conversations, for those who were watching.
         self._ended: dict[str, deque[LogEntry]] = {}
         self._watchers: dict[str, list[Wake]] = {}
+        # Who works on a conversation, and until when.
+        self._leases: dict[str, tuple[Lease, float]] = {}
         self._closed = False
 
     #: Searches are ranked by the store, those of all conversations too.
@@ -303,6 +308,38 @@ class MemoryBackend:
         log = conversation.log if conversation else self._ended.get(op.conversation_id, ())
         entries = [entry for entry in log if entry.revision >= op.after.revision]
         return recover(op.conversation_id, op.after, head, entries[: op.limit + 1], op.limit)
+
+    @_run.register
+    def _take_lease(self, op: TakeLease) -> Lease | None:
+        conversation = self._find_conversation(op.conversation_id)
+        if conversation is None:
+            return None
+        if not self._is_free(op.conversation_id):
+            held = self._leases[op.conversation_id][0]
+            return held if held.claim == op.claim else None
+        conversation.fence += 1
+        lease = Lease(op.conversation_id, conversation.fence, op.claim)
+        self._leases[op.conversation_id] = lease, time.monotonic() + op.seconds
+        return lease
+
+    @_run.register
+    def _keep_lease(self, op: KeepLease) -> bool:
+        if not self._holds(op.lease):
+            return False
+        if op.seconds:
+            self._leases[op.conversation_id] = op.lease, time.monotonic() + op.seconds
+        else:
+            del self._leases[op.conversation_id]
+        return True
+
+    def _is_free(self, conversation_id: str) -> bool:
+        if self._leases.get(conversation_id, (None, 0.0))[1] <= time.monotonic():
+            self._leases.pop(conversation_id, None)
+        return conversation_id not in self._leases
+
+    def _holds(self, lease: Lease) -> bool:
+        """Whether a lease is the present one of its conversation."""
+        return not self._is_free(lease.conversation_id) and self._leases[lease.conversation_id][0] == lease
 
     def _end(self, conversation_id: str) -> Cursor:
         """The head of a conversation that does not exist: the end of its former life, if that is still known."""

@@ -3,6 +3,7 @@
     rh:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is and what it is
     rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
+    rh:{<namespace>:<bucket>}:<conversation>:w    string: who works on it, for as long as the lease holds
     rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh:{<namespace>:<bucket>}:g                   hash: search documents that are still to be removed
     rh:{<namespace>:<bucket>}:g:<life>            sorted set: the messages of these documents
@@ -47,6 +48,11 @@ class ConversationKeys(NamedTuple):
     registry: bytes
     name: bytes
     writing: bytes
+
+    @property
+    def lease(self) -> bytes:
+        """Who works on the conversation."""
+        return self.state[:-1] + b"w"
 
     @property
     def graves(self) -> bytes:

@@ -25,6 +25,7 @@ from redis_history.backends.redis.scripts import (
     FIND,
     HEAD,
     INDEX,
+    LEASE,
     PAGE,
     REAP,
     RECORD,
@@ -48,6 +49,8 @@ from redis_history.operations import (
     DeleteMessages,
     FindMessage,
     Head,
+    KeepLease,
+    Lease,
     Op,
     Page,
     Precondition,
@@ -56,6 +59,7 @@ from redis_history.operations import (
     ReadHead,
     ReadPage,
     Restore,
+    TakeLease,
     UpdateMessage,
     Write,
     WriteRecord,
@@ -479,6 +483,23 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
     return recover(op.conversation_id, op.after, head, [_log_entry(*raw) for raw in reply[3]], op.limit)
 
 
+def _take_lease(op: TakeLease, settings: Settings) -> Call:
+    def taken(fence: int) -> Lease | None:
+        return Lease(op.conversation_id, fence, op.claim) if fence else None
+
+    return _lease(op.conversation_id, op.claim, op.seconds, settings, taken)
+
+
+def _keep_lease(op: KeepLease, settings: Settings) -> Call:
+    return _lease(op.conversation_id, op.lease.value, op.seconds, settings, bool)
+
+
+def _lease(conversation_id: str, who: str, seconds: float, settings: Settings, decode: Callable[[int], object]) -> Call:
+    keys = settings.keyspace.conversation(conversation_id)
+    args = [who.encode(), b"%d" % round(1000 * seconds)]
+    return Call(LEASE, pack_keys(keys.state, keys.lease), args, decode)
+
+
 def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
@@ -493,11 +514,13 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     DeleteConversation: _delete_conversation,
     DeleteMessages: _delete,
     FindMessage: _find,
+    KeepLease: _keep_lease,
     ReadConversation: _read_conversation,
     ReadChanges: _changes,
     ReadHead: _head,
     ReadPage: _page,
     Restore: _restore,
+    TakeLease: _take_lease,
     UpdateMessage: _update,
     WriteRecord: _write_record,
 }

@@ -17,6 +17,7 @@ __all__ = [
     "FORGET",
     "HEAD",
     "INDEX",
+    "LEASE",
     "PAGE",
     "REAP",
     "RECORD",
@@ -51,6 +52,7 @@ FIND: Final = _load("find", "_locate")
 FORGET: Final = _load("forget")
 HEAD: Final = _load("head", "_head")
 INDEX: Final = _load("index", "_change", "_document")
+LEASE: Final = _load("lease")
 PAGE: Final = _load("page", "_locate")
 REAP: Final = _load("reap")
 RECORD: Final = _load("record", "_change", "_document")

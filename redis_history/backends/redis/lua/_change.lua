@@ -7,7 +7,7 @@
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
--- i, d, y search documents (_document.lua);
+-- i, d, y search documents (_document.lua), f leases so far (lease.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), uint64 revision, then
 -- uint32 characters, uint32 tokens, digest (16 bytes), 5 bytes for each tool call ('u') or result ('r') in it.

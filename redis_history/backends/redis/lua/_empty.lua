@@ -1,5 +1,5 @@
 -- Takes all messages away at once, however many: the state is written anew without its ids. Put after _change.lua.
-local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', unpack(RECORD)}
+local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', unpack(RECORD)}
 
 local function empty()
   local values = redis.call('HMGET', state, unpack(KEPT))

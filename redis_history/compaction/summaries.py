@@ -1,0 +1,88 @@
+"""What a summariser is, and what is made of its answer. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from redis_history.errors import ConfigurationError, SummaryError
+from redis_history.model import Message, TextPart
+from redis_history.tokens import CHARACTERS_PER_TOKEN, count_characters, estimate_tokens, message_tokens
+
+__all__ = ["Summarizer", "check_summarizer", "read_summary", "summary_message", "summary_text", "usable"]
+
+_FORM: Final = re.compile(r"\s*\[Earlier conversation summary:\s*(.*?)\s*\]\s*", re.DOTALL)
+
+
+class Summarizer(Protocol):
+    """Any function like this, plain or a coroutine function.
+
+    `messages` are those to be replaced, oldest first, without system messages and without an earlier summary;
+    `previous_summary` is the text of that, None if there is none. The new summary takes the place of both, so it must
+    keep what the previous one says. Plain text; the brackets around it are not the summariser's business.
+
+    A plain function is called in a thread, several at once if several conversations are compressed. Whatever it raises
+    leaves the conversation as it is.
+    """
+
+    def __call__(self, messages: Sequence[Message], previous_summary: str | None, /) -> str | Awaitable[str]: ...
+
+
+def check_summarizer(summarizer: object) -> None:
+    """Raises ConfigurationError for what cannot be called."""
+    if not callable(summarizer) or isinstance(summarizer, type):
+        raise ConfigurationError(
+            f"a summarizer is a function (messages, previous_summary) -> str, plain or async, not {summarizer!r}; "
+            "see redis_history.extractive_summarizer()"
+        )
+
+
+def summary_text(summary: str) -> str:
+    """A summary as it stands in a conversation: `[Earlier conversation summary: …]`."""
+    return f"[Earlier conversation summary: {summary}]"
+
+
+def summary_message(summary: str) -> Message:
+    """A summary as a message: role user, with `metadata["is_summary"]`."""
+    return Message(role="user", parts=(TextPart(text=summary_text(summary)),), metadata={"is_summary": True})
+
+
+def read_summary(message: Message) -> str:
+    """The text of a summary, without the brackets if it has them."""
+    found = _FORM.fullmatch(message.text)
+    return found[1] if found is not None else message.text
+
+
+def usable(
+    answer: object, replaced: Sequence[Message], tokens_of: Callable[[Message], int] = message_tokens
+) -> Message:
+    """The summary as a message, if the answer of a summariser is one and is shorter than what it replaces.
+
+    Raises SummaryError. A summary as long as the conversation would make it longer with every round.
+    """
+    if not isinstance(answer, str):
+        raise SummaryError(f"the summariser gave {type(answer).__name__}, not text")
+    text = answer.strip()
+    if found := _FORM.fullmatch(text):  # it imitates what it was shown
+        text = found[1]
+    if not text:
+        raise SummaryError("the summariser gave no text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SummaryError(f"the summariser gave text that UTF-8 cannot carry: {error}") from error
+    before = sum(map(tokens_of, replaced))
+    # By characters first: of an endless answer a tokenizer would count for minutes.
+    most = max(map(count_characters, replaced), default=0) + sum(map(count_characters, replaced))
+    if len(text) > 4 * CHARACTERS_PER_TOKEN * max(before, 1) + most:
+        after = estimate_tokens(len(text))
+    else:
+        message = summary_message(text)
+        after = tokens_of(message)
+        if after < before:
+            return message
+    raise SummaryError(
+        f"the summary of {len(replaced):,} messages has {after:,} tokens, and they have {before:,}: "
+        "ask the summariser for a shorter one"
+    )

@@ -1,0 +1,82 @@
+"""Leases on conversations: one holder at a time, for a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis_history import user
+from redis_history.operations import KeepLease, Lease, TakeLease
+from tests.conformance.conftest import Awaitable, Stores
+
+
+async def execute(store: Any, op: Any) -> Any:
+    if isinstance(store, Awaitable):
+        return await asyncio.to_thread(store._target._backend.execute, op)
+    return await store._backend.execute(op)
+
+
+async def test_of_many_who_ask_one_has_it(stores: Stores) -> None:
+    every = [stores() for _ in range(8)]
+    await every[0].append("c", user("x"))
+    found = await asyncio.gather(*(execute(store, TakeLease("c", 30)) for store in every))
+    (lease,) = [one for one in found if one is not None]
+    assert lease.fence == 1
+    assert await execute(every[1], TakeLease("c", 30)) is None
+    assert await execute(every[1], KeepLease(Lease("c", lease.fence, "0" * 16), 0)) is False
+    assert await execute(every[1], KeepLease(lease, 0)) is True
+
+
+async def test_each_lease_has_a_greater_number_also_after_a_rewrite(store: Any) -> None:
+    await store.append("c", user("x"))
+    for fence in range(1, 7):
+        lease = await execute(store, TakeLease("c", 30))
+        assert lease.fence == fence
+        assert await execute(store, KeepLease(lease, 0)) is True
+        assert await execute(store, KeepLease(lease, 30)) is False  # it is over
+        await (store.clear("c") if fence % 2 else store.restore("c", [user("y")]))
+
+
+async def test_what_is_not_kept_ends(store: Any) -> None:
+    await store.append("c", user("x"))
+    first = await execute(store, TakeLease("c", 0.05))
+    async with asyncio.timeout(20):
+        while (second := await execute(store, TakeLease("c", 30))) is None:
+            await asyncio.sleep(0.01)
+    assert second.fence == first.fence + 1
+    assert await execute(store, KeepLease(first, 30)) is False
+    assert await execute(store, KeepLease(second, 30)) is True
+
+
+async def test_what_is_kept_does_not_end(store: Any) -> None:
+    await store.append("c", user("x"))
+    await store.append("d", user("x"))
+    lease = await execute(store, TakeLease("c", 0.05))
+    assert await execute(store, KeepLease(lease, 30)) is True
+    other = await execute(store, TakeLease("d", 0.05))
+    async with asyncio.timeout(20):
+        while await execute(store, KeepLease(other, 0.05)) and await execute(store, TakeLease("d", 30)) is None:
+            await asyncio.sleep(0.06)
+    assert await execute(store, TakeLease("c", 30)) is None
+    assert await execute(store, KeepLease(lease, 0)) is True
+
+
+async def test_a_repeated_claim_has_what_it_got(store: Any) -> None:
+    await store.append("c", user("x"))
+    op = TakeLease("c", 30)
+    lease = await execute(store, op)
+    assert await execute(store, op) == lease
+    assert await execute(store, KeepLease(lease, 0))
+
+
+async def test_nobody_works_on_what_is_not_there(store: Any) -> None:
+    assert await execute(store, TakeLease("nothing", 30)) is None
+    assert await store.get_conversation("nothing") is None
+
+
+async def test_readers_see_nothing_of_it(store: Any) -> None:
+    await store.append("c", user("x"))
+    before = await store.get_conversation("c")
+    lease = await execute(store, TakeLease("c", 30))
+    assert await store.get_conversation("c") == before
+    await execute(store, KeepLease(lease, 0))
