@@ -9,6 +9,9 @@ from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
 from redis_history.capabilities import Capabilities
+from redis_history.compaction.extractive import extractive_summarizer
+from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
+from redis_history.compaction.summaries import Summarizer
 from redis_history.events import (
     ConversationDeleted,
     ConversationUpdated,
@@ -95,13 +98,17 @@ __all__ = [
     "Snapshot",
     "Source",
     "Subscription",
+    "Summarizer",
     "TextPart",
     "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
     "__version__",
+    "anthropic_summarizer",
     "assistant",
+    "extractive_summarizer",
+    "openai_summarizer",
     "system",
     "text",
     "tiktoken_counter",

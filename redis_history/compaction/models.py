@@ -75,7 +75,7 @@ def openai_summarizer(
 
     `max_tokens` is the length of the summary; an answer that is cut off there is an error, because its end is missing.
     What is longer than `max_input_tokens` (estimated) is given in portions. `timeout` is seconds for each of the tries,
-    of which there are `max_retries` more. `options` are further arguments of the request, such as `temperature`. The
+    of which there are `max_retries` more. `options` are further arguments of the request, as the SDK takes them. The
     key is that of the environment, OPENAI_API_KEY, unless given; or `client` is an `openai.OpenAI`, and then has all of
     this. Needs `pip install 'redis_history[openai]'`; ConfigurationError without it. Errors are SummaryError.
     """
@@ -97,7 +97,7 @@ def openai_summarizer(
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": question}]
         try:
             answer = client.chat.completions.create(model=model, messages=messages, **request)
-        except openai.OpenAIError as error:
+        except Exception as error:  # of the SDK, or what it lets through: a body that is no JSON is a ValueError
             raise SummaryError(f"{model}: {_first_line(error)}") from error
         try:
             choice = answer.choices[0]
@@ -143,9 +143,7 @@ def anthropic_summarizer(
         messages = [{"role": "user", "content": question}]
         try:
             answer = client.messages.create(model=model, system=prompt, messages=messages, **request)
-        except anthropic.AnthropicError as error:
-            raise SummaryError(f"{model}: {_first_line(error)}") from error
-        except TypeError as error:  # how the SDK tells of a missing key, at the first request
+        except Exception as error:  # as above; a missing key is a TypeError, at the first request
             raise SummaryError(f"{model}: {_first_line(error)}") from error
         try:
             text = "".join(block.text for block in answer.content if block.type == "text")

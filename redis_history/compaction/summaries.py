@@ -8,11 +8,23 @@ from typing import Final, Protocol
 
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import Message, TextPart
-from redis_history.tokens import CHARACTERS_PER_TOKEN, count_characters, estimate_tokens, message_tokens
+from redis_history.tokens import estimate_tokens, message_tokens
 
-__all__ = ["Summarizer", "check_summarizer", "read_summary", "summary_message", "summary_text", "usable"]
+__all__ = [
+    "MAX_SUMMARY_TOKENS",
+    "Summarizer",
+    "check_summarizer",
+    "read_summary",
+    "summary_message",
+    "summary_text",
+    "usable",
+]
 
 _FORM: Final = re.compile(r"\s*\[Earlier conversation summary:\s*(.*?)\s*\]\s*", re.DOTALL)
+
+
+#: No summary is longer, whatever it replaces: it is read with every turn from then on.
+MAX_SUMMARY_TOKENS: Final = 8_000
 
 
 class Summarizer(Protocol):
@@ -55,9 +67,13 @@ def read_summary(message: Message) -> str:
 
 
 def usable(
-    answer: object, replaced: Sequence[Message], tokens_of: Callable[[Message], int] = message_tokens
+    answer: object,
+    replaced: Sequence[Message],
+    most: int | None = None,
+    tokens_of: Callable[[Message], int] = message_tokens,
 ) -> Message:
-    """The summary as a message, if the answer of a summariser is one and is shorter than what it replaces.
+    """The answer of a summariser as a message: if it is text, and shorter than what it replaces and than `most` and
+    MAX_SUMMARY_TOKENS tokens.
 
     Raises SummaryError. A summary as long as the conversation would make it longer with every round.
     """
@@ -72,17 +88,15 @@ def usable(
         text.encode()
     except UnicodeEncodeError as error:
         raise SummaryError(f"the summariser gave text that UTF-8 cannot carry: {error}") from error
+    message = summary_message(text)
     before = sum(map(tokens_of, replaced))
-    # By characters first: of an endless answer a tokenizer would count for minutes.
-    most = max(map(count_characters, replaced), default=0) + sum(map(count_characters, replaced))
-    if len(text) > 4 * CHARACTERS_PER_TOKEN * max(before, 1) + most:
-        after = estimate_tokens(len(text))
-    else:
-        message = summary_message(text)
-        after = tokens_of(message)
-        if after < before:
-            return message
-    raise SummaryError(
-        f"the summary of {len(replaced):,} messages has {after:,} tokens, and they have {before:,}: "
-        "ask the summariser for a shorter one"
-    )
+    limit = min(before - 1, MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most)
+    # Of an endless answer a tokenizer would count for minutes.
+    endless = len(text) > 16 * MAX_SUMMARY_TOKENS
+    after = estimate_tokens(len(text)) if endless else tokens_of(message)
+    if after > limit or endless:
+        raise SummaryError(
+            f"the summary of {len(replaced):,} messages of {before:,} tokens has {after:,}, and may have "
+            f"{max(limit, 0):,}: ask the summariser for a shorter one"
+        )
+    return message

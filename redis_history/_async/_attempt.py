@@ -1,0 +1,91 @@
+"""A function of the user's, at work beside ours. Its twin in _sync is written by hand too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from redis_history._async._runtime import Signal
+
+__all__ = ["Attempt"]
+
+#: Seconds that a task which was told to end is waited for.
+_ENDS: Final = 1.0
+
+
+class Attempt:
+    """A coroutine function runs in this loop, a plain one in a thread of its own.
+
+    `signal` is set when it has `finished`. A thread cannot be ended: what it gives after it was left is thrown away.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], signal: Signal) -> None:
+        self.finished = False
+        self._signal = signal
+        self._given: Any = None
+        self._error: BaseException | None = None
+        self._left = False
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            self._await(function(*arguments))
+        else:
+            context = contextvars.copy_context()
+            # Not of the loop's executor: the end of the loop waits for those.
+            threading.Thread(
+                target=context.run, args=(self._call, function, arguments), name="redis_history-attempt", daemon=True
+            ).start()
+
+    def outcome(self) -> Any:
+        """What the function gave; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._given
+
+    async def leave(self) -> None:
+        """End it, or at least do not wait for it."""
+        self._left = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=_ENDS)
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        try:
+            given = function(*arguments)
+        except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
+            self._finish(None, error)
+            return
+        if inspect.isawaitable(given):
+            try:
+                self._loop.call_soon_threadsafe(self._await, given)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                if inspect.iscoroutine(given):
+                    given.close()
+        else:
+            self._finish(given, None)
+
+    def _await(self, given: Awaitable[Any]) -> None:
+        if self._left:
+            if inspect.iscoroutine(given):
+                given.close()
+            return
+
+        async def run() -> None:
+            try:
+                self._finish(await given, None)
+            except asyncio.CancelledError as error:
+                self._finish(None, RuntimeError("it was cancelled"))
+                raise error
+            except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
+                self._finish(None, error)
+
+        self._task = self._loop.create_task(run(), name="redis_history-attempt")
+
+    def _finish(self, given: Any, error: BaseException | None) -> None:
+        self._given, self._error = given, error
+        self.finished = True
+        self._signal.set()

@@ -1,0 +1,419 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""The worker that keeps conversations short: it finds those that are too long, and has them summarised.
+
+What it knows of the conversations is a hint: a list it reads now and then. Who may work on one is decided by a lease,
+which ends by itself, so a worker that is killed is replaced; and what may be written is decided by the store, which
+refuses a summary of other messages than those that are there, and one that comes after the lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from redis_history._sync._attempt import Attempt
+from redis_history._sync._runtime import Job, Signal, ending, spawn
+from redis_history._sync.store import HistoryStore
+from redis_history.compaction.policy import Plan, plan
+from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.worker import CompressionProgress, CompressorOptions, CompressorStats, Totals, Work
+from redis_history.errors import (
+    ConfigurationError,
+    ConflictError,
+    InvalidInputError,
+    LeaseLostError,
+    RedisHistoryError,
+    SummaryError,
+)
+from redis_history.model import Conversation, Message
+from redis_history.operations import KeepLease, Lease, ListConversations, ReadConversation, ReadPage, TakeLease
+from redis_history.tokens import message_tokens
+
+__all__ = ["Compressor"]
+
+_logger = logging.getLogger("redis_history")
+
+#: Seconds after which what waits looks again whether it was told to end.
+_LOOK: Final = 1.0
+#: Conversations read at the first look for changes; more if all of them have changed.
+_FIRST_LOOK: Final = 32
+#: How far clocks of a cluster's nodes may be apart: a look goes back so far behind the last one.
+_SKEW: Final = timedelta(seconds=2)
+#: Messages in which the oldest that may be compressed is looked for.
+_OLDEST: Final = 32
+#: All conversations, as a limit.
+_ALL: Final = 2**31
+
+
+class _StoppedError(Exception):
+    """The compressor ends before the summary is there."""
+
+
+class Compressor:
+    """Keeps the conversations of a store short: `compressor.run()`, in as many processes as there is work for.
+
+    A conversation is compressed when it has more than `max_tokens` or `max_entries`, or messages `older_than` (seconds
+    or a timedelta); to at most `target` times these bounds, so that it is not its turn again with the next message.
+    System messages and the `keep_recent` newest messages stay. `summarizer` is called without any lock but the lease on
+    that conversation, which lasts `lease` seconds and is kept while it thinks; after `timeout` seconds it is given up.
+
+    Changed conversations are looked for every `look_interval` seconds, all of them every `sweep_interval`; at most
+    `concurrency` are worked on at once. One that fails is left alone, by all workers, for `first_wait` seconds, twice
+    as long each time up to `longest_wait`. `on_progress` is called with each `CompressionProgress`; it must not block.
+    Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        summarizer: Summarizer,
+        *,
+        max_tokens: int | None = None,
+        max_entries: int | None = None,
+        older_than: float | timedelta | None = None,
+        target: float = 0.5,
+        keep_recent: int = 4,
+        concurrency: int = 4,
+        timeout: float = 120.0,
+        lease: float = 30.0,
+        look_interval: float = 5.0,
+        sweep_interval: float = 300.0,
+        first_wait: float = 5.0,
+        longest_wait: float = 600.0,
+        grace: float = 20.0,
+        on_progress: Callable[[CompressionProgress], object] | None = None,
+    ) -> None:
+        if not isinstance(store, HistoryStore):
+            raise ConfigurationError(f"a compressor needs an {HistoryStore.__name__}, not {store!r}")
+        check_summarizer(summarizer)
+        self._options = CompressorOptions(
+            max_tokens,
+            max_entries,
+            older_than,
+            target,
+            keep_recent,
+            concurrency,
+            timeout,
+            lease,
+            look_interval,
+            sweep_interval,
+            first_wait,
+            longest_wait,
+            grace,
+        )
+        self._store = store
+        self._summarizer = summarizer
+        self._on_progress = on_progress
+        self._work = Work(first_wait, longest_wait, time.monotonic)
+        self._signals: list[Signal] = []
+        self._hands: set[Signal] = set()
+        self._running = False
+        self._stop_at: float | None = None
+        self._seen: datetime | None = None
+
+    @property
+    def stats(self) -> CompressorStats:
+        """What was done so far. Of any thread."""
+        return self._work.stats
+
+    def run(self) -> CompressorStats:
+        """Work until `stop`; what was done. Failures of the server are logged, and waited out."""
+        return self._go(self._keep_looking)
+
+    def run_once(self) -> CompressorStats:
+        """Compress what is too long now, and return what was done. Raises what prevents looking for it; what fails, or
+        is another worker's, is left."""
+        return self._go(self._look_once)
+
+    def stop(self) -> None:
+        """End `run`, or the next one if none runs: nothing new is begun, and what is under way has `grace` seconds. The
+        second time: none.
+
+        May be called from a handler of a signal, and from any thread.
+        """
+        now = time.monotonic()
+        self._stop_at = now if self._stop_at is not None else now + self._options.grace
+        self._work.drop()
+        self._wake()
+
+    def preview(self) -> list[CompressionProgress]:
+        """What would be compressed, without any lease or change."""
+        planned = []
+        for totals in self._too_long(self._list(_ALL)):
+            found = self._plan(self._store.get(totals.conversation_id))
+            if found is not None:
+                progress = CompressionProgress(
+                    "planned", totals.conversation_id, len(found.messages), sum(map(message_tokens, found.messages))
+                )
+                planned.append(progress)
+                self._tell(progress)
+        return planned
+
+    # What there is to do
+
+    def _go(self, look: Callable[[Signal], Any]) -> CompressorStats:
+        if self._running:
+            raise InvalidInputError("this compressor runs already")
+        self._running = True
+        control = Signal()
+        self._hands = {Signal() for _ in range(self._options.concurrency)}
+        self._signals = [control, *self._hands]
+        jobs: list[Job] = [spawn(self._hand(hand, control), "redis_history-compress") for hand in self._hands]
+        try:
+            look(control)
+            if not self._stopping:
+                self.stop()
+            while self._hands:
+                control.wait(_LOOK)
+                control.clear()
+        finally:
+            if self._hands:  # an error, or the task was cancelled
+                self._stop_at = time.monotonic()
+                self._wake()
+            for job in jobs:
+                job.stop()
+            self._signals = []
+            self._running, self._stop_at = False, None
+        return self.stats
+
+    def _look_once(self, control: Signal) -> None:
+        while self._sweep() and not self._stopping:
+            while not self._work.idle and not self._stopping:
+                control.wait(_LOOK)
+                control.clear()
+
+    def _keep_looking(self, control: Signal) -> None:
+        sweep_at = look_at = time.monotonic()
+        while not self._stopping and not ending():
+            now = time.monotonic()
+            try:
+                if now >= sweep_at:
+                    sweep_at = now + self._options.sweep_interval * random.uniform(0.9, 1.1)  # noqa: S311
+                    look_at = now + self._options.look_interval
+                    self._sweep()
+                elif now >= look_at:
+                    look_at = now + self._options.look_interval
+                    self._look()
+                self._look_at(self._work.rested())
+            except RedisHistoryError as error:
+                _logger.warning("looking for conversations to compress: %s", error)
+                sweep_at = look_at
+            rested = self._work.next_rested
+            wait = min(sweep_at, look_at) - time.monotonic()
+            control.wait(max(0.0, wait if rested is None else min(wait, rested)))
+            control.clear()
+
+    def _sweep(self) -> int:
+        """Look at all conversations; how many were found to be too long."""
+        found = self._list(_ALL)
+        self._work.count(sweeps=1)
+        return self._found(found)
+
+    def _look(self) -> int:
+        """Look at those that have changed since the last look."""
+        limit = _FIRST_LOOK
+        since = self._seen
+        while True:
+            found = self._list(limit)
+            if len(found) < limit or (since is not None and _changed(found[-1]) < since - _SKEW):
+                break
+            limit *= 4
+        self._work.count(looks=1)
+        return self._found([one for one in found if since is None or _changed(one) >= since - _SKEW])
+
+    def _look_at(self, conversation_ids: Sequence[str]) -> None:
+        """Look at these."""
+        found = [self._store._backend.execute(ReadConversation(name)) for name in conversation_ids]
+        self._found([one for one in found if one is not None])
+
+    def _list(self, limit: int) -> list[Conversation]:
+        return self._store._backend.execute(ListConversations(None, None, limit, 0))
+
+    def _found(self, conversations: Sequence[Conversation]) -> int:
+        if conversations:
+            newest = max(map(_changed, conversations))
+            self._seen = newest if self._seen is None else max(self._seen, newest)
+        new = self._work.offer(self._too_long(conversations))
+        if new:
+            self._wake()
+        return new
+
+    def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
+        found = [Totals.of(one) for one in conversations]
+        over = [totals for totals in found if self._options.is_over(totals) or self._is_old(totals)]
+        random.shuffle(over)  # so that not all workers begin with the same one
+        return over
+
+    def _is_old(self, totals: Totals) -> bool:
+        cutoff = self._cutoff()
+        if cutoff is None or not totals.message_count:
+            return False
+        page = self._store._backend.execute(ReadPage(totals.conversation_id, _OLDEST, newest=False))
+        return any(
+            message.role != "system" and not message.is_summary and (message.timestamp or cutoff) < cutoff
+            for message in page.messages
+        )
+
+    # Doing it
+
+    def _hand(self, signal: Signal, control: Signal) -> Callable[[], Any]:
+        def work() -> None:
+            try:
+                while not self._stopping and not ending():
+                    signal.clear()
+                    job = self._work.take()
+                    if job is None:
+                        signal.wait(_LOOK)
+                        continue
+                    self._one(*job, signal)
+                    control.set()
+            finally:
+                self._hands.discard(signal)
+                control.set()
+
+        return work
+
+    def _one(self, conversation_id: str, revision: int, signal: Signal) -> None:
+        """Compress one conversation; whatever happens is its own affair."""
+        started = time.monotonic()
+
+        def failed(kind: Any, error: Exception, wait: float | None = None) -> float:
+            resting = self._work.rest(conversation_id, wait)
+            seconds = time.monotonic() - started
+            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=resting, error=_told(error)))
+            return resting
+
+        lease: Lease | None = None
+        keep = 0.0
+        try:
+            lease = self._store._backend.execute(TakeLease(conversation_id, self._options.lease))
+            if lease is None:
+                self._work.count(busy=1)
+                self._work.rest(conversation_id, self._options.lease)
+                return
+            done = self._compress(lease, revision, signal, started)
+            self._tell(done)
+        except _StoppedError:
+            self._work.done(conversation_id)
+        except LeaseLostError as error:
+            self._work.count(leases_lost=1)
+            failed("lease_lost", error, self._options.first_wait)
+            lease = None
+        except ConflictError as error:
+            self._work.count(conflicts=1)
+            failed("conflict", error, self._options.first_wait)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and others go on
+            self._work.count(failed=1)
+            # Others leave it alone as well; a little shorter, so that it is this one's turn first.
+            keep = 0.9 * failed("failed", error)
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
+        finally:
+            if lease is not None:
+                self._give_back(lease, keep)
+
+    def _give_back(self, lease: Lease, keep: float) -> None:
+        try:
+            self._store._backend.execute(KeepLease(lease, keep))
+        except RedisHistoryError as error:  # it ends by itself
+            _logger.info("the lease on %r was not given back: %s", lease.conversation_id[:80], error)
+
+    def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
+        conversation_id = lease.conversation_id
+        found = self._plan(self._store.get(conversation_id))
+        if found is None:
+            self._work.count(nothing=1)
+            if self._options.older_than is None:
+                self._work.done(conversation_id, settled_at=revision)
+            else:  # it will be older
+                self._work.rest(conversation_id, self._options.sweep_interval)
+            return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
+        replaced = found.messages
+        before = sum(map(message_tokens, replaced))
+        self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
+        summary = self._summary(replaced, lease, signal)
+        self._store._compact(conversation_id, found.through, summary, seen=replaced, lease=lease)
+        after = message_tokens(summary)
+        self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
+        self._work.done(conversation_id)
+        seconds = time.monotonic() - started
+        return CompressionProgress("compressed", conversation_id, len(replaced), before, after, seconds)
+
+    def _summary(self, replaced: Sequence[Message], lease: Lease, signal: Signal) -> Message:
+        """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""
+        options = self._options
+        previous = [message for message in replaced if message.is_summary]
+        texts = [message for message in replaced if not message.is_summary]
+        kept = time.monotonic()
+        ends = kept + options.timeout
+        attempt = Attempt(self._summarizer, (texts, read_summary(previous[-1]) if previous else None), signal)
+        try:
+            while True:
+                signal.clear()
+                if attempt.finished:
+                    break
+                now = time.monotonic()
+                if now >= ends:
+                    raise SummaryError(f"the summariser took longer than {options.timeout:g} seconds")
+                if self._stop_at is not None and now >= self._stop_at:
+                    raise _StoppedError
+                if now >= kept + options.lease / 3:
+                    if not self._store._backend.execute(KeepLease(lease, options.lease)):
+                        raise LeaseLostError(
+                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
+                        )
+                    kept = now
+                until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
+                signal.wait(max(0.001, until - now))
+            try:
+                answer = attempt.outcome()
+            except SummaryError:
+                raise
+            except Exception as error:
+                raise SummaryError(f"the summariser raised {_told(error)}") from error
+        finally:
+            attempt.leave()
+        return usable(answer, replaced, options.target_tokens)
+
+    def _plan(self, messages: Sequence[Message]) -> Plan | None:
+        options = self._options
+        totals = Totals("", 0, len(messages), sum(map(message_tokens, messages)))
+        if options.older_than is None and not options.is_over(totals):
+            return None  # another worker was faster
+        return plan(
+            messages,
+            max_tokens=options.target_tokens,
+            max_entries=options.target_entries,
+            older_than=self._cutoff(),
+            keep_recent=options.keep_recent,
+        )
+
+    def _cutoff(self) -> datetime | None:
+        age = self._options.age
+        return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_at is not None
+
+    def _wake(self) -> None:
+        for signal in list(self._signals):
+            signal.set()
+
+    def _tell(self, progress: CompressionProgress) -> None:
+        if self._on_progress is not None:
+            try:
+                self._on_progress(progress)
+            except Exception:
+                _logger.exception("on_progress failed")
+
+
+def _changed(conversation: Conversation) -> datetime:
+    return conversation.updated_at or datetime.min.replace(tzinfo=UTC)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

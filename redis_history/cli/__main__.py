@@ -1,0 +1,3 @@
+from redis_history.cli import main
+
+main()

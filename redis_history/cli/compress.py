@@ -1,0 +1,162 @@
+"""`redis-history compress`: keeps conversations short, in as many processes as there is work for."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import Any
+
+import click
+from msgspec import structs
+from rich.console import Console
+from rich.table import Table
+
+from redis_history._async.compressor import AsyncCompressor
+from redis_history._async.store import AsyncHistoryStore
+from redis_history.cli._values import Duration, named_function
+from redis_history.cli.commands import FAILED, Context
+from redis_history.compaction.extractive import extractive_summarizer
+from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
+from redis_history.compaction.summaries import Summarizer
+from redis_history.compaction.worker import CompressionProgress, CompressorStats
+
+__all__ = ["command"]
+
+
+def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int | None, language: str) -> Summarizer:
+    if ":" in name:
+        found: Summarizer = named_function(name)
+        return found
+    if name == "extractive":
+        return extractive_summarizer(language=language, **({} if tokens is None else {"max_tokens": tokens}))
+    make = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}.get(name)
+    if make is None:
+        raise click.UsageError(
+            f"--summarizer is extractive, openai, anthropic or package.module:function, not {name!r}"
+        )
+    if model is None:
+        raise click.UsageError(f"--summarizer {name} needs --model")
+    return make(model, base_url=base_url, **({} if tokens is None else {"max_tokens": tokens}))
+
+
+@click.command(name="compress")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Compress conversations of more tokens.")
+@click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Compress conversations of more messages.")
+@click.option("--older-than", type=Duration(), metavar="AGE", help="Compress messages that are older, such as 7d.")
+@click.option("--target", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
+              help="To which share of these bounds.")  # fmt: skip
+@click.option("--keep-recent", type=click.IntRange(0), default=4, show_default=True, metavar="N",
+              help="The newest messages, which stay.")  # fmt: skip
+@click.option("--summarizer", default="extractive", show_default=True, metavar="WHAT",
+              help="extractive (no model needed), openai, anthropic, or package.module:function.")  # fmt: skip
+@click.option("--model", metavar="NAME", help="The model, for openai and anthropic.")
+@click.option("--base-url", metavar="URL", help="Another server that speaks the same, for openai and anthropic.")
+@click.option("--summary-tokens", type=click.IntRange(16), metavar="N", help="The most tokens of a summary.")
+@click.option("--language", default="english", show_default=True, metavar="NAME", help="For extractive.")
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, metavar="N",
+              help="Conversations at once.")  # fmt: skip
+@click.option("--timeout", type=Duration(), default="2m", show_default=True, help="For one summary.")
+@click.option("--lease", type=Duration(), default="30s", show_default=True,
+              help="After which another worker takes over from one that stands still.")  # fmt: skip
+@click.option("--look-interval", type=Duration(), default="5s", show_default=True, help="Between looks for changes.")
+@click.option("--sweep-interval", type=Duration(), default="5m", show_default=True,
+              help="Between looks at all conversations.")  # fmt: skip
+@click.option("--grace", type=Duration(), default="20s", show_default=True,
+              help="For what is under way, after SIGTERM or SIGINT.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Compress what is too long now, and end. Exit status 1 if some failed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and end.")
+@click.option("--quiet", "-q", is_flag=True, help="Tell of failures only.")
+@click.pass_obj
+def command(
+    context: Context,
+    max_tokens: int | None,
+    max_messages: int | None,
+    older_than: float | None,
+    summarizer: str,
+    model: str | None,
+    base_url: str | None,
+    summary_tokens: int | None,
+    language: str,
+    once: bool,
+    dry_run: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Replace the older part of long conversations by summaries.
+
+    Runs until SIGTERM or SIGINT. Any number of these may run, on any machines: they share the work. What was replaced
+    stays readable, and `store.expand` brings it back.
+
+    The keys of models are those of the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    """
+    if max_tokens is None and max_messages is None and older_than is None:
+        raise click.UsageError("say when a conversation is too long: --max-tokens, --max-messages or --older-than")
+    chosen = _summarizer(summarizer, model, base_url, summary_tokens, language)
+
+    def told(progress: CompressionProgress) -> None:
+        _tell(context, progress, quiet)
+
+    async def work() -> CompressorStats | None:
+        async with AsyncHistoryStore(context.url, namespace=context.namespace) as store:
+            compressor = AsyncCompressor(
+                store,
+                chosen,
+                max_tokens=max_tokens,
+                max_entries=max_messages,
+                older_than=older_than,
+                on_progress=None if dry_run else told,
+                **options,
+            )
+            if dry_run:
+                _show(context, await compressor.preview())
+                return None
+            await store.list_conversations(limit=1)  # a server that cannot be reached is told at once
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, compressor.stop)
+            if not quiet and not context.json:
+                click.echo(f"compressing in namespace {context.namespace!r} with {summarizer}", err=True)
+            return await (compressor.run_once() if once else compressor.run())
+
+    stats = asyncio.run(work())
+    if stats is None:
+        return
+    text = (
+        f"{stats.compressed:,} conversations compressed: {stats.messages:,} messages of {stats.tokens_before:,} tokens "
+        f"into {stats.tokens_after:,}; {stats.failed:,} failed"
+    )
+    if not quiet or stats.failed:
+        context.say(text, kind="ended", **structs.asdict(stats))
+    if once and stats.failed:
+        sys.exit(FAILED)
+
+
+def _tell(context: Context, progress: CompressionProgress, quiet: bool) -> None:
+    wrong = progress.kind in ("failed", "lease_lost")
+    if quiet and not wrong:
+        return
+    name = progress.conversation_id
+    if context.json:
+        context.say("", **structs.asdict(progress))
+    elif progress.kind == "compressed":
+        click.echo(
+            f"{name}: {progress.messages:,} messages, {progress.tokens_before:,} tokens into "
+            f"{progress.tokens_after:,}, {progress.seconds:.1f} s"
+        )
+    elif wrong or progress.kind == "conflict":
+        click.echo(f"{name}: {progress.kind}: {progress.error}; again in {progress.wait:.0f} s", err=True)
+
+
+def _show(context: Context, planned: list[CompressionProgress]) -> None:
+    if context.json:
+        for progress in planned:
+            context.say("", **structs.asdict(progress))
+        return
+    table = Table(title=f"{len(planned):,} conversations would be compressed")
+    table.add_column("conversation", overflow="fold")
+    table.add_column("messages", justify="right")
+    table.add_column("tokens", justify="right")
+    for progress in planned:
+        table.add_row(progress.conversation_id, f"{progress.messages:,}", f"{progress.tokens_before:,}")
+    Console().print(table)

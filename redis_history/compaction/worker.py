@@ -1,0 +1,239 @@
+"""What a compressor is told, tells and remembers. Pure; the work is in _async/compressor.py."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from redis_history.compaction._checks import check_count, check_seconds
+from redis_history.errors import ConfigurationError
+from redis_history.model import Conversation
+
+__all__ = ["CompressionProgress", "CompressorOptions", "CompressorStats", "Totals", "Work"]
+
+#: Conversations that are remembered as having nothing to compress as they are.
+_SETTLED: Final = 100_000
+
+
+class CompressionProgress(Struct, frozen=True):
+    """What a compressor has done, or failed to do, with a conversation.
+
+    `kind`: "planned" (a dry run: what would be compressed), "started", "compressed", "nothing" (it is over the bounds,
+    but nothing of it may be compressed), "conflict" (its older part was changed meanwhile; it is tried again),
+    "lease_lost" (this process was too slow, or stood still, and another one may have taken over), "failed".
+    `messages`: so many are summarised; `tokens_before` and `tokens_after` are those of these messages and of their
+    summary. `wait` is seconds until it is tried again, `error` why. `seconds`: since it was started.
+    """
+
+    kind: Literal["planned", "started", "compressed", "nothing", "conflict", "lease_lost", "failed"]
+    conversation_id: str
+    messages: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    seconds: float = 0.0
+    wait: float = 0.0
+    error: str | None = None
+
+
+class CompressorStats(Struct, frozen=True):
+    """What a compressor has done since it was made, and what it has to do.
+
+    `sweeps` at all of the list of conversations, `looks` at what has changed of it; `messages` were replaced by
+    `compressed` summaries; `tokens_before` and `tokens_after` are theirs. `busy` counts conversations that another
+    worker was at. `waiting`, `working`, `resting`: conversations at this moment, the last after a failure.
+    """
+
+    sweeps: int = 0
+    looks: int = 0
+    compressed: int = 0
+    messages: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    nothing: int = 0
+    failed: int = 0
+    conflicts: int = 0
+    leases_lost: int = 0
+    busy: int = 0
+    waiting: int = 0
+    working: int = 0
+    resting: int = 0
+
+
+class CompressorOptions(Struct, frozen=True):
+    """See `AsyncCompressor`. Raises ConfigurationError."""
+
+    max_tokens: int | None
+    max_entries: int | None
+    older_than: float | timedelta | None
+    target: float
+    keep_recent: int
+    concurrency: int
+    timeout: float
+    lease: float
+    look_interval: float
+    sweep_interval: float
+    first_wait: float
+    longest_wait: float
+    grace: float
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is None and self.max_entries is None and self.older_than is None:
+            raise ConfigurationError("say when a conversation is too long: max_tokens, max_entries or older_than")
+        for name in ("max_tokens", "max_entries"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name, 1)
+        if self.older_than is not None:
+            check_seconds(self.age, "older_than")
+        if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
+            raise ConfigurationError(f"target is a share, above 0 and up to 1, not {self.target!r}")
+        check_count(self.keep_recent, "keep_recent")
+        check_count(self.concurrency, "concurrency", 1)
+        for name in ("timeout", "look_interval", "sweep_interval", "first_wait"):
+            check_seconds(getattr(self, name), name)
+        check_seconds(self.lease, "lease", 0.1)
+        check_seconds(self.longest_wait, "longest_wait", self.first_wait)
+        check_seconds(self.grace, "grace", 0)
+
+    @property
+    def age(self) -> float | None:
+        """`older_than` in seconds."""
+        return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
+
+    def is_over(self, totals: Totals) -> bool:
+        """Whether a conversation may be too long, by its totals."""
+        return (
+            (self.max_tokens is not None and totals.tokens > self.max_tokens)
+            or (self.max_entries is not None and totals.message_count > self.max_entries)
+            or (self.older_than is not None and totals.message_count > 0)
+        )
+
+    @property
+    def target_tokens(self) -> int | None:
+        return None if self.max_tokens is None else max(1, int(self.max_tokens * self.target))
+
+    @property
+    def target_entries(self) -> int | None:
+        return None if self.max_entries is None else max(1, int(self.max_entries * self.target))
+
+
+class Totals(Struct, frozen=True):
+    """How long a conversation is, as of a revision."""
+
+    conversation_id: str
+    revision: int
+    message_count: int
+    tokens: int
+
+    @staticmethod
+    def of(conversation: Conversation) -> Totals:
+        return Totals(
+            conversation.conversation_id, conversation.revision, conversation.message_count, conversation.tokens
+        )
+
+
+class Work:
+    """Which conversations are to be compressed, which are being, and which rest after a failure. For any thread."""
+
+    def __init__(self, first_wait: float, longest_wait: float, clock: Callable[[], float]) -> None:
+        self._first_wait = first_wait
+        self._longest_wait = longest_wait
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[str, int] = OrderedDict()
+        self._working: dict[str, int] = {}
+        self._resting: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
+        self._settled: OrderedDict[str, int] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+
+    def offer(self, found: Iterable[Totals]) -> int:
+        """Conversations that are too long; how many of them are new work."""
+        new = 0
+        now = self._clock()
+        with self._lock:
+            for totals in found:
+                name, revision = totals.conversation_id, totals.revision
+                if name in self._working or name in self._waiting or self._settled.get(name) == revision:
+                    continue
+                if self._resting.get(name, 0.0) > now:
+                    continue
+                self._resting.pop(name, None)
+                self._waiting[name] = revision
+                new += 1
+        return new
+
+    def take(self) -> tuple[str, int] | None:
+        """The conversation to do next, and the revision it was seen at."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            name, revision = self._waiting.popitem(last=False)
+            self._working[name] = revision
+            return name, revision
+
+    def done(self, conversation_id: str, *, settled_at: int | None = None) -> None:
+        """It was compressed; or, as it is at a revision, nothing of it can be."""
+        with self._lock:
+            self._working.pop(conversation_id, None)
+            self._resting.pop(conversation_id, None)
+            self._failures.pop(conversation_id, None)
+            self._settled.pop(conversation_id, None)
+            if settled_at is not None:
+                self._settled[conversation_id] = settled_at
+                while len(self._settled) > _SETTLED:
+                    self._settled.popitem(last=False)
+
+    def rest(self, conversation_id: str, wait: float | None = None) -> float:
+        """It failed: leave it alone for a while, longer each time, or for `wait` seconds; how long."""
+        with self._lock:
+            self._working.pop(conversation_id, None)
+            if wait is None:
+                self._failures[conversation_id] += 1
+                doublings = min(self._failures[conversation_id] - 1, 30)
+                wait = min(self._longest_wait, self._first_wait * 2**doublings)
+                wait *= random.uniform(0.75, 1.25)  # noqa: S311 -- workers must not come back all at once
+            self._resting[conversation_id] = self._clock() + wait
+            return wait
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        with self._lock:
+            self._waiting.clear()
+
+    def count(self, **more: int) -> None:
+        """Add to the counters of `stats`."""
+        with self._lock:
+            self._counts.update(more)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is being done."""
+        return not self._waiting and not self._working
+
+    @property
+    def next_rested(self) -> float | None:
+        """Seconds until a conversation that rests may be tried again; None: there is none."""
+        with self._lock:
+            return max(0.0, min(self._resting.values()) - self._clock()) if self._resting else None
+
+    def rested(self) -> list[str]:
+        """Conversations that have rested long enough; each is told once."""
+        now = self._clock()
+        with self._lock:
+            found = [name for name, until in self._resting.items() if until <= now]
+            for name in found:
+                del self._resting[name]
+        return found
+
+    @property
+    def stats(self) -> CompressorStats:
+        with self._lock:
+            return CompressorStats(
+                **self._counts, waiting=len(self._waiting), working=len(self._working), resting=len(self._resting)
+            )

@@ -1,0 +1,229 @@
+"""Summarisers over the SDKs of OpenAI and Anthropic, against a local server that speaks their wire formats."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from redis_history import anthropic_summarizer, assistant, openai_summarizer, tool, tool_result, tool_use, user
+from redis_history.errors import ConfigurationError, SummaryError
+from redis_history.model import Message
+from tests.support.models import ModelServer
+
+MESSAGES = [
+    user("My bag is lost."),
+    assistant("Let me look.", tool_use("c1", "find_luggage", {"tag": "KL 4711"})),
+    tool(tool_result("c1", "It is in Porto.")),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    server = ModelServer()
+    yield server
+    server.close()
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def vendor(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make(vendor: str, server: ModelServer) -> Iterator[Make]:
+    """Makes a summariser of the vendor, over the local server; clients are closed afterwards."""
+    clients: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        if vendor == "openai":
+            import openai
+
+            client: Any = openai.OpenAI(
+                base_url=f"{server.url}/v1", api_key="k", max_retries=options.pop("max_retries", 0),
+                timeout=options.pop("timeout", 20.0),
+            )  # fmt: skip
+            clients.append(client)
+            return openai_summarizer("m", client=client, base_url="http://ignored", **options)
+        import anthropic
+
+        client = anthropic.Anthropic(
+            base_url=server.url, api_key="k", max_retries=options.pop("max_retries", 0),
+            timeout=options.pop("timeout", 20.0),
+        )  # fmt: skip
+        clients.append(client)
+        return anthropic_summarizer("m", client=client, **options)
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def said(server: ModelServer, vendor: str, which: int = -1) -> tuple[str, str]:
+    """What the model was told to do, and what it was given."""
+    _, _, body = server.requests[which]
+    if vendor == "openai":
+        system, asked = body["messages"]
+        assert (system["role"], asked["role"]) == ("system", "user")
+        return system["content"], asked["content"]
+    (asked,) = body["messages"]
+    return body["system"], asked["content"]
+
+
+def test_the_conversation_is_asked_about_and_the_answer_given(make: Make, server: ModelServer, vendor: str) -> None:
+    server.answers = ["  The bag of KL 4711 is in Porto.\n"]
+    assert make()(MESSAGES, None) == "The bag of KL 4711 is in Porto."
+    (path, headers, body) = server.requests[0]
+    prompt, question = said(server, vendor)
+    assert "summary" in prompt
+    for words in ("User: My bag is lost.", 'calls find_luggage({"tag":"KL 4711"})', "gives: It is in Porto."):
+        assert words in question
+    assert "previous_summary" not in question
+    assert body["model"] == "m"
+    assert body["max_tokens"] == 1024
+    if vendor == "openai":
+        assert path == "/v1/chat/completions"
+        assert headers["authorization"] == "Bearer k"
+    else:
+        assert path == "/v1/messages"
+        assert headers["x-api-key"] == "k"
+
+
+def test_prompt_limit_and_options_are_the_callers(make: Make, server: ModelServer, vendor: str) -> None:
+    make(prompt="Be brief.", max_tokens=77, options={"extra_body": {"temperature": 0.25}})(MESSAGES, None)
+    assert said(server, vendor)[0] == "Be brief."
+    body = server.requests[0][2]
+    assert (body["max_tokens"], body["temperature"]) == (77, 0.25)
+
+
+def test_the_previous_summary_is_given(make: Make, server: ModelServer, vendor: str) -> None:
+    make()(MESSAGES, "Ann flew to Lisbon.")
+    assert "<previous_summary>\nAnn flew to Lisbon.\n</previous_summary>" in said(server, vendor)[1]
+
+
+def test_a_long_conversation_is_given_in_portions(make: Make, server: ModelServer, vendor: str) -> None:
+    server.answers = ["first", "second", "third", "last"]
+    messages = [user(f"{number}: " + "word " * 70) for number in range(4)]
+    assert make(max_input_tokens=100)(messages, "before") == "last"
+    assert len(server.requests) == 4
+    for number, previous in enumerate(("before", "first", "second", "third")):
+        question = said(server, vendor, number)[1]
+        assert f"\n{previous}\n" in question
+        assert f"User: {number}: " in question
+
+
+def test_one_message_that_is_too_long_is_cut(make: Make, server: ModelServer, vendor: str) -> None:
+    make(max_input_tokens=100)([user("x" * 1_000_000)], None)
+    assert len(server.requests) == 1
+    question = said(server, vendor)[1]
+    assert "characters left out" in question
+    assert len(question) < 600
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "   ",
+        (500, {"error": {"message": "boom", "type": "server_error"}}),
+        (400, {"error": {"message": "prompt is too long", "type": "invalid_request_error"}}),
+        (401, {"error": {"message": "bad key", "type": "authentication_error"}}),
+        (429, {"error": {"message": "slow down", "type": "rate_limit_error"}}),
+        (200, b"<html>a gateway's page</html>"),
+        (200, {"choices": []}),
+        (200, {"content": None}),
+        (200, {"error": {"message": "no such model"}}),
+    ],
+    ids=str,
+)
+def test_what_is_no_summary_is_an_error(make: Make, server: ModelServer, answer: Any) -> None:
+    server.answers = [answer]
+    with pytest.raises(SummaryError) as caught:
+        make()(MESSAGES, None)
+    assert str(caught.value).startswith("m")
+
+
+def test_an_answer_that_was_cut_off_is_an_error(make: Make, server: ModelServer, vendor: str) -> None:
+    server.finish = "length" if vendor == "openai" else "max_tokens"
+    with pytest.raises(SummaryError, match="cut off at 1,024 tokens; raise max_tokens"):
+        make()(MESSAGES, None)
+    server.finish = "content_filter" if vendor == "openai" else "refusal"
+    with pytest.raises(SummaryError, match=server.finish):
+        make()(MESSAGES, None)
+
+
+def test_a_server_that_does_not_answer_is_an_error(make: Make, server: ModelServer) -> None:
+    silent = threading.Event()
+    server.answers = [silent]
+    try:
+        with pytest.raises(SummaryError, match="Timeout"):
+            make(timeout=0.2)(MESSAGES, None)
+    finally:
+        silent.set()
+
+
+def test_a_failure_that_passes_is_tried_again(make: Make, server: ModelServer, vendor: str) -> None:
+    server.answers = [(503, {"error": {"message": "busy", "type": "overloaded_error"}}), "At last."]
+    assert make(max_retries=1)(MESSAGES, None) == "At last."
+    assert len(server.requests) == 2
+
+
+def test_an_answer_of_a_megabyte_comes_through(make: Make, server: ModelServer) -> None:
+    """Whether it is of use is not for this function to say: see test_summaries.py."""
+    server.answers = ["word " * 200_000]
+    assert len(make()(MESSAGES, None)) == 999_999
+
+
+def test_messages_without_text_are_an_error(make: Make, server: ModelServer) -> None:
+    with pytest.raises(SummaryError, match="no text"):
+        make()([Message(role="assistant")], None)
+    assert not server.requests
+    assert make()([Message(role="assistant")], "before") == "before"
+
+
+def test_clients_are_made_from_options(server: ModelServer, vendor: str) -> None:
+    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
+    url = f"{server.url}/v1" if vendor == "openai" else server.url
+    assert make("m", base_url=url, api_key="k", timeout=20)(MESSAGES, None) == "A summary."
+
+
+def test_openai_itself_is_given_the_newer_name_of_the_limit(server: ModelServer) -> None:
+    import openai
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
+        openai_summarizer("m", client=client)(MESSAGES, None)
+    assert server.requests[0][2]["max_completion_tokens"] == 1024
+
+
+def test_bad_options(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
+    for options in (
+        {"model": ""},
+        {"model": None},
+        {"prompt": " "},
+        {"max_tokens": 0},
+        {"max_input_tokens": 1},
+        {"timeout": 0},
+        {"timeout": float("nan")},
+        {"max_retries": -1},
+    ):
+        with pytest.raises(ConfigurationError):
+            make(**{"model": "m", "api_key": "k", **options})
+    monkeypatch.setitem(sys.modules, vendor, None)
+    with pytest.raises(ConfigurationError, match=rf"pip install 'redis_history\[{vendor}\]'"):
+        make("m")
+
+
+def test_a_missing_key_is_told(vendor: str, monkeypatch: pytest.MonkeyPatch, server: ModelServer) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
+    with pytest.raises((ConfigurationError, SummaryError), match=r"(?i)api_key|credential|auth"):
+        make("m", base_url=server.url)(MESSAGES, None)
+    assert not server.requests

@@ -1,0 +1,179 @@
+"""What a summary is: its form, what is accepted, and the one that needs no model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redis_history import Message, Participant, assistant, extractive_summarizer, tool, tool_result, tool_use, user
+from redis_history.compaction.rendering import chunks, clipped, render
+from redis_history.compaction.summaries import (
+    MAX_SUMMARY_TOKENS,
+    check_summarizer,
+    read_summary,
+    summary_message,
+    usable,
+)
+from redis_history.errors import ConfigurationError, SummaryError
+from redis_history.model import AttachmentPart, ReasoningPart
+from redis_history.tokens import message_tokens
+
+LONG = [user(f"Message number {number} says that the suitcase is in Porto.") for number in range(40)]
+
+
+def test_the_form_of_a_summary() -> None:
+    message = summary_message("Ann lost\nher bag.")
+    assert message.role == "user"
+    assert message.is_summary
+    assert message.text == "[Earlier conversation summary: Ann lost\nher bag.]"
+    assert read_summary(message) == "Ann lost\nher bag."
+    assert read_summary(user("Some other form.", metadata={"is_summary": True})) == "Some other form."
+
+
+def test_a_model_that_imitates_the_form_does_not_nest_it() -> None:
+    message = usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
+    assert message.text == "[Earlier conversation summary: Ann lost her bag.]"
+
+
+@pytest.mark.parametrize(
+    "answer", [None, 7, b"bytes", ["text"], "", " \n", "[Earlier conversation summary: ]", "\ud800"]
+)
+def test_what_is_no_text_is_no_summary(answer: Any) -> None:
+    with pytest.raises(SummaryError):
+        usable(answer, LONG)
+
+
+def test_a_summary_is_shorter_than_what_it_replaces() -> None:
+    before = sum(map(message_tokens, LONG))
+    with pytest.raises(SummaryError, match=rf"40 messages of {before:,} tokens"):
+        usable("x" * 4 * before, LONG)
+    assert usable("x" * (4 * before - 100), LONG)
+    with pytest.raises(SummaryError, match="may have 50"):
+        usable("x" * 400, LONG, 50)
+    with pytest.raises(SummaryError, match="may have 0"):
+        usable("x", [user("")])
+
+
+def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
+    counted = []
+
+    def count(message: Message) -> int:
+        counted.append(message)
+        return 10**9
+
+    with pytest.raises(SummaryError, match=f"may have {MAX_SUMMARY_TOKENS:,}"):
+        usable("word " * 200_000, LONG, tokens_of=count)
+    assert len(counted) == len(LONG)  # and not the megabyte
+
+
+def test_what_can_be_a_summariser() -> None:
+    check_summarizer(lambda messages, previous: "")
+    for other in (None, "extractive", dict):
+        with pytest.raises(ConfigurationError, match="extractive_summarizer"):
+            check_summarizer(other)
+
+
+# As text
+
+
+def test_messages_as_text() -> None:
+    ann = Participant("user", "u1", "Ann")
+    assert render(user("Hello", participant=ann)) == "Ann: Hello"
+    assert render(assistant(ReasoningPart(text="hm"), "Yes.", tool_use("c", "find", {"q": 1}))) == (
+        'Assistant: Yes.\n[calls find({"q":1})]'
+    )
+    assert render(assistant(tool_use("c", "now"))) == "Assistant: [calls now()]"
+    assert render(tool(tool_result("c", [{"type": "text", "text": "found"}]))) == "Tool: [the tool gives: found]"
+    assert (
+        render(tool(tool_result("c", {"a": [1]}, is_error=True, name="find"))) == 'Tool: [find fails with: {"a":[1]}]'
+    )
+    assert render(user(AttachmentPart(name="a.pdf"))) == "User: [file: a.pdf]"
+    assert render(assistant(ReasoningPart(text="hm"))) == ""
+
+
+def test_what_is_cut_says_so() -> None:
+    assert clipped("abc", 3) == "abc"
+    cut = clipped("a" * 500 + "b" * 500, 100)
+    assert len(cut) <= 100
+    assert cut.startswith("a")
+    assert cut.endswith("b")
+    assert "900 characters left out" in cut
+    assert clipped("abcdef", 2) == "ab"
+
+
+def test_portions_have_all_messages_in_order() -> None:
+    portions = list(chunks(LONG, 300))
+    assert [message for messages, _ in portions for message in messages] == LONG
+    assert all(len(text) <= 300 for _, text in portions)
+    assert len(portions) > 5
+    assert list(chunks([Message(role="user")], 100)) == []
+
+
+# Without a model
+
+TALK = [
+    user("I lost my suitcase on the flight to Lisbon. It is a red suitcase with a sticker of a whale."),
+    assistant("I am sorry. What is the tag number of the suitcase?"),
+    user("Yes."),
+    user("The tag number of the suitcase is KL 4711."),
+    assistant(tool_use("c1", "find_luggage", {"tag": "KL 4711"})),
+    tool(tool_result("c1", '{"airport": "OPO", "note": "The suitcase KL 4711 is in Porto."}')),
+    assistant("The suitcase KL 4711 is in Porto. It comes to Lisbon tomorrow with the first flight."),
+    user("Thank you!"),
+    assistant("The weather in Lisbon is sunny."),
+] * 2  # fmt: skip
+
+
+def test_sentences_are_taken_word_for_word_with_their_speakers() -> None:
+    lines = extractive_summarizer(max_tokens=60)(TALK, None).splitlines()
+    assert "User: The tag number of the suitcase is KL 4711." in lines
+    assert not any("Thank you" in line or "{" in line for line in lines)
+    assert len(set(lines)) == len(lines)
+
+
+def test_an_extract_is_no_longer_than_told_and_half_of_what_it_replaces() -> None:
+    for most in (16, 40, 200, 5000):
+        summary = extractive_summarizer(max_tokens=most)(TALK, None)
+        assert len(summary) <= 4 * most
+        assert usable(summary, TALK)
+
+
+def test_the_previous_summary_competes_with_what_is_new() -> None:
+    previous = "Ann: My name is Ann Miller and my suitcase is green.\nAnn: The parrot sings operas at night."
+    summary = extractive_summarizer(max_tokens=100)(TALK, previous)
+    assert "Ann Miller and my suitcase" in summary
+    assert summary.index("Ann Miller") == summary.index("My name is ") + len("My name is ")
+    assert summary.startswith("Ann: ")
+    assert "KL 4711" in summary
+
+
+def test_a_rolling_extract_stays_within_its_bound() -> None:
+    summarize = extractive_summarizer(max_tokens=80)
+    summary = None
+    for start in range(30):
+        summary = summarize([user(f"Task {start} about the engine of ship {start} is done.")] * 3 + TALK, summary)
+        assert len(summary) <= 320
+    assert summary is not None
+
+
+def test_languages_without_blanks() -> None:
+    messages = [user("我想退票。航班号是八八零一。"), assistant("好的，航班八八零一的退票已经办理。")] * 8
+    assert "八八零一" in extractive_summarizer(language="none", max_tokens=30)(messages, None)
+
+
+def test_text_without_sentences_is_cut() -> None:
+    summary = extractive_summarizer(max_tokens=30)([user("x" * 50_000)], None)
+    assert 0 < len(summary) <= 120
+
+
+def test_no_text_at_all_is_an_error() -> None:
+    with pytest.raises(SummaryError, match="no text"):
+        extractive_summarizer()([user(" "), assistant(tool_use("c", "x"))], None)
+
+
+def test_bad_options_of_the_extract() -> None:
+    with pytest.raises(ConfigurationError, match="max_tokens"):
+        extractive_summarizer(max_tokens=3)
+    with pytest.raises(ConfigurationError, match="klingon"):
+        extractive_summarizer(language="klingon")
