@@ -9,14 +9,17 @@ from redis_history._async._runtime import Lock
 from redis_history._async.store import PAGE, AsyncHistoryStore
 from redis_history.errors import (
     BackendUnavailableError,
+    CapabilityError,
+    CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
+    MessageNotFoundError,
     RedisHistoryError,
     RevisionConflictError,
 )
 from redis_history.events import Reset
 from redis_history.history._replica import position_in_store
-from redis_history.history._steps import Add, Rewrite
+from redis_history.history._steps import Add, Compaction, Rewrite
 from redis_history.history.history import HistoryOptions
 from redis_history.history.shared import SharedHistory
 from redis_history.operations import ReadChanges, Snapshot
@@ -25,6 +28,8 @@ from redis_history.requests import MAX_BATCH_MESSAGES
 __all__ = ["AsyncSaving"]
 
 T = TypeVar("T")
+#: What no later attempt can mend.
+_REFUSED = (MessageConflictError, RevisionConflictError, CompactionConflictError, MessageNotFoundError, CapabilityError)
 
 
 class AsyncSaving(SharedHistory):
@@ -60,15 +65,25 @@ class AsyncSaving(SharedHistory):
                 if isinstance(step, Rewrite):
                     step.uncertain = True
                 raise
-            except (MessageConflictError, RevisionConflictError, InvalidInputError) as error:
+            except (*_REFUSED, InvalidInputError) as error:
                 if not await self._is_done(step, error):
                     if not self._following:
+                        if isinstance(step, Compaction):  # nothing is lost: the entries are as they were
+                            self._refused([step])
+                            self._stale = True
                         raise
                     await self._give_up(step, error)
         return sent
 
     async def _rewrite(self, step: Rewrite) -> None:
         assert self.conversation_id is not None  # noqa: S101
+        if isinstance(step, Compaction):
+            done = await self._store.compact(
+                self.conversation_id, through=step.removed[-1], summary=step.summary, seen=step.replaced
+            )
+            step.stored = done.summary
+            self._rewritten(step, done.revision, changed=done.changed)
+            return
         if step.target is not None:
             expected = step.seen
             if step.target:

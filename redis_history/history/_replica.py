@@ -11,12 +11,14 @@ from redis_history.events import (
     Cursor,
     Event,
     HistoryCleared,
+    HistoryCompacted,
     HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
 )
 from redis_history.model import Message, Position
+from redis_history.model.ranges import stays
 
 __all__ = ["Replica", "position_in_store"]
 
@@ -87,6 +89,10 @@ class Replica:
         elif isinstance(event, HistoryRestored):
             self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
             self.remove(event.removed_ids)
+        elif isinstance(event, HistoryCompacted):
+            replaced = [one for one in self.messages if position_in_store(one) <= event.through and not stays(one)]
+            self.remove([message.id for message in replaced])
+            self.place(event.summary)
         elif isinstance(event, HistoryCleared | ConversationDeleted):
             self.begin([], event.cursor, whole=True)
         self.cursor = event.cursor
@@ -100,6 +106,7 @@ _KNOWN = frozenset(
         MessageUpdated,
         HistoryRestored,
         HistoryCleared,
+        HistoryCompacted,
         ConversationDeleted,
         ConversationUpdated,
     }

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from redis_history.model import Message
+from redis_history.model.ranges import stays
 
-__all__ = ["Add", "Rewrite", "Step", "stamped"]
+__all__ = ["Add", "Compaction", "Rewrite", "Step", "compaction_of", "stamped"]
 
 
 class Step:
@@ -60,6 +61,43 @@ class Rewrite(Step):
         if self.target is None:
             return not set(self.removed) & set(ids)
         return ids == [message.id for message in self.target]
+
+
+class Compaction(Rewrite):
+    """A summary in place of the oldest entries: if the store has exactly these, whatever follows them there."""
+
+    def __init__(self, seen: int, summary: Message, replaced: Sequence[Message]) -> None:
+        super().__init__(seen, removed=[message.id for message in replaced])
+        self.summary = summary
+        self.replaced = tuple(replaced)
+        self.stored: Message | None = None  # the summary, as the store has placed it
+
+    def over(self, entries: list[Message]) -> list[Message]:
+        gone = set(self.removed)
+        places = [index for index, entry in enumerate(entries) if entry.id in gone]
+        if not places:
+            return entries
+        last = places[-1]
+        before = [entry for entry in entries[:last] if entry.id not in gone]
+        return [*before, self.summary, *entries[last + 1 :]]
+
+    def is_done_in(self, stored: Iterable[Message]) -> bool:
+        return any(message.id == self.summary.id for message in stored)
+
+
+def compaction_of(seen: int, before: Sequence[Message], after: Sequence[Message]) -> Compaction | None:
+    """The compaction that makes `after` of `before`; None if it is another kind of rewrite."""
+    known = {entry.id for entry in before}
+    left = {entry.id for entry in after}
+    new = [entry for entry in after if entry.id not in known]
+    replaced = [entry for entry in before if entry.id not in left]
+    if len(new) != 1 or not new[0].is_summary or not replaced or any(map(stays, replaced)):
+        return None
+    found = Compaction(seen, new[0], replaced)
+    last = before.index(replaced[-1])
+    if not all(stays(entry) for entry in before[:last] if entry.id in left):
+        return None
+    return found if found.over(list(before)) == list(after) else None
 
 
 def stamped(messages: Sequence[Message]) -> list[Message]:

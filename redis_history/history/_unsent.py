@@ -9,9 +9,10 @@ from typing import Literal, Unpack
 from redis_history import requests
 from redis_history.errors import ConfigurationError, InvalidInputError, RedisHistoryError, UnsavedLimitError
 from redis_history.history._replica import Replica
-from redis_history.history._steps import Add, Rewrite, Step
+from redis_history.history._steps import Add, Compaction, Rewrite, Step, compaction_of
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
+from redis_history.model.wire import encode_body
 from redis_history.operations import Appended
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 
@@ -82,7 +83,11 @@ class Unsent(History):
             now = {entry.id: entry for entry in self._entries}
             left = {entry.id for entry in entries}
             kept = [entry for entry in self._entries if entry.id in left]
-            if how == "reduce" and entries == kept:
+            compaction = compaction_of(self._seen, self._entries, entries) if how == "reduce" else None
+            if compaction is not None and self._replica.whole:
+                step: Rewrite = compaction
+                step.size = len(encode_body(compaction.summary))
+            elif how == "reduce" and entries == kept:
                 step = Rewrite(self._seen, removed=[name for name in now if name not in left])
             else:
                 if how == "reduce" and not self._replica.whole:
@@ -213,7 +218,12 @@ class Unsent(History):
             elif not changed or (cursor is not None and revision <= cursor.revision):
                 self._leave(step)
             elif not self._following:
-                if step.target:
+                if isinstance(step, Compaction):
+                    self._leave(step)
+                    self._replica.remove(step.removed)
+                    if step.stored is not None:
+                        self._replica.place(step.stored)
+                elif step.target:
                     self._stale = True  # where these messages stand now is only known there
                 else:
                     self._leave(step)

@@ -17,12 +17,13 @@ from redis_history.events import (
     Cursor,
     Event,
     HistoryCleared,
+    HistoryCompacted,
     HistoryRestored,
     MessagesAppended,
     Reset,
 )
 from redis_history.history._replica import Replica
-from redis_history.history._steps import Add, Rewrite
+from redis_history.history._steps import Add, Compaction, Rewrite
 from redis_history.history._unsent import Unsent
 from redis_history.operations import Snapshot
 
@@ -126,6 +127,10 @@ class SharedHistory(Unsent):
             if isinstance(step, Add) and step.message.id in arrived:
                 own = True
                 self._leave(step)
+            elif isinstance(step, Compaction) and isinstance(event, HistoryCompacted):
+                if event.summary.id == step.summary.id:
+                    own = True
+                    self._leave(step)
             elif isinstance(step, Rewrite) and id(step) in self._sending_now and step.seen == event.revision - 1:
                 own = isinstance(event, HistoryCleared | HistoryRestored)
             elif step.revision is not None and step.revision <= event.revision:
@@ -152,6 +157,8 @@ class SharedHistory(Unsent):
         elif isinstance(event, HistoryCleared | ConversationDeleted):
             self._generation += 1
             self._listeners.post("clear")
+        elif isinstance(event, HistoryCompacted):
+            self._generation += 1
         elif isinstance(event, HistoryRestored):
             self._generation += 1
             self._listeners.post("restore", list(self._replica.messages))

@@ -1,0 +1,201 @@
+"""A plugin that replaces the older part of a history by a summary, one that rolls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from redis_history._time import Instant
+from redis_history.compaction._checks import check_count, check_seconds
+from redis_history.compaction.policy import plan
+from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
+from redis_history.history._reduction import ReduceOptions, reduce_options
+from redis_history.history.plugins import Plugin
+from redis_history.model import Message
+
+if TYPE_CHECKING:
+    from redis_history.history.history import History
+
+__all__ = ["Compression", "compression"]
+
+#: When to reduce by itself: bounds, or a function that looks at the history.
+ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]
+_NAMES = frozenset({"max_tokens", "max_entries", "older_than"})
+
+
+class Compression(Plugin):
+    """See `compression`."""
+
+    def __init__(
+        self,
+        summarizer: Summarizer,
+        auto_reduce_when: ReduceWhen | None,
+        keep_recent: int,
+        target: float,
+        timeout: float,
+    ) -> None:
+        check_summarizer(summarizer)
+        check_count(keep_recent, "keep_recent")
+        check_seconds(timeout, "timeout")
+        if not isinstance(target, int | float) or isinstance(target, bool) or not 0 < target <= 1:
+            raise ConfigurationError(f"target is a share, above 0 and up to 1, not {target!r}")
+        self._summarizer = summarizer
+        self._keep_recent = keep_recent
+        self._target = target
+        self._timeout = timeout
+        self._when = auto_reduce_when
+        if auto_reduce_when is not None:
+            _bounds(auto_reduce_when)
+        self._history: History | None = None
+        self._reducing = threading.Lock()
+
+    def on_registered(self, history: History) -> None:
+        if self._history is not None and self._history is not history:
+            raise InvalidInputError("this compression plugin belongs to another history: make one for each")
+        self._history = history
+
+    def after_add(self, history: History) -> Awaitable[object] | None:
+        if self._when is None or not self._reducing.acquire(blocking=False):
+            return None
+        try:
+            bounds = _bounds(self._when)
+            if self._is_over(history, bounds):
+                return self._reduce_to(history, self._aim(bounds))
+        except BaseException:
+            self._reducing.release()
+            raise
+        self._reducing.release()
+        return None
+
+    async def _reduce_to(self, history: History, aim: ReduceOptions) -> None:
+        try:
+            await history._reduce_by(history._hooks("reduce"), aim)
+        finally:
+            self._reducing.release()
+
+    async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
+        history = self._history
+        if history is None:
+            raise InvalidInputError("the compression plugin has no history yet: call history.use(plugin) first")
+        found = plan(
+            entries,
+            max_tokens=options.max_tokens,
+            max_entries=options.max_entries,
+            older_than=options.older_than,
+            keep_recent=self._keep_recent,
+            tokens_of=history.count_tokens,
+            time_of=history._time_of,
+        )
+        if found is None:
+            return entries
+        replaced = {message.id for message in found.messages}
+        last = max(index for index, entry in enumerate(entries) if entry.id in replaced)
+        summary = usable(await self._summarize(found.messages), found.messages, tokens_of=history.count_tokens)
+        before = [entry for entry in entries[:last] if entry.id not in replaced]
+        return [*before, summary, *entries[last + 1 :]]
+
+    async def _summarize(self, replaced: Sequence[Message]) -> object:
+        previous = [message for message in replaced if message.is_summary]
+        texts = [message for message in replaced if not message.is_summary]
+        function: Callable[..., Any] = self._summarizer
+        arguments = texts, read_summary(previous[-1]) if previous else None
+        try:
+            async with asyncio.timeout(self._timeout):
+                if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+                    return await function(*arguments)
+                given = await _in_thread(function, arguments)
+                return await given if inspect.isawaitable(given) else given
+        except SummaryError:
+            raise
+        except TimeoutError as error:
+            raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
+        except Exception as error:
+            raise SummaryError(f"the summariser raised {type(error).__name__}: {error}") from error
+
+    def _is_over(self, history: History, bounds: ReduceOptions) -> bool:
+        if bounds.max_entries is not None and len(history) > bounds.max_entries:
+            return True
+        if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
+            return True
+        cutoff = bounds.older_than
+        return cutoff is not None and any(_older(history, entry, cutoff) for entry in history.get_snapshot())
+
+    def _aim(self, bounds: ReduceOptions) -> ReduceOptions:
+        """A good deal less, so that it is not the next addition again."""
+
+        def share(bound: int | None) -> int | None:
+            return None if bound is None else int(bound * self._target)
+
+        return ReduceOptions(share(bounds.max_tokens), share(bounds.max_entries), bounds.older_than)
+
+
+def compression(
+    summarizer: Summarizer,
+    *,
+    auto_reduce_when: ReduceWhen | None = None,
+    keep_recent: int = 4,
+    target: float = 0.5,
+    timeout: float = 120.0,
+) -> Compression:
+    """A plugin by which `history.reduce` replaces the oldest entries by a summary, instead of leaving them out.
+
+    There is at most one summary: the next one takes in what it says. System entries, the `keep_recent` newest entries,
+    and tool calls whose results stay, stay. The summary is `[Earlier conversation summary: …]`, of role user, with
+    `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or gives what is no use,
+    `reduce` raises SummaryError and the history is as it was.
+
+    `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that goes beyond them
+    starts a reduction, to `target` times the bounds, in the background where an event loop runs; a failure is a
+    `plugin_error`. One runs at a time.
+
+    With a stored history it is a compaction of the stored conversation, done by the next `save` or by autosave: others
+    see it, and what was replaced can be read and brought back there.
+    """
+    return Compression(summarizer, auto_reduce_when, keep_recent, target, timeout)
+
+
+def _bounds(when: ReduceWhen) -> ReduceOptions:
+    """The bounds; an age counts from now. Raises ConfigurationError."""
+    if isinstance(when, ReduceOptions):
+        when = {"max_tokens": when.max_tokens, "max_entries": when.max_entries, "older_than": when.older_than}
+    if not isinstance(when, Mapping) or not _NAMES.issuperset(when) or all(value is None for value in when.values()):
+        raise ConfigurationError(
+            f"auto_reduce_when has bounds by name ({', '.join(sorted(_NAMES))}), such as {{'max_tokens': 8000}}, "
+            f"not {when!r}"
+        )
+    try:
+        return reduce_options(when.get("max_tokens"), when.get("max_entries"), when.get("older_than"))  # type: ignore[arg-type]
+    except InvalidInputError as error:
+        raise ConfigurationError(f"auto_reduce_when: {error}") from error
+
+
+def _older(history: History, entry: Message, cutoff: datetime) -> bool:
+    time = history._time_of(entry)
+    return entry.role != "system" and not entry.is_summary and time is not None and time < cutoff
+
+
+async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """As asyncio.to_thread, but the end of the event loop does not wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def tell(given: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(given) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = function(*arguments), None
+        except BaseException as error:  # noqa: BLE001 -- it is raised where the outcome is waited for
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=run, name="redis_history-attempt", daemon=True).start()
+    return await done
