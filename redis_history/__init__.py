@@ -44,18 +44,26 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Snapshot
+from redis_history.search.highlight import Highlight
+from redis_history.search.hits import Reindexed, SearchHit
+from redis_history.search.vectors import Embedder, VectorField
+from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 
 __all__ = [
     "Appended",
+    "AsyncConversationSearchTool",
     "AsyncHistoryStore",
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
     "Conversation",
     "ConversationDeleted",
+    "ConversationSearchTool",
     "ConversationUpdated",
     "Cursor",
+    "Embedder",
     "Event",
+    "Highlight",
     "HistoryCleared",
     "HistoryRestored",
     "HistoryStore",
@@ -67,11 +75,13 @@ __all__ = [
     "Participant",
     "Position",
     "ReasoningPart",
+    "Reindexed",
     "Reset",
     "ResetReason",
     "RetryPolicy",
     "Role",
     "Scope",
+    "SearchHit",
     "Snapshot",
     "Source",
     "Subscription",
@@ -79,8 +89,10 @@ __all__ = [
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
+    "VectorField",
     "__version__",
     "assistant",
+    "conversation_search_tool",
     "system",
     "text",
     "tool",

@@ -36,7 +36,11 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
 
-    def search(self, conversation_id: str, query: str, *, limit: int) -> list[SearchHit]:
+    def search(
+        self, conversation_id: str, query: str, *, limit: int, token_cap: int | None, highlight: bool
+    ) -> list[SearchHit]:
+        assert token_cap is None, "what is shown of a hit is cut by the tool"
+        assert highlight
         self.asked.append((conversation_id, query, limit))
         if query == "away":
             raise BackendUnavailableError("away")
@@ -46,8 +50,8 @@ class Store:
 
 
 class AsyncStore(Store):
-    async def search(self, conversation_id: str, query: str, *, limit: int) -> list[SearchHit]:  # type: ignore[override]
-        return super().search(conversation_id, query, limit=limit)
+    async def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:  # type: ignore[override]
+        return super().search(conversation_id, query, **options)
 
 
 def test_what_a_model_is_told() -> None:
