@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from redis_history import HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.notifications import merged_flags
 from redis_history.errors import BackendError, BackendRefusedError, CapabilityError
+from tests.conftest import drop_indexes
 from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
 
@@ -120,12 +122,13 @@ def _user(server: RealServer, rules: list[str]) -> str:
         client.execute_command("ACL", "LOG", "RESET")
         client.script_flush()
         client.flushall()
+        drop_indexes(client, "support")
     return f"unix://support:change-me@{server.socket}"
 
 
 def _denied(server: RealServer) -> set[str]:
     with server.client() as client:
-        return {entry["object"] for entry in client.acl_log()}
+        return {entry["object"].lower() for entry in client.acl_log()}
 
 
 def _everything(server: RealServer, url: str, listening: bool) -> None:
@@ -156,11 +159,32 @@ def _everything(server: RealServer, url: str, listening: bool) -> None:
             assert [conversation.conversation_id for conversation in store.list_conversations()] == ["c"]
             assert store.delete_conversation("c")
         wait_until(lambda: heard(0) or _denied(server), "the end of the subscription")
+        _search(server, url, store)
         assert store.capabilities.backend == "redis"
     for durability in ("fsync", "replicas"):
         with HistoryStore(url, namespace="support", durability=durability) as durable:  # type: ignore[arg-type]
             durable.append("c", user("x"))
             durable.delete_conversation("c")
+
+
+def _search(server: RealServer, url: str, store: HistoryStore) -> None:
+    """With an index, also over long conversations, and through a change of its form."""
+    with HistoryStore(url, namespace="support", search="require") as searching:
+        searching.append_many("c", [user("word", id=str(n)) for n in range(1000)])
+        searching.append("c", user("rare", id="one over what is removed at once"))
+        for hits in (searching.search("c", "rare", context=1), searching.search_all("rare")):
+            assert [hit.message.text for hit in hits] == ["rare"]
+        assert searching.reindex().documents == 1001
+    with HistoryStore(url, namespace="support", language="german") as german:
+        with server.client() as client:
+            [former] = client.execute_command("FT._LIST")
+
+            def moved() -> bool:
+                german.search_all("rare")
+                return former not in client.execute_command("FT._LIST") or bool(_denied(server))
+
+            wait_until(moved, "the index of another form")
+    assert store.clear("c") > 0
 
 
 def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
@@ -191,6 +215,10 @@ def test_the_access_rights_end_at_the_namespace(own_server: Callable[..., RealSe
     server = own_server()
     url = _user(server, ACL.split()[2:])
     for namespace in ("support2", "other", "support:x"):
+        with HistoryStore(server.url, namespace=namespace) as others:
+            others.append("c", user("x"))
+        with redis.Redis.from_url(url) as client, pytest.raises(redis.NoPermissionError):
+            client.execute_command("FT.SEARCH", Keyspace(namespace).index, "*")
         with HistoryStore(url, namespace=namespace) as store:
             with pytest.raises(BackendRefusedError):
                 store.append("c", user("x"))

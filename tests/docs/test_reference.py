@@ -28,7 +28,7 @@ def _methods(kind: type) -> set[str]:
 
 
 def _properties(kind: type) -> set[str]:
-    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property)}
+    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property) and name[0] != "_"}
 
 
 METHODS = [f"store.{name}" for name in sorted(_methods(STORES[0]))]

@@ -135,6 +135,28 @@ def test_declarations() -> None:
         assert "mine" not in json.dumps(declaration)
 
 
+@pytest.mark.filterwarnings("ignore")  # of the providers' packages, at import
+@pytest.mark.parametrize(
+    ("form", "module", "kind"),
+    [
+        ("anthropic", "anthropic.types", "ToolParam"),
+        ("openai_chat", "openai.types.chat", "ChatCompletionFunctionToolParam"),
+        ("openai_responses", "openai.types.responses", "FunctionToolParam"),
+        ("mistral", "mistralai.client.models", "Tool"),
+        ("gemini", "google.genai.types", "FunctionDeclaration"),
+    ],
+)
+def test_declarations_are_valid_for_the_providers_types(form: str, module: str, kind: str) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    taken = pydantic.TypeAdapter(getattr(pytest.importorskip(module), kind))
+    given = getattr(conversation_search_tool(Store(), "mine"), f"to_{form}")()
+    found = taken.validate_python(given)
+    told = taken.dump_python(found, mode="json", exclude_none=True)
+    assert "conversation_search" in json.dumps(told)
+    with pytest.raises(pydantic.ValidationError):
+        taken.validate_python({**given, "name": 3, "function": 3})
+
+
 @pytest.mark.parametrize("conversation_id", ["", "x" * 513, None, 3])
 def test_the_conversation_is_checked_at_once(conversation_id: Any) -> None:
     with pytest.raises(InvalidConversationIdError):
