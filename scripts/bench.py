@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
+import random
 import socket
 import statistics
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,7 @@ def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) 
 
 async def bench_async_append(report: Report, url: str, rounds: int) -> None:
     client = redis.asyncio.Redis.from_url(url)
-    async with AsyncHistoryStore(url, namespace="bench-async") as store:
+    async with AsyncHistoryStore(url, namespace="bench-async", search="off") as store:
         sent = messages(rounds)
         stored = members(sent)
         bare, ours = Timing(), Timing()
@@ -168,7 +170,7 @@ def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, r
     thread = threading.Thread(target=listen)
     thread.start()
     bare, ours = Timing(), Timing()
-    with HistoryStore(url, namespace="bench") as reader:
+    with HistoryStore(url, namespace="bench", search="off") as reader:
         reader.on_change("bell", callback)
         store.append("bell", user("first"))
         rang.wait(10)
@@ -244,7 +246,7 @@ def bench_listing(report: Report, client: Any, store: HistoryStore, rounds: int)
 
 
 def bench_ttl(report: Report, url: str, store: HistoryStore, rounds: int) -> None:
-    with HistoryStore(url, namespace=store.namespace, ttl=3600) as mortal:
+    with HistoryStore(url, namespace=store.namespace, ttl=3600, search="off") as mortal:
         bare, ours = in_turn(
             rounds // 3,
             lambda _: store.append("lasting", user(TEXT)),
@@ -258,7 +260,7 @@ def bench_durability(report: Report, client: Any, url: str, rounds: int, *, priv
     for durability, command in (("fsync", ("WAITAOF", 1, 0, 5000)), ("replicas", ("WAIT", 1, 5000))):
         if private:
             client.config_set("appendfsync", "always" if durability == "fsync" else "everysec")
-        with HistoryStore(url, namespace="bench", durability=durability) as store:  # type: ignore[arg-type]
+        with HistoryStore(url, namespace="bench", durability=durability, search="off") as store:  # type: ignore[arg-type]
             if durability not in (found := store.capabilities).durability:
                 report.note(f'append, durability="{durability}"', "this server cannot confirm it")
                 continue
@@ -310,6 +312,101 @@ def followed(client: Any, folder: Path) -> Iterator[None]:
         replica.wait(10)
 
 
+def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> None:
+    """Appends with and without documents, in turn, beside ZADD."""
+    with HistoryStore(url, namespace="bench-search", search="require") as store:
+        with HistoryStore(url, namespace="bench-search-off", search="off") as silent:
+            sent = messages(rounds + rounds // 10)
+            stored = members(sent)
+
+            def bare_add(index: int) -> Any:
+                return client.zadd("bare", {stored[index]: STAMP + index})
+
+            bare, ours = in_turn(rounds, bare_add, lambda i: store.append("append", sent[i]))
+            report.row("append, with an index", "ZADD", ours, bare, "2.5")
+            client.unlink("bare")
+            bare, ours = in_turn(rounds, bare_add, lambda i: silent.append("append", sent[i]))
+            report.row('append, search="off"', "ZADD", ours, bare, "1.5, at most 1.8")
+            bare, ours = in_turn(
+                rounds, lambda i: silent.append("beside", sent[i]), lambda i: store.append("beside", sent[i])
+            )
+            report.row("append, with an index", 'append, search="off"', ours, bare)
+        client.unlink("bare")
+
+
+def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
+    """Search in a conversation as its namespace grows, beside the server's own search for the same words in it."""
+    few = max(rounds // 20, 20)
+    costs = {}
+    for size in (2_000, 200_000):
+        namespace = f"bench-search-{size}"
+        with HistoryStore(url, namespace=namespace, search="require") as store:
+            for number in range(size // 500):
+                said = spoken(number, 600 if not number else 500)
+                store.append_many(f"c{number}", said)
+            life = client.hget(Keyspace(namespace).conversation("c0").state, "i")
+            asked = [" ".join(WORDS[(7 * n + k * k) % 300] for k in range(3)) for n in range(few + few // 10)]
+
+            def bare_search(
+                index: int, asked: list[str] = asked, life: bytes = life, namespace: str = namespace
+            ) -> Any:
+                words = "|".join(asked[index].split())
+                return client.execute_command(
+                    *("FT.SEARCH", f"rh:{namespace}", f"@c:{{{life.decode()}}} ({words})", "WITHSCORES", "LIMIT", "0"),
+                    *("10", "DIALECT", "2"),
+                )
+
+            def search(index: int, asked: list[str] = asked, store: HistoryStore = store) -> Any:
+                return store.search("c0", asked[index])
+
+            bare, ours = in_turn(few, bare_search, search)
+            costs[size] = ours
+            report.row(f"search in 600 of {size:,} messages", "one FT.SEARCH", ours, bare)
+            if size == 2_000:
+                bare, _ = in_turn(few, lambda _: client.ping(), lambda _: None)
+                report.row("search in 600 of 2,000 messages", "PING", ours, bare)
+                with HistoryStore(url, namespace=namespace, search="off") as silent:
+                    _, scanned = in_turn(few // 4, lambda _: None, lambda i: silent.search("c0", asked[i]))  # noqa: B023
+                report.row("the same without an index", "search with an index", scanned, ours)
+    report.note("search with 200,000 against 2,000", f"x {costs[200_000].p50 / costs[2_000].p50:.2f}", "1.5")
+
+
+def bench_search_memory(report: Report, client: Any, url: str) -> None:
+    """What the server's memory grows by for each message, with all that belongs to it."""
+    used = {}
+    options: dict[str, dict[str, Any]] = {
+        "without search": {"search": "off"},
+        "with an index": {"search": "require"},
+        "with vectors of 384 numbers": {"search": "require", "embedder": any_vectors, "vectors": 384},
+    }
+    for name, chosen in options.items():
+        with HistoryStore(url, namespace=f"bench-memory-{len(used)}", **chosen) as store:
+            store.append("warm", user("x"))
+            before = client.info("memory")["used_memory"]
+            for number in range(10):
+                for part in range(6):
+                    store.append_many(f"c{number}", spoken(number * 6 + part, 100))
+            used[name] = round((client.info("memory")["used_memory"] - before) / 6_000)
+    each = sum(len(encode_body(message)) for message in spoken(1, 100)) // 100
+    told = ", ".join(f"{size} {name}" for name, size in used.items())
+    report.note("server bytes per message, conversations of 600", f"{told}; {each} of payload")
+
+
+#: Made up, and as frequent as words are: the n-th a n-th as often as the first.
+WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
+_WEIGHTS = list(itertools.accumulate(1 / (n + 1) for n in range(len(WORDS))))
+
+
+def spoken(seed: int, count: int) -> list[Message]:
+    """Messages of about 25 words."""
+    chance = random.Random(seed)
+    return [user(" ".join(chance.choices(WORDS, cum_weights=_WEIGHTS, k=25))) for _ in range(count)]
+
+
+def any_vectors(texts: Sequence[str]) -> list[list[float]]:
+    return [[random.random() for _ in range(384)] for _ in texts]
+
+
 def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
     for count in (30, 600, 5000):
         sent = messages(count)
@@ -326,6 +423,17 @@ def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
         )
 
 
+def clear(client: Any) -> None:
+    """Take away what was written, and the indexes."""
+    for pattern in ("rh:{bench*", "rhd:{bench*", "bare*"):
+        for key in client.scan_iter(match=pattern, count=1000):
+            client.unlink(key)
+    with suppress(redis.ResponseError):  # a server without search
+        for index in client.execute_command("FT._LIST"):
+            if index.startswith(b"rh:bench"):
+                client.execute_command("FT.DROPINDEX", index)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3000, help="calls of each kind (default 3000)")
@@ -339,7 +447,7 @@ def main() -> None:
         url = options.url or server.url
         client = redis.Redis.from_url(url)
         report = Report()
-        with HistoryStore(url, namespace="bench") as store:
+        with HistoryStore(url, namespace="bench", search="off") as store:
             bench_append(report, client, store, options.rounds)
             asyncio.run(bench_async_append(report, url, options.rounds))
             bench_read(report, client, store, options.rounds)
@@ -350,14 +458,18 @@ def main() -> None:
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
+            searches = store.capabilities.search_module is not None
+        if searches:
+            bench_search_writes(report, client, url, options.rounds)
+            bench_search(report, client, url, options.rounds)
+            bench_search_memory(report, client, url)
+            clear(client)
         if options.url:
             bench_durability(report, client, url, options.rounds, private=False)
         else:
             with followed(client, Path(folder) / "replica"):
                 bench_durability(report, client, url, options.rounds, private=True)
-        for pattern in ("rh:{bench:*", "rh:{bench-async:*", "bare*"):
-            for key in client.scan_iter(match=pattern, count=1000):
-                client.unlink(key)
+        clear(client)
         client.close()
         server.close(wait=10)
     Console(width=140).print(report.table)

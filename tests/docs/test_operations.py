@@ -175,15 +175,14 @@ def _search(server: RealServer, url: str, store: HistoryStore) -> None:
         for hits in (searching.search("c", "rare", context=1), searching.search_all("rare")):
             assert [hit.message.text for hit in hits] == ["rare"]
         assert searching.reindex().documents == 1001
-    with HistoryStore(url, namespace="support", language="german") as german:
-        with server.client() as client:
-            [former] = client.execute_command("FT._LIST")
+    with HistoryStore(url, namespace="support", language="german") as german, server.client() as client:
+        [former] = client.execute_command("FT._LIST")
 
-            def moved() -> bool:
-                german.search_all("rare")
-                return former not in client.execute_command("FT._LIST") or bool(_denied(server))
+        def moved() -> bool:
+            german.search_all("rare")
+            return former not in client.execute_command("FT._LIST") or bool(_denied(server))
 
-            wait_until(moved, "the index of another form")
+        wait_until(moved, "the index of another form")
     assert store.clear("c") > 0
 
 

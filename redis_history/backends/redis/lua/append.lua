@@ -153,9 +153,10 @@ elseif replace then
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
-  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first.
+  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first:
+  -- longer than hash-max-listpack-value, which is 64, or 512 where search documents are to be lists.
   hset[#hset + 1] = 'z'
-  hset[#hset + 1] = string.rep('z', 65)
+  hset[#hset + 1] = string.rep('z', 513)
   redis.call('HSET', state, unpack(hset))
   redis.call('HDEL', state, 'z')
 else
