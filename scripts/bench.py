@@ -373,7 +373,7 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
 
 def bench_search_memory(report: Report, client: Any, url: str) -> None:
     """What the server's memory grows by for each message, with all that belongs to it."""
-    used = {}
+    used: dict[str, int] = {}
     options: dict[str, dict[str, Any]] = {
         "without search": {"search": "off"},
         "with an index": {"search": "require"},
