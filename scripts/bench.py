@@ -335,40 +335,42 @@ def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> N
 
 
 def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
-    """Search in a conversation as its namespace grows, beside the server's own search for the same words in it."""
-    few = max(rounds // 20, 20)
-    costs = {}
-    for size in (2_000, 200_000):
-        namespace = f"bench-search-{size}"
-        with HistoryStore(url, namespace=namespace, search="require") as store:
-            for number in range(size // 500):
-                said = spoken(number, 600 if not number else 500)
-                store.append_many(f"c{number}", said)
-            life = client.hget(Keyspace(namespace).conversation("c0").state, "i")
-            asked = [" ".join(WORDS[(7 * n + k * k) % 300] for k in range(3)) for n in range(few + few // 10)]
+    """Search in a conversation of a small and of a large namespace, in turn; and beside the server's own search for the
+    same words in it."""
+    few = max(rounds // 10, 20)
+    chance = random.Random(0)
+    asked = [" ".join(chance.sample(WORDS[:300], 3)) for _ in range(few + few // 10)]
 
-            def bare_search(
-                index: int, asked: list[str] = asked, life: bytes = life, namespace: str = namespace
-            ) -> Any:
-                words = "|".join(asked[index].split())
-                return client.execute_command(
-                    *("FT.SEARCH", f"rh:{namespace}", f"@c:{{{life.decode()}}} ({words})", "WITHSCORES", "LIMIT", "0"),
-                    *("10", "DIALECT", "2"),
-                )
+    def filled(size: int) -> HistoryStore:
+        store = HistoryStore(url, namespace=f"bench-search-{size}", search="require")
+        store.append_many("c", spoken(0, 600))
+        for number in range(1, size // 500):
+            store.append_many(f"c{number}", spoken(number, 500))
+        return store
 
-            def search(index: int, asked: list[str] = asked, store: HistoryStore = store) -> Any:
-                return store.search("c0", asked[index])
+    with filled(2_000) as small, filled(200_000) as large:
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            time.sleep(0.1)
+        life = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
 
-            bare, ours = in_turn(few, bare_search, search)
-            costs[size] = ours
-            report.row(f"search in 600 of {size:,} messages", "one FT.SEARCH", ours, bare)
-            if size == 2_000:
-                bare, _ = in_turn(few, lambda _: client.ping(), lambda _: None)
-                report.row("search in 600 of 2,000 messages", "PING", ours, bare)
-                with HistoryStore(url, namespace=namespace, search="off") as silent:
-                    _, scanned = in_turn(few // 4, lambda _: None, lambda i: silent.search("c0", asked[i]))  # noqa: B023
-                report.row("the same without an index", "search with an index", scanned, ours)
-    report.note("search with 200,000 against 2,000", f"x {costs[200_000].p50 / costs[2_000].p50:.2f}", "1.5")
+        def bare_search(index: int) -> Any:
+            words = "|".join(asked[index].split())
+            query = f"@c:{{{life}}} ({words})"
+            return client.execute_command(
+                *("FT.SEARCH", f"rh:{small.namespace}", query, "WITHSCORES", "LIMIT", "0", "10", "DIALECT", "2")
+            )
+
+        def search(index: int) -> Any:
+            return small.search("c", asked[index])
+
+        for name, bare_work in (("PING", lambda _: client.ping()), ("one FT.SEARCH, 10 documents", bare_search)):
+            bare, ours = in_turn(few, bare_work, search)
+            report.row("search in 600 of 2,000 messages", name, ours, bare)
+        bare, ours = in_turn(few, search, lambda index: large.search("c", asked[index]))
+        report.row("search in 600 of 200,000 messages", "in 600 of 2,000", ours, bare, "1.5")
+        with HistoryStore(url, namespace=small.namespace, search="off") as silent:
+            bare, ours = in_turn(max(few // 4, 10), search, lambda index: silent.search("c", asked[index]))
+        report.row("the same without an index", "with an index", ours, bare)
 
 
 def bench_search_memory(report: Report, client: Any, url: str) -> None:
