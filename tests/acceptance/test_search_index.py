@@ -126,6 +126,26 @@ def test_what_was_there_before_search(own_server: Callable[..., RealServer]) -> 
         assert {hit.conversation_id for hit in store.search_all("n7")} == {"a", "b", "c"}
 
 
+def test_reindex_while_conversations_come_and_go(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url, search="off") as silent, HistoryStore(server.url) as store:
+        for number in range(30):
+            silent.append(f"c{number}", user("word", id=f"c{number}"))
+
+        def meanwhile(done: int, known: int) -> None:
+            if done <= 10:
+                silent.append(f"late{done}", user("word", id=f"late{done}"))
+                silent.update_conversation(f"c{done}", title="moved to the top")
+                silent.delete_conversation(f"c{29 - done}")
+
+        found = store.reindex(on_progress=meanwhile)
+        listed = {one.conversation_id for one in store.list_conversations(limit=100)}
+        assert len(listed) == 30
+        assert {hit.message.id for hit in store.search_all("word", limit=100)} == listed
+        assert (found.conversations, found.removed) == (40, 0)
+        assert documents(server) == 30
+
+
 @pytest.mark.parametrize("ends", ["clear", "restore", "delete"])
 def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str) -> None:
     server = own_server()

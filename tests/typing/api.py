@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, assert_never, assert_type
 
@@ -10,14 +10,18 @@ import redis.asyncio
 
 from redis_history import (
     Appended,
+    AsyncConversationSearchTool,
     AsyncHistoryStore,
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
     ConversationDeleted,
+    ConversationSearchTool,
     ConversationUpdated,
     Cursor,
+    Embedder,
     Event,
+    Highlight,
     HistoryCleared,
     HistoryRestored,
     HistoryStore,
@@ -29,8 +33,10 @@ from redis_history import (
     Participant,
     Position,
     ReasoningPart,
+    Reindexed,
     Reset,
     RetryPolicy,
+    SearchHit,
     Snapshot,
     Source,
     Subscription,
@@ -38,8 +44,10 @@ from redis_history import (
     ToolResultPart,
     ToolUsePart,
     UnknownPart,
+    VectorField,
     __version__,
     assistant,
+    conversation_search_tool,
     system,
     text,
     tool,
@@ -163,6 +171,19 @@ AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait
 AsyncHistoryStore(client=redis.asyncio.Redis())
 
 
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[0.0] for _ in texts]
+
+
+async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
+    return embed(texts)
+
+
+a_function: Embedder = embed
+HistoryStore("redis://", search="require", language="german", embedder=embed, vectors=1)
+AsyncHistoryStore("redis://", search="off", embedder=embed_elsewhere, vectors=VectorField(1, algorithm="hnsw"))
+
+
 def synchronous() -> None:
     with HistoryStore("memory://") as store:
         assert_type(store.capabilities, Capabilities)
@@ -192,6 +213,17 @@ def synchronous() -> None:
             for event in subscription:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
+
+        hits = store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
+        assert_type(hits, list[SearchHit])
+        assert_type(hits[0].message, Message)
+        assert_type(hits[0].highlights, tuple[Highlight, ...])
+        assert_type(hits[0].before, tuple[Message, ...])
+        assert_type(store.search_all("word", token_cap=None, tool_names={"f"}), list[SearchHit])
+        assert_type(store.reindex(on_progress=print), Reindexed)
+        search_tool = conversation_search_tool(store, "c")
+        assert_type(search_tool, ConversationSearchTool)
+        assert_type(search_tool(query="word", limit=3), str)
 
         def callback(event: Event) -> int:
             return event.revision
@@ -224,6 +256,13 @@ async def asynchronous() -> None:
             assert_type(await subscription.get(timeout=0.5), Event | None)
             async for event in subscription:
                 every_event(event)
+
+        assert_type(await store.search("c", "word", limit=3, before=datetime.now(UTC)), list[SearchHit])
+        assert_type(await store.search_all("word"), list[SearchHit])
+        assert_type(await store.reindex(), Reindexed)
+        search_tool = conversation_search_tool(store, "c")
+        assert_type(search_tool, AsyncConversationSearchTool)
+        assert_type(await search_tool.run('{"query": "word"}'), str)
 
         async def callback(event: Event) -> None: ...
 
