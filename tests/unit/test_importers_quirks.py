@@ -94,7 +94,9 @@ def test_tau2_signed_thinking(load):
     raw = {"id": "msg_1", "stop_reason": "end_turn", "thinking_blocks": [block]}
     (transcript,) = load(tau2([{"role": "assistant", "content": "Hi", "tool_calls": None, "raw_data": raw}]))
     (message,) = transcript.messages
-    assert message.parts[0] == ReasoningPart(text="I check.", signature="c2ln" * 400)
+    thought = message.parts[0]
+    assert isinstance(thought, ReasoningPart)
+    assert (thought.text, thought.signature) == ("I check.", "c2ln" * 400)
     assert message.text == "Hi", "the signature is no text"
     assert message.provider_meta["tau2"]["raw_data"] == {"id": "msg_1", "stop_reason": "end_turn"}
 
