@@ -91,8 +91,7 @@ def _attachment(kind: str, block: Mapping[str, Any], source: Mapping[str, Any]) 
 
 
 def render(part: Part, shape: Shape) -> tuple[Any, str | None]:
-    """The content block for a part (None if an Anthropic message cannot carry it), and what of it is lost, if anything.
-    """
+    """The content block for a part (None if an Anthropic message cannot carry it), and what of it is lost, if any."""
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
         return block, None if block is not None else "an opaque part of another provider"

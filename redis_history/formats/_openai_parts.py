@@ -1,4 +1,4 @@
-"""Content blocks and tool calls of OpenAI chat completions, one by one, to parts and back."""
+"""Content blocks of OpenAI chat completions, one by one, to parts and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._arguments import dump_arguments, parse_arguments
+from redis_history.formats._calls import is_call
 from redis_history.formats._data_url import data_url, split_data_url
 from redis_history.formats._results import converted
 from redis_history.formats._shape import (
@@ -19,11 +19,10 @@ from redis_history.formats._shape import (
     opaque,
     rebuild,
     remember,
-    with_note,
 )
-from redis_history.model import AttachmentPart, Part, TextPart, ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.model import AttachmentPart, Part, TextPart, ToolResultPart, UnknownPart
 
-__all__ = ["FORM", "block_of", "call_of", "part_of_block", "part_of_call", "result_content"]
+__all__ = ["FORM", "block_of", "part_of_block", "result_content"]
 
 FORM = "openai_chat"
 
@@ -66,7 +65,7 @@ def block_of(part: Part, shape: Shape) -> Any:
     """The content block for a part; None if chat completions cannot carry it."""
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
-        return None if isinstance(block, Mapping) and "tool_call" in block else block
+        return None if is_call(block) else block
     note = note_of(part, FORM)
     ours = _block(part, "original" if note.get("own") else shape)
     return None if ours is None else rebuild(ours, note, valid=shape != "original")
@@ -102,43 +101,6 @@ def _file(part: AttachmentPart, shape: Shape) -> Json | None:
     return {"type": "file", "file": {key: value for key, value in named.items() if value is not None}}
 
 
-def part_of_call(call: Any) -> Part:
-    """The part for one item of `tool_calls`; opaque where it is not a call as we know them."""
-    match call:
-        case {"function": {"name": str(name), "arguments": raw}}:
-            value, style = parse_arguments(raw)
-            note: Json = {"arguments": style} if style else {}
-        case {"type": "custom", "custom": {"name": str(name), "input": str(value)}}:
-            note = {"type": "custom"}
-        case _:
-            return opaque(FORM, {"tool_call": call})
-    part = ToolUsePart(id=_string(call.get("id")), name=name, input=value, provider_meta=with_note(FORM, note))
-    try:
-        return noted(part, FORM, remember(call, _call(part, "original")))
-    except InvalidMessageError:
-        return opaque(FORM, {"tool_call": call})
-
-
-def call_of(part: Part, shape: Shape) -> Any:
-    """The `tool_calls` item for a part; None if it is none."""
-    if isinstance(part, UnknownPart):
-        block = foreign_block(FORM, part)
-        return block["tool_call"] if isinstance(block, Mapping) and "tool_call" in block else None
-    if not isinstance(part, ToolUsePart):
-        return None
-    return rebuild(_call(part, shape), note_of(part, FORM), valid=shape != "original")
-
-
-def _call(part: ToolUsePart, shape: Shape) -> Json:
-    note = note_of(part, FORM)
-    if note.get("type") == "custom" and isinstance(part.input, str):
-        return {"id": part.id, "type": "custom", "custom": {"name": part.name, "input": part.input}}
-    arguments = dump_arguments(part.input, note.get("arguments"))
-    if shape != "original" and not isinstance(arguments, str):
-        arguments = dump_arguments(part.input)
-    return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
-
-
 def result_content(part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
     """A tool result as `content` (a string or text blocks), and what of it could not be carried, if anything."""
     content = part.content
@@ -154,7 +116,3 @@ def result_content(part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]
 
 def _text_block(part: Part) -> Json | None:
     return {"type": "text", "text": part.text} if isinstance(part, TextPart) else None
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""

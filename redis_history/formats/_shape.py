@@ -44,7 +44,9 @@ FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
 _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
 _ENVELOPE = frozenset(("type", "role", "tool_call_id"))
-_WHOLE = _ENVELOPE | {"input", "arguments"}  # compared as one value, never field by field
+_CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_content"}
+_ASSUMED = frozenset(("detail",))  # what a provider's types ask for, though the original may do without
+_WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
 
 
 def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
@@ -99,7 +101,7 @@ def rebuild(
     out = dict(ours)
     fixed = out.keys() - set(free) if valid else ()
     for key in note.get("without", ()):
-        if key in out and (not out[key] or key in _ENVELOPE) and key not in fixed:
+        if key in out and (not out[key] or key in _ENVELOPE or key in _ASSUMED) and key not in fixed:
             del out[key]
     for key in note.get("null", ()):
         if not out.get(key) and key not in fixed:
@@ -108,7 +110,7 @@ def rebuild(
         if isinstance(out.get(key), Mapping):
             out[key] = rebuild(out[key], inner, valid=valid)
     for key, value in note.get("set", {}).items():
-        if key in fixed or (valid and value is None and key in not_null):
+        if valid and (key in _ENVELOPE & out.keys() or (value is None and (key in fixed or key in not_null))):
             continue
         if key not in out or key not in _CONTENT:
             out[key] = value

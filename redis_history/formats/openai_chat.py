@@ -23,8 +23,9 @@ from typing import Any, Literal
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._calls import call_of, part_of_call
 from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._openai_parts import FORM, block_of, call_of, part_of_block, part_of_call, result_content
+from redis_history.formats._openai_parts import FORM, block_of, part_of_block, result_content
 from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, rebuild, remember
 from redis_history.model import Message, Part, Participant, ReasoningPart, Role, TextPart, ToolResultPart, UnknownPart
 
@@ -87,9 +88,9 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     elif content is not None:
         raise InvalidMessageError(f"message {index}: content is text, a list or null, not {type(content).__name__}")
     if isinstance(calls := raw.get("tool_calls"), list):
-        parts.extend(map(part_of_call, calls))
+        parts.extend(part_of_call(FORM, call) for call in calls)
     elif isinstance(call := raw.get("function_call"), Mapping):
-        parts.append(part_of_call({"function": call}))
+        parts.append(part_of_call(FORM, {"function": call}))
         note["function_call"] = True
     name = raw.get("name")
     kind = _KINDS.get(role)
@@ -126,7 +127,6 @@ def _one(message: Message, note: Mapping[str, Any]) -> Json:
 
 def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
     note = note_of(message, FORM)
-    results = message.tool_results
     out: list[Json] = []
     if "role" in note and shape != "original" and note["role"] not in _ROLES:
         losses.add(message.id, None, f"the role {note['role']!r}")
@@ -138,28 +138,28 @@ def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
                 losses.add(message.id, index, "the error mark of a tool result")
             if lost:
                 losses.add(message.id, index, lost)
-    only_results = message.role == "tool" and bool(results)
+    rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
+    alone = message.role == "tool" and (rest or not message.parts)
+    role = "user" if alone else message.role  # a tool message is one result, nothing else
+    carried = False
     for index, part in enumerate(message.parts):
-        if lost := _lost(part, message.role, shape, only_results=only_results):
-            losses.add(message.id, index, lost)
-    if not only_results:
-        rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
-        item = _render(msgspec.structs.replace(message, parts=rest), note, shape)
-        carried = [part for part in rest if _lost(part, message.role, shape, only_results=False) is None]
-        if carried or not message.parts:
-            out.append(item)
+        if not isinstance(part, ToolResultPart):
+            lost = _lost(part, role, shape)
+            carried = carried or lost is None
+            if lost is not None:
+                losses.add(message.id, index, lost)
+    if carried or not message.parts:
+        out.append(_render(msgspec.structs.replace(message, parts=rest, role=role), note, shape))
     if out:
         free = ("content",) if out[-1]["role"] == "assistant" else ()
         out[-1] = rebuild(out[-1], note, valid=shape != "original", free=free, not_null=("name", "tool_calls"))
     return out
 
 
-def _lost(part: Part, role: Role, shape: Shape, *, only_results: bool) -> str | None:
-    if isinstance(part, ToolResultPart):
+def _lost(part: Part, role: Role, shape: Shape) -> str | None:
+    if _is_reasoning(part) or call_of(FORM, part, shape) is not None or _block(part, role, shape) is not None:
         return None
-    if only_results or not (_is_reasoning(part) or call_of(part, shape) or _block(part, role, shape) is not None):
-        return f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {role}"
-    return None
+    return f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {role}"
 
 
 def _block(part: Part, role: Role, shape: Shape) -> Any:
@@ -178,18 +178,20 @@ def _is_reasoning(part: Part) -> bool:
 def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
     named = {} if part.name is None else {"name": part.name}
     role = note.get("role", "tool")
-    if shape != "original" and (role not in _ROLES or (role == "function" and not (named and isinstance(content, str)))):
+    if shape != "original" and (
+        role not in _ROLES or (role == "function" and not (named and isinstance(content, str)))
+    ):
         role = "tool"
     return {"role": role, "tool_call_id": part.tool_use_id, **named, "content": content}
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
     """The dict of a message without tool results, in our order of keys."""
-    calls = [call for part in message.parts if (call := call_of(part, shape)) is not None]
+    calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
     blocks = [b for part in message.parts if (b := _block(part, message.role, shape)) is not None]
     role = note.get("role", message.role)
-    if shape != "original" and role not in _ROLES:
-        role = message.role
+    if shape != "original" and _ROLES.get(role) != message.role:
+        role = "user" if message.role == "tool" else message.role
     form = note.get("content")
     if form == "null" and shape != "original" and role != "assistant":
         form = "text"
