@@ -11,6 +11,7 @@ from redis_history.formats._loss import Loss, OnLoss
 from redis_history.formats._shape import Shape
 from redis_history.formats.anthropic import from_anthropic, to_anthropic, to_anthropic_system
 from redis_history.formats.gemini import from_gemini, to_gemini, to_gemini_system
+from redis_history.formats.langchain import from_langchain, to_langchain
 from redis_history.formats.mistral import from_mistral, to_mistral
 from redis_history.formats.openai_chat import from_openai_chat, to_openai_chat
 from redis_history.formats.openai_responses import from_openai_responses, to_openai_responses
@@ -21,6 +22,7 @@ __all__ = [
     "Shape",
     "from_anthropic",
     "from_gemini",
+    "from_langchain",
     "from_mistral",
     "from_openai_chat",
     "from_openai_responses",
@@ -28,6 +30,7 @@ __all__ = [
     "to_anthropic_system",
     "to_gemini",
     "to_gemini_system",
+    "to_langchain",
     "to_mistral",
     "to_openai_chat",
     "to_openai_responses",

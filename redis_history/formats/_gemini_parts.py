@@ -198,6 +198,9 @@ def _file(part: AttachmentPart) -> tuple[Json | None, str | None]:
     if reference is None or not (own or re.match(r"(https?|gs)://", reference)):
         return None, "a file that is neither inline nor a URL nor one that was uploaded to this provider"
     kind = part.mime_type or (None if own else mimetypes.guess_type(part.name or reference.partition("?")[0])[0])
+    seen = _MODALITIES.get((kind or "").partition("/")[0], "document")
+    if not own and lost is None and part.modality in _MODALITIES.values() and part.modality != seen:
+        lost = f"that a file is {part.modality}: it has no such mime type"
     typed = {} if kind is None else {"mime_type": kind}
     return {"file_data": {**typed, "file_uri": reference}}, lost
 

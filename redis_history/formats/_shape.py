@@ -44,8 +44,8 @@ FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
 _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
 _ENVELOPE = frozenset(("type", "role", "tool_call_id"))
-_CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_content"}
-_ASSUMED = frozenset(("detail",))  # what a provider's types ask for, though the original may do without
+_CONTENT |= {"args", "reasoning", "response", "output", "parts", "summary", "encrypted_content"}
+_ASSUMED = frozenset(("detail", "status"))  # what a provider's types ask for, though an original may do without
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
 
 
