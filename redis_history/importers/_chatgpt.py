@@ -121,9 +121,7 @@ def _message(raw: dict[str, Any], calls: dict[str, str]) -> Message:
         role=role,
         parts=tuple(parts),
         participant=Participant(kind="agent", id=slug) if role == "assistant" and slug else None,
-        provider_meta={
-            "chatgpt": {**rest(raw, "content", "id"), "content": rest(content, "parts", "text", "thoughts")}
-        },
+        provider_meta={"chatgpt": {**rest(raw, "content", "id"), "content": left}},
     )
 
 
