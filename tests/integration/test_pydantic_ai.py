@@ -43,7 +43,9 @@ EVERY = [
             ToolReturnPart("find", {"rain": True}, tool_call_id="c1"),
             ToolReturnPart("find", "sun", tool_call_id="c2", metadata={"x": 1}),
             ToolReturnPart("find", "bad arguments", tool_call_id="c3", outcome="failed"),
-            UserPromptPart(["and this?", ImageUrl("https://x.test/a.png"), BinaryContent(b"\xff\xfe", "image/png")]),
+            UserPromptPart(
+                ["and this?", ImageUrl("https://x.test/a.png"), BinaryContent(data=b"\xff\xfe", media_type="image/png")]
+            ),
         ]
     ),
     ModelResponse(parts=[TextPart("")]),
