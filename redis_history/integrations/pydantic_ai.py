@@ -243,13 +243,11 @@ def _anew(part: Part, role: Role, names: Mapping[str, str]) -> dict[str, Any] | 
             args = part.input if isinstance(part.input, dict | str) else json.dumps(part.input)
             return {"part_kind": "tool-call", "tool_name": part.name, "args": args, "tool_call_id": part.id}
         case ToolResultPart():
-            name = part.name or "unknown"
-            return {
-                "part_kind": "tool-return",
-                "tool_name": name,
-                "content": part.content,
-                "tool_call_id": part.tool_use_id,
-            }
+            id_ = part.tool_use_id
+            name = part.name or names.get(id_) or "unknown"
+            outcome = {"outcome": "failed"} if part.is_error else {}
+            told = {"tool_name": name, "content": part.content, "tool_call_id": id_}
+            return {"part_kind": "tool-return", **told, **outcome}
         case AttachmentPart() if part.reference is not None and part.reference.startswith(("http://", "https://")):
             kind = part.modality if part.modality in ("image", "audio", "video") else "document"
             item = {"kind": f"{kind}-url", "url": part.reference}

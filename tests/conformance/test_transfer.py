@@ -121,12 +121,14 @@ async def test_some_conversations_into_a_stream(store: Any) -> None:
 
 
 async def test_a_failed_export_leaves_the_file_that_was_there(store: Any, tmp_path: Any) -> None:
-    path = tmp_path / "out.jsonl"
+    folder = tmp_path / "of its own"
+    folder.mkdir()
+    path = folder / "out.jsonl"
     path.write_text("before")
     with pytest.raises(InvalidInputError):
         await _export(store, path, conversation_ids=["nobody"])
     assert path.read_text() == "before"
-    assert [one.name for one in tmp_path.iterdir()] == ["out.jsonl"]
+    assert [one.name for one in folder.iterdir()] == ["out.jsonl"]
 
 
 @given(conversation=st.lists(any_messages(), min_size=1, max_size=3, unique_by=lambda message: message.id))

@@ -192,6 +192,9 @@ def test_every_scheme_is_there() -> None:
         assert f"`{scheme}://" in SECTIONS["HistoryStore"]
 
 
+FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
+
+
 @pytest.mark.parametrize(
     ("section", "modules"),
     [

@@ -24,6 +24,7 @@ from redis_history.formats import to_anthropic
 from redis_history.integrations.pydantic_ai import PydanticAIHistory, from_pydantic_ai, to_pydantic_ai
 from tests.support.servers import RealServer
 
+PICTURE = BinaryContent(data=b"\xff\xfe", media_type="image/png")
 EVERY = [
     ModelRequest(parts=[SystemPromptPart("Be brief."), UserPromptPart("Hi 世界")], instructions="none"),
     ModelResponse(
@@ -60,6 +61,8 @@ EVERY = [
     ),
     ModelRequest(parts=[]),
 ]
+# Its own JSON form makes another class of binary content that is a picture.
+EVERY = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(EVERY))
 
 
 async def test_everything_comes_back_equal(server: RealServer, namespace: str) -> None:
