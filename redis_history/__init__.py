@@ -5,7 +5,8 @@ from redis_history._async.subscription import AsyncSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
-from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.events import (
     ConversationDeleted,
     ConversationUpdated,
@@ -49,6 +50,7 @@ __all__ = [
     "AsyncHistoryStore",
     "AsyncSubscription",
     "AttachmentPart",
+    "Capabilities",
     "Conversation",
     "ConversationDeleted",
     "ConversationUpdated",
@@ -67,6 +69,7 @@ __all__ = [
     "ReasoningPart",
     "Reset",
     "ResetReason",
+    "RetryDetails",
     "RetryPolicy",
     "Role",
     "Scope",

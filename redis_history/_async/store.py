@@ -12,10 +12,12 @@ from msgspec import UNSET, UnsetType
 from redis_history import requests
 from redis_history._async._backend import open_backend
 from redis_history._async._runtime import Job, begin, finish, sleep, spawn
+from redis_history._async.searching import AsyncSearching
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.errors import (
     ConversationNotFoundError,
     InvalidInputError,
@@ -38,7 +40,8 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Options
+from redis_history.requests import Bound, Durability, Options, SearchMode
+from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["AsyncHistoryStore"]
 
@@ -49,7 +52,7 @@ _logger = logging.getLogger("redis_history")
 PAGE = 2000
 
 
-class AsyncHistoryStore:
+class AsyncHistoryStore(AsyncSearching):
     """Conversations in one namespace of one backend.
 
     `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
@@ -65,6 +68,15 @@ class AsyncHistoryStore:
     without a `ttl` of its own keeps to the conversation's. `max_messages` keeps the newest of a conversation: with
     each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
     caps are 500 and 500 unless others (None: no cap) are given.
+
+    `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
+    "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
+    seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
+    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
+    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
+    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
+    by words.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
@@ -84,15 +96,46 @@ class AsyncHistoryStore:
         ttl: float | None = None,
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
+        durability: Durability = "server",
+        replicas: int | None = None,
+        durability_timeout: float = 5.0,
+        search: SearchMode = "auto",
+        language: str = "english",
+        embedder: Embedder | None = None,
+        vectors: VectorField | int | None = None,
     ) -> None:
-        options = Options(log_length, poll_interval, ttl, max_messages, max_conversations)
+        options = self._options = Options(
+            log_length,
+            poll_interval,
+            ttl,
+            max_messages,
+            max_conversations,
+            durability,
+            replicas,
+            durability_timeout,
+            search,
+            language,
+            embedder,
+            requests.vector_field(vectors),
+        )
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncSubscription] = []
         self._jobs: dict[AsyncSubscription, Job] = {}
+
+    @property
+    async def capabilities(self) -> Capabilities:
+        """What the backend can do and is set to. The server is asked once, when this is first read."""
+        found = self._capabilities
+        if found is None:
+            ask = getattr(self._backend, "capabilities", None)
+            found = Capabilities("custom") if ask is None else await ask()
+            self._capabilities = found
+        return found
 
     # Writing
 
@@ -429,12 +472,17 @@ class AsyncHistoryStore:
     async def _write(self, op: Op[T]) -> T:
         if self._unopened:
             await self._open_subscriptions()
+        if self._options.embedder is not None:
+            op = await self._with_vectors(op)
         return await self._backend.execute(op)
 
     async def _open_subscriptions(self) -> None:
-        waiting, self._unopened = self._unopened, []
-        for subscription in waiting:
-            await subscription.open()
+        # Of other event loops they are not ours to open; of one that has ended, nobody's.
+        every, self._unopened = self._unopened, []
+        self._unopened += [waiting for waiting in every if not waiting.home.here and not waiting.home.ended]
+        for subscription in every:
+            if subscription.home.here:
+                await subscription.open()
 
 
 def _beyond(page: Page, bound: Position | None, size: int, edge: int, fixed: bool) -> tuple[Position | None, int, bool]:

@@ -9,7 +9,21 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+from redis_history._sync._loops import Home
+
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "begin",
+    "ending",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "sleep",
+    "spawn",
+]
 
 T = TypeVar("T")
 
@@ -33,6 +47,7 @@ class Signal:
     """Set from any thread, waited for by one."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._event = threading.Event()
 
     def set(self) -> None:
@@ -63,6 +78,11 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return Job(thread)
+
+
+def ending() -> bool:
+    """Whether this work was told to end: a thread cannot be."""
+    return False
 
 
 def in_thread(function: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from redis_history._time import from_microseconds
 from redis_history.backends import refusals
 from redis_history.backends._memory_state import ConversationState, StoredMessage, now
 from redis_history.backends.base import Wake
+from redis_history.capabilities import Capabilities
 from redis_history.changelog import (
     APPENDED,
     CLEARED,
@@ -93,6 +94,9 @@ class MemoryBackend:
         self._watchers: dict[str, list[Wake]] = {}
         self._closed = False
 
+    #: Searches are ranked by the store, those of all conversations too.
+    search_mode = "memory"
+
     def execute(self, op: Op[T]) -> T:
         with self._lock:
             if self._closed:
@@ -115,6 +119,12 @@ class MemoryBackend:
             if not watchers:
                 self._watchers.pop(conversation_id, None)
                 self._ended.pop(conversation_id, None)
+
+    def capabilities(self) -> Capabilities:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+        return Capabilities("memory", search="client", doorbell="direct")
 
     def close(self) -> None:
         with self._lock:
@@ -374,6 +384,8 @@ class AsyncMemoryBackend:
     def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:
         self._memory = memory or MemoryBackend(**options)
 
+    search_mode = MemoryBackend.search_mode
+
     async def execute(self, op: Op[T]) -> T:
         return self._memory.execute(op)
 
@@ -382,6 +394,9 @@ class AsyncMemoryBackend:
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         self._memory.unwatch(conversation_id, wake)
+
+    async def capabilities(self) -> Capabilities:
+        return self._memory.capabilities()
 
     async def aclose(self) -> None:
         self._memory.close()

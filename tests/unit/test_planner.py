@@ -44,6 +44,8 @@ KEYSPACE = Keyspace("n")
 SETTINGS = Settings(KEYSPACE, log_length=500, database=3)
 KEYS = KEYSPACE.conversation("c")
 WRITING = [KEYS.state, KEYS.messages, KEYS.log, KEYS.registry]
+#: Where the arguments begin that are a script's own.
+OWN = 9
 T1, T2 = "1" * 16, "2" * 16
 
 
@@ -89,11 +91,14 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
     op = appending(*given_)
     args = script_call(plan(op, SETTINGS), APPEND, WRITING)
     totals = [b"%d" % sum(entry.characters for entry in op.entries), b"%d" % sum(entry.tokens for entry in op.entries)]
-    # token, condition (2), log length, name, ttl, again, replace, most messages, totals (2)
-    assert args[:11] == [op.token.encode(), b"", b"", b"500", KEYS.name, b"", b"0", b"0", b"", *totals]
-    assert len(args) == 11 + 4 * len(op.entries)
+    # token, condition (2), log length, name, ttl, again, channel, write in any case
+    header = [op.token.encode(), b"", b"", b"500", KEYS.name, b"", b"0", b"", b""]
+    assert args[:OWN] == header
+    # replace, most messages, totals (2), how many
+    assert args[OWN : OWN + 5] == [b"0", b"", *totals, b"%d" % len(op.entries)]
+    assert len(args) == OWN + 5 + 4 * len(op.entries)
     for index, entry in enumerate(op.entries):
-        field, timestamp, size, body = args[11 + 4 * index : 15 + 4 * index]
+        field, timestamp, size, body = args[OWN + 5 + 4 * index : OWN + 9 + 4 * index]
         assert field == b":" + entry.message.id.encode()
         assert timestamp == (b"" if entry.timestamp is None else str(entry.timestamp).encode())
         totals_of_it = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big")
@@ -104,7 +109,7 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
 @given(microseconds)
 def test_timestamps_are_whole_numbers_to_the_last_digit(timestamp: int) -> None:
     op = appending(placed(user("x"), 1, timestamp))
-    assert int(script_call(plan(op, SETTINGS), APPEND, WRITING)[12]) == timestamp
+    assert int(script_call(plan(op, SETTINGS), APPEND, WRITING)[OWN + 6]) == timestamp
 
 
 @pytest.mark.parametrize(
@@ -131,15 +136,15 @@ def test_preconditions_as_they_are_sent(condition: Precondition, sent: list[byte
 def test_a_deletion_as_it_is_sent(ids: list[str]) -> None:
     op = DeleteMessages("c", tuple(ids), token=T1)
     first = script_call(plan(op, SETTINGS), DELETE, WRITING)
-    assert first[5:] == [b"", b"0", *(message_id.encode() for message_id in ids)]
+    assert first[5:] == [b"", b"0", b"", b"", *(message_id.encode() for message_id in ids)]
     again = script_call(plan(op, SETTINGS), DELETE, WRITING, again=True)
     assert again == [*first[:6], b"1", *first[7:]], "a repeated call says so, and nothing else changes"
 
 
 def test_deleting_a_conversation_names_its_doorbell() -> None:
     args = script_call(plan(DeleteConversation("c"), SETTINGS), DELETE_CONVERSATION, WRITING)
-    assert args[5:] == [b"", b"0", b"60000", b"__keyspace@3__:" + KEYS.log]
-    assert SETTINGS.doorbell_channel(KEYS) == args[8]
+    assert args[5:] == [b"", b"0", b"", b"", b"60000", b"__keyspace@3__:" + KEYS.log]
+    assert SETTINGS.doorbell_channel(KEYS) == args[OWN + 1]
 
 
 def test_reads_as_they_are_sent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, cast
@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from redis_history._time import from_microseconds
 from redis_history.backends import refusals
+from redis_history.backends.redis.durability import Confirmation, confirming
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import (
     APPEND,
@@ -23,7 +24,9 @@ from redis_history.backends.redis.scripts import (
     DELETE_CONVERSATION,
     FIND,
     HEAD,
+    INDEX,
     PAGE,
+    REAP,
     RECORD,
     UPDATE,
     Script,
@@ -57,8 +60,9 @@ from redis_history.operations import (
     Write,
     WriteRecord,
 )
+from redis_history.search.text import MAX_CHARACTERS
 
-__all__ = ["Call", "Settings", "plan"]
+__all__ = ["Call", "Settings", "as_is", "plan", "reap", "write_documents"]
 
 T = TypeVar("T")
 encode = msgspec.msgpack.Encoder().encode
@@ -69,6 +73,11 @@ _logger = logging.getLogger("redis_history")
 _LOG_OUTLIVES_MS: Final = b"60000"
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 _CHANGES_BYTES: Final = b"1000000"
+#: Search documents written at once, and their text: some 15 ms of the server's time.
+DOCUMENTS: Final = 150
+DOCUMENTS_CHARACTERS: Final = 150_000
+#: Search documents removed at once: some 3 ms of the server's time.
+_REAPED: Final = b"500"
 
 
 #: The record's fields in the state, each a MessagePack value.
@@ -82,13 +91,18 @@ _AGAIN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds."""
+    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
+    `confirm`: what every write is to be confirmed by; None: by its reply alone. `document`: the fields and values of
+    the search document of a message and its vector; None: without search.
+    """
 
     keyspace: Keyspace
     log_length: int
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
+    confirm: Confirmation | None = None
+    document: Callable[[Message, bytes], list[bytes]] | None = None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
         """The keyspace-notification channel that rings when the conversation's change log changes."""
@@ -100,6 +114,8 @@ class Call(Struct, frozen=True):
 
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
     the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
+    `follow`: from its reply, the call that is left to do after it, if any; it has no outcome of its own.
+    `confirm`: the command that is sent right after; `decode` then takes both replies.
     """
 
     script: Script | None
@@ -107,6 +123,8 @@ class Call(Struct, frozen=True):
     args: list[bytes]
     decode: Callable[[Any], Any]
     retry_at: int | None = None
+    follow: Callable[[Any], Call | None] | None = None
+    confirm: Confirmation | None = None
 
     def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
         """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
@@ -117,15 +135,24 @@ class Call(Struct, frozen=True):
         packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
         if self.script is None:
             return b"*%d\r\n%b" % (len(args), packed)
-        # Beside the arguments: the command, the script, the number of keys (the first digit of what follows) and they.
-        parts = len(args) + 3 + int(self.keys[4:5])
-        return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        # Beside the arguments: the command, the script, the number of keys (the first that follows) and they.
+        parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
+        packed = b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        return packed if self.confirm is None else packed + self.confirm.command
 
 
 def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
+    return change_header(op.token, settings, keys, op.precondition)
+
+
+def change_header(
+    token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY
+) -> list[bytes]:
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
-    return [op.token.encode(), *_condition(op.precondition), b"%d" % settings.log_length, keys.name, ttl, b"0"]
+    length = b"%d" % settings.log_length
+    kept = b"" if settings.confirm is None else b"1"
+    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", b"", kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -149,7 +176,28 @@ def _refused(op: Write, reply: list[Any]) -> NoReturn:
 
 def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(APPEND, keys.writing, _added(op, settings, keys, b"0"), partial(_appended, op), retry_at=_AGAIN)
+    args = _added(op, settings, keys, b"0")
+    follow = partial(_after, op, settings, keys) if len(op.entries) > 1 and settings.document is not None else None
+    return Call(APPEND, keys.writing, args, partial(_appended, op), _AGAIN, follow=follow)
+
+
+def _after(op: Append | Restore, settings: Settings, keys: ConversationKeys, reply: Any) -> Call | None:
+    """What is left to do after many messages were written."""
+    if type(reply) is list and reply[0] not in (b"stored", b"buried"):
+        return None
+    later = _documents_later(op, settings, 0)
+    reaping = _reap(keys, reply)
+    return later if reaping is None else _then(reaping, later)
+
+
+def _then(call: Call, last: Call | None) -> Call:
+    """A call, those that follow it, and then one more."""
+
+    def follow(reply: Any) -> Call | None:
+        following = call.follow(reply) if call.follow else None
+        return last if following is None else _then(following, last)
+
+    return msgspec.structs.replace(call, follow=follow)
 
 
 def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
@@ -160,8 +208,61 @@ def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, rep
         tokens += its_tokens
         what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
         rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
+    if _share(op, 0) == len(op.entries):
+        for place in range(len(op.entries)):
+            rest += _document(op, settings, place)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-    return [*_change(op, settings, keys), replace, most, b"%d" % characters, b"%d" % tokens, *rest]
+    numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
+    return [*_change(op, settings, keys), replace, most, *numbers, *rest]
+
+
+def _document(op: Append | Restore, settings: Settings, place: int) -> list[bytes]:
+    """How many fields and values the search document of a message has, and these; nothing without search."""
+    if settings.document is None:
+        return []
+    document = settings.document(op.entries[place].message, op.vectors[place] if op.vectors else b"")
+    return [b"%d" % len(document), *document]
+
+
+def _share(op: Append | Restore, start: int) -> int:
+    """Where to end if documents are written from `start` on."""
+    end, left = start, DOCUMENTS_CHARACTERS
+    while end < len(op.entries) and end < start + DOCUMENTS:
+        left -= min(op.entries[end].characters, MAX_CHARACTERS)
+        if left < 0 and end > start:
+            break
+        end += 1
+    return end
+
+
+def _documents_later(op: Append | Restore, settings: Settings, start: int) -> Call | None:
+    """Writes the documents of a large batch after it, some at a time; until then its conversation is searched without
+    the index, which tells that it has not all of them."""
+    end = _share(op, start)
+    places = range(start, end)
+    if settings.document is None or not places or (start == 0 and end == len(op.entries)):
+        return None
+    entries = [(op.entries[place].message.id, op.entries[place].digest) for place in places]
+    documents = [_document(op, settings, place) for place in places]
+    call = write_documents(op.token, settings, op.conversation_id, entries, documents)
+    return msgspec.structs.replace(call, follow=lambda _: _documents_later(op, settings, end))
+
+
+def write_documents(
+    token: str,
+    settings: Settings,
+    conversation_id: str,
+    entries: Sequence[tuple[str, bytes]],
+    documents: Sequence[list[bytes]],
+) -> Call:
+    """Writes search documents of messages that are there; `entries` are their ids and digests. How many still were."""
+    keys = settings.keyspace.conversation(conversation_id)
+    args = [*change_header(token, settings, keys), b"%d" % len(entries)]
+    for message_id, digest in entries:
+        args += (b":" + message_id.encode(), digest)
+    for document in documents:
+        args += document
+    return Call(INDEX, keys.writing, args, as_is)
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -202,7 +303,9 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, settings.doorbell_channel(keys)]
-    return Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op))
+    return Call(
+        DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(_reap, keys)
+    )
 
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
@@ -213,24 +316,50 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
 
 def _restore(op: Restore, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(APPEND, keys.writing, _added(op, settings, keys, b"1"), partial(_restored, op), retry_at=_AGAIN)
+    args = _added(op, settings, keys, b"1")
+    return Call(APPEND, keys.writing, args, partial(_restored, op), _AGAIN, follow=partial(_after, op, settings, keys))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
     if type(reply) is list:
-        _refused(op, reply)
+        if reply[0] != b"buried":
+            _refused(op, reply)
+        reply = reply[1]
     return int(cast(bytes, reply).split()[0])
 
 
 def _clear(op: Clear, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(CLEAR, keys.writing, _change(op, settings, keys), partial(_revised, op), retry_at=_AGAIN)
+    args = _change(op, settings, keys)
+    return Call(CLEAR, keys.writing, args, partial(_revised, op), _AGAIN, follow=partial(_reap, keys))
 
 
 def _revised(op: Write, reply: int | list[Any]) -> int:
     if type(reply) is list:
-        _refused(op, reply)
+        if reply[0] != b"buried":
+            _refused(op, reply)
+        reply = reply[1]
     return cast(int, reply)
+
+
+def _reap(keys: ConversationKeys, reply: Any) -> Call | None:
+    """What is left after all messages went at once: documents to remove, if there were many."""
+    if type(reply) is list and (reply[0] == b"buried" or (reply[0] == 1 and len(reply) > 1)):
+        return reap(keys.graves, reply[-1])
+    return None
+
+
+def reap(graves: bytes, life: bytes) -> Call:
+    """Removes some documents of a former life, and follows itself until there are none."""
+
+    def more(left: int) -> Call | None:
+        return reap(graves, life) if left else None
+
+    return Call(REAP, pack_keys(graves, graves + b":" + life), [life, _REAPED], as_is, follow=more)
+
+
+def as_is(reply: Any) -> Any:
+    return reply
 
 
 def _update(op: UpdateMessage, settings: Settings) -> Call:
@@ -238,6 +367,8 @@ def _update(op: UpdateMessage, settings: Settings) -> Call:
     entry = op.entry
     what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
     args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
+    if settings.document is not None:
+        args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
     return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=_AGAIN)
 
 
@@ -374,4 +505,13 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 
 def plan(op: Op[T], settings: Settings) -> Call:
     """The call that carries out `op`; its `decode` gives the outcome of `op`."""
-    return _PLANS[type(op)](op, settings)
+    call = _PLANS[type(op)](op, settings)
+    if settings.confirm is None or not isinstance(op, Write):
+        return call
+    decode = confirming(op, call.decode, settings.confirm)
+    follow = None if call.follow is None else partial(_following, call.follow)
+    return msgspec.structs.replace(call, confirm=settings.confirm, decode=decode, follow=follow)
+
+
+def _following(follow: Callable[[Any], Call | None], replies: tuple[Any, Any]) -> Call | None:
+    return follow(replies[0])

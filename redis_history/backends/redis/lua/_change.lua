@@ -3,12 +3,17 @@
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''   7 '1' if this call may have run before
+--       8 reserved: channel to publish to   9 '1' if the caller waits until its writes are kept
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
--- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds);
+-- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
+-- i, d, y search documents (_document.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), uint64 revision, then
 -- uint32 characters, uint32 tokens, digest (16 bytes), 5 bytes for each tool call ('u') or result ('r') in it.
+--
+-- A server without memory refuses a script at its first command that takes some, unless it has written before. So what
+-- brings content begins its writing with such a command, and what takes away begins with one that frees.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local pack, format = struct.pack, string.format
 local RECORD = {'U', 'A', 'T', 'D', 'M'}
@@ -34,6 +39,15 @@ local function told()
   end
 end
 
+-- Before an outcome for which nothing has to be written. WAITAOF and WAIT are about the last write of a connection, and
+-- what this outcome tells of may have been written on another, so a write without effect takes its place behind it.
+local function touch()
+  if ARGV[9] ~= '1' then return end
+  local newest = redis.call('HGET', state, 'x')
+  redis.call('HSET', state, 'x', newest or '')
+  if not newest then redis.call('UNLINK', state) end
+end
+
 -- The server's clock in microseconds.
 local function clock()
   local time = redis.call('TIME')
@@ -49,8 +63,11 @@ local function array_of(texts)
   return pack('>BI4', 0xdd, #items) .. table.concat(items)
 end
 
--- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it.
-local function live(ttl, now, before)
+local renew_documents -- of _document.lua
+
+-- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `life`: of its
+-- search documents, if there are any.
+local function live(ttl, now, before, life)
   if ttl ~= '' then redis.call('HSET', state, 'l', ttl) else ttl = before end
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
@@ -62,6 +79,7 @@ local function live(ttl, now, before)
   if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', registry) == 1 then
     redis.call('PEXPIREAT', registry, ends)
   end
+  if life then renew_documents(life, now, ttl, ttl ~= before) end
 end
 
 -- The log entry and the place in the registry; the last writes of a change. `more` are further fields of the entry.
