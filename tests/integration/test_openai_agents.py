@@ -77,6 +77,15 @@ async def test_of_many_who_pop_at_once_each_gets_another_item(store: Any) -> Non
     assert popped.count(None) == 2
 
 
+async def test_items_of_one_message_are_popped_one_by_one_too(store: Any) -> None:
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(6)]
+    await AgentsSession("s", store).add_items(calls)
+    assert len(await store.get("s")) == 1
+    popped = await asyncio.gather(*(AgentsSession("s", store).pop_item() for _ in range(8)))
+    assert sorted(item["call_id"] for item in popped if item) == [f"c{n}" for n in range(6)]
+    assert await store.get("s") == []
+
+
 async def test_many_who_add_at_once_lose_nothing(store: Any) -> None:
     session = AgentsSession("s", store)
     await asyncio.gather(*(session.add_items([said(f"{n}-{i}") for i in range(3)]) for n in range(8)))
