@@ -1,7 +1,9 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.history import RedisHistory
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
@@ -19,6 +21,15 @@ from redis_history.events import (
     MessageUpdated,
     Reset,
     ResetReason,
+)
+from redis_history.history import (
+    History,
+    Plugin,
+    ReduceOptions,
+    Reduction,
+    RetrieveTool,
+    ToolResultMasking,
+    tool_result_masking,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -44,10 +55,12 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Snapshot
+from redis_history.tokens import tiktoken_counter
 
 __all__ = [
     "Appended",
     "AsyncHistoryStore",
+    "AsyncRedisHistory",
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
@@ -56,6 +69,7 @@ __all__ = [
     "ConversationUpdated",
     "Cursor",
     "Event",
+    "History",
     "HistoryCleared",
     "HistoryRestored",
     "HistoryStore",
@@ -65,10 +79,15 @@ __all__ = [
     "MessagesDeleted",
     "Part",
     "Participant",
+    "Plugin",
     "Position",
     "ReasoningPart",
+    "RedisHistory",
+    "ReduceOptions",
+    "Reduction",
     "Reset",
     "ResetReason",
+    "RetrieveTool",
     "RetryDetails",
     "RetryPolicy",
     "Role",
@@ -77,6 +96,7 @@ __all__ = [
     "Source",
     "Subscription",
     "TextPart",
+    "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
@@ -84,8 +104,10 @@ __all__ = [
     "assistant",
     "system",
     "text",
+    "tiktoken_counter",
     "tool",
     "tool_result",
+    "tool_result_masking",
     "tool_use",
     "user",
 ]

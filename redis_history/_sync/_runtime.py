@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ __all__ = [
     "Lock",
     "Openable",
     "Signal",
+    "at_exit",
     "begin",
     "ending",
     "finish",
@@ -109,3 +111,9 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def at_exit(work: Callable[[], None]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends; the outcome takes that back."""
+    atexit.register(work)
+    return lambda: atexit.unregister(work)
