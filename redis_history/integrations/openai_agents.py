@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from redis_history import AsyncHistoryStore, Message
@@ -80,15 +81,22 @@ class AgentsSession(Session):
             items = _items([message])
             left = from_openai_responses([dict(item) for item in items[:-1]])
             try:
-                if len(left) == 1:
-                    kept = Message(**{**_fields(message), "parts": left[0].parts})
-                    await self._store.update_message(self.session_id, kept, expected_revision=record.revision)
-                else:
-                    await self._store.delete_messages(self.session_id, [message.id], expected_revision=record.revision)
+                mine = await self._shortened(message, left, record.revision)
             except RevisionConflictError:
                 continue
-            if items:
+            if mine and items:
                 return items[-1]
+
+    async def _shortened(self, message: Message, left: list[Message], revision: int) -> bool:
+        """Whether it was this call that took the item: another one may have written the same."""
+        if len(left) != 1:
+            return bool(await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision))
+        # An update to what is there already succeeds at any revision, so two who take the same item must not write the
+        # same message.
+        mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
+        kept = Message(**{**_fields(message), "parts": left[0].parts, "provider_meta": mark})
+        await self._store.update_message(self.session_id, kept, expected_revision=revision)
+        return True
 
     async def clear_session(self) -> None:
         """Remove all items, and keep the conversation."""
