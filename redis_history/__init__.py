@@ -1,11 +1,13 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.history import RedisHistory
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
-from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
 from redis_history.capabilities import Capabilities
 from redis_history.events import (
     ConversationDeleted,
@@ -19,6 +21,15 @@ from redis_history.events import (
     MessageUpdated,
     Reset,
     ResetReason,
+)
+from redis_history.history import (
+    History,
+    Plugin,
+    ReduceOptions,
+    Reduction,
+    RetrieveTool,
+    ToolResultMasking,
+    tool_result_masking,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -47,12 +58,14 @@ from redis_history.operations import Appended, Snapshot
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import Reindexed, SearchHit
 from redis_history.search.vectors import Embedder, VectorField
+from redis_history.tokens import tiktoken_counter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 
 __all__ = [
     "Appended",
     "AsyncConversationSearchTool",
     "AsyncHistoryStore",
+    "AsyncRedisHistory",
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
@@ -64,6 +77,7 @@ __all__ = [
     "Embedder",
     "Event",
     "Highlight",
+    "History",
     "HistoryCleared",
     "HistoryRestored",
     "HistoryStore",
@@ -73,11 +87,17 @@ __all__ = [
     "MessagesDeleted",
     "Part",
     "Participant",
+    "Plugin",
     "Position",
     "ReasoningPart",
+    "RedisHistory",
+    "ReduceOptions",
+    "Reduction",
     "Reindexed",
     "Reset",
     "ResetReason",
+    "RetrieveTool",
+    "RetryDetails",
     "RetryPolicy",
     "Role",
     "Scope",
@@ -86,6 +106,7 @@ __all__ = [
     "Source",
     "Subscription",
     "TextPart",
+    "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
@@ -95,8 +116,10 @@ __all__ = [
     "conversation_search_tool",
     "system",
     "text",
+    "tiktoken_counter",
     "tool",
     "tool_result",
+    "tool_result_masking",
     "tool_use",
     "user",
 ]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from redis_history._async._runtime import Job, Lock, reset_after_fork, sleep, spawn
+from redis_history._async._runtime import Job, Lock, ending, reset_after_fork, sleep, spawn
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.notifications import merged_flags
@@ -76,6 +76,8 @@ class AsyncDoorbell:
     async def aclose(self) -> None:
         async with self._lock:
             self._closed = True
+            for wake in [wake for wakes in self._wakes.values() for wake in wakes]:
+                wake()  # whoever waits sees that the store was closed
             if self._pubsub is not None:
                 with contextlib.suppress(RedisError, OSError):
                     await self._pubsub.unsubscribe(_IDLE)  # its confirmation makes the loop look
@@ -84,7 +86,7 @@ class AsyncDoorbell:
 
     async def _run(self) -> None:
         wait = _FIRST_WAIT
-        while not self._closed:
+        while not (self._closed or ending()):
             pubsub = self._client.pubsub()
             try:
                 await pubsub.subscribe(_IDLE)
@@ -92,7 +94,7 @@ class AsyncDoorbell:
                 if channels := list(self._wakes):
                     await pubsub.subscribe(*channels)
                 wait = _FIRST_WAIT
-                while not self._closed:
+                while not (self._closed or ending()):
                     message = await pubsub.get_message(timeout=_LOOK)
                     if message is None:
                         continue

@@ -15,7 +15,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from redis_history._sync._runtime import Job, Lock, reset_after_fork, sleep, spawn
+from redis_history._sync._runtime import Job, Lock, ending, reset_after_fork, sleep, spawn
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.notifications import merged_flags
@@ -77,6 +77,8 @@ class Doorbell:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+            for wake in [wake for wakes in self._wakes.values() for wake in wakes]:
+                wake()  # whoever waits sees that the store was closed
             if self._pubsub is not None:
                 with contextlib.suppress(RedisError, OSError):
                     self._pubsub.unsubscribe(_IDLE)  # its confirmation makes the loop look
@@ -85,7 +87,7 @@ class Doorbell:
 
     def _run(self) -> None:
         wait = _FIRST_WAIT
-        while not self._closed:
+        while not (self._closed or ending()):
             pubsub = self._client.pubsub()
             try:
                 pubsub.subscribe(_IDLE)
@@ -93,7 +95,7 @@ class Doorbell:
                 if channels := list(self._wakes):
                     pubsub.subscribe(*channels)
                 wait = _FIRST_WAIT
-                while not self._closed:
+                while not (self._closed or ending()):
                     message = pubsub.get_message(timeout=_LOOK)
                     if message is None:
                         continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -9,7 +10,22 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+from redis_history._sync._loops import Home
+
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "at_exit",
+    "begin",
+    "ending",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "sleep",
+    "spawn",
+]
 
 T = TypeVar("T")
 
@@ -33,6 +49,7 @@ class Signal:
     """Set from any thread, waited for by one."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._event = threading.Event()
 
     def set(self) -> None:
@@ -65,6 +82,11 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     return Job(thread)
 
 
+def ending() -> bool:
+    """Whether this work was told to end: a thread cannot be."""
+    return False
+
+
 def in_thread(function: Callable[[], T]) -> T:
     """The outcome of a function that blocks."""
     return function()
@@ -89,3 +111,9 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def at_exit(work: Callable[[], None]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends; the outcome takes that back."""
+    atexit.register(work)
+    return lambda: atexit.unregister(work)

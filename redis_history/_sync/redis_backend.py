@@ -14,10 +14,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
+from redis_history._sync._loops import PerLoop
 from redis_history._sync._searcher import Searcher
 from redis_history.backends.base import Wake
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, as_is, plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
@@ -55,7 +56,7 @@ class RedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
         self._searcher = None if searching is None else Searcher(self, searching, settings)
         self._usable = False
         self._closed = False
@@ -141,14 +142,15 @@ class RedisBackend:
         return replace(found, search="server" if self.search_mode == "server" else "client")
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.watch(self._channel(conversation_id), wake)
+        if not self._closed:
+            self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.unwatch(self._channel(conversation_id), wake)
+        self._doorbells.here().unwatch(self._channel(conversation_id), wake)
 
     def close(self) -> None:
         self._closed = True
-        self._doorbell.close()
+        self._doorbells.close()
         self._lines.close()
         self._connected.close()
 
@@ -213,20 +215,30 @@ class RedisBackend:
 
     def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             self._connected.start()
             return retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
@@ -246,7 +258,7 @@ class RedisBackend:
         lines = lines or self._lines
         connection = lines.take()
         try:
-            connection.send_packed_command([packed])
+            lines.send(connection, packed)
             if not count:
                 reply = connection.read_response(disable_decoding=True)
             else:

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 
+from redis_history._sync._loops import Home
 from redis_history._sync._runtime import Openable, Signal
 from redis_history.backends.base import Backend
-from redis_history.errors import BackendUnavailableError, StoreClosedError
+from redis_history.errors import BackendUnavailableError, InvalidInputError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges, ReadHead
 
@@ -42,6 +43,7 @@ class Subscription(Openable):
         self._signal: Signal | None = None
         self._ended = False
         self._closed = False
+        self.home = Home()
 
     @property
     def cursor(self) -> Cursor | None:
@@ -61,6 +63,11 @@ class Subscription(Openable):
     def open(self) -> None:
         """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
         if self.opened:
+            if self._signal is not None and not self._closed and not self._signal.home.here:
+                raise InvalidInputError(
+                    "a subscription belongs to the event loop that opened it; "
+                    "subscribe in this one, with after=subscription.cursor"
+                )
             return
         if self._read_to is None:
             self._read_to = self._cursor = (self._backend.execute(ReadHead(self.conversation_id))).cursor
@@ -94,7 +101,11 @@ class Subscription(Openable):
         self._closed = True
         if self._signal is not None:
             self._signal.set()
-            self._backend.unwatch(self.conversation_id, self._signal.set)
+            self._signal.home.run(self._unwatch)
+
+    def _unwatch(self) -> None:
+        assert self._signal is not None  # noqa: S101
+        self._backend.unwatch(self.conversation_id, self._signal.set)
 
     def _read(self) -> bool:
         """Read the change log once; whether it is worth reading again at once."""

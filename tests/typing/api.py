@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
 import redis.asyncio
@@ -12,6 +12,7 @@ from redis_history import (
     Appended,
     AsyncConversationSearchTool,
     AsyncHistoryStore,
+    AsyncRedisHistory,
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
@@ -22,6 +23,7 @@ from redis_history import (
     Embedder,
     Event,
     Highlight,
+    History,
     HistoryCleared,
     HistoryRestored,
     HistoryStore,
@@ -31,10 +33,15 @@ from redis_history import (
     MessageUpdated,
     Part,
     Participant,
+    Plugin,
     Position,
     ReasoningPart,
+    RedisHistory,
+    ReduceOptions,
+    Reduction,
     Reindexed,
     Reset,
+    RetryDetails,
     RetryPolicy,
     SearchHit,
     Snapshot,
@@ -50,12 +57,32 @@ from redis_history import (
     conversation_search_tool,
     system,
     text,
+    tiktoken_counter,
     tool,
     tool_result,
+    tool_result_masking,
     tool_use,
     user,
 )
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    to_anthropic,
+    to_anthropic_system,
+    to_gemini_system,
+    to_mistral,
+    to_openai_responses,
+)
+from redis_history.importers import (
+    Exported,
+    Imported,
+    async_export_messages,
+    async_import_messages,
+    export_messages,
+    import_messages,
+    read_transcripts,
+)
 
 assert_type(__version__, str)
 
@@ -166,6 +193,16 @@ def errors(store: HistoryStore) -> None:
 HistoryStore("memory://")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
+
+
+def note(details: RetryDetails) -> None:
+    assert_type(details.retry_num, int)
+    assert_type(details.wait_for, float)
+    assert_type(details.caused_by, BaseException)
+
+
+HistoryStore(retry=RetryPolicy(on_retry=note))
+HistoryStore(retry=RetryPolicy(on_retry=print))
 HistoryStore(client=redis.Redis())
 AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
 AsyncHistoryStore(client=redis.asyncio.Redis())
@@ -270,3 +307,80 @@ async def asynchronous() -> None:
         assert_type(unsubscribe, Callable[[], Awaitable[None]])
         await unsubscribe()
         await store.on_change("c", every_event)
+
+
+# Histories
+
+
+class Shorter(Plugin):
+    def on_registered(self, history: History) -> None: ...
+
+    async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
+        assert_type(options.older_than, datetime | None)
+        return entries[1:]
+
+    def transform(self, entries: list[Message]) -> list[Message]:
+        return entries
+
+
+def histories() -> None:
+    history = History(max_length=5, max_tokens=100, token_counter=len, on_plugin_error=lambda error, plugin, hook: None)
+    assert_type(history.add_text("user", "x"), Message)
+    assert_type(history.add_message("assistant", ["x", tool_use("c", "n")]), Message)
+    assert_type(history.add_entry({"role": "user", "content": "x"}), Message)
+    assert_type(history.entries, list[Message])
+    assert_type(history.get_entries(), list[Message])
+    assert_type(history.get_snapshot(), tuple[Message, ...])
+    assert_type(history.last_user(), Message | None)
+    assert_type(history.range(from_end=3, to_end=1), list[Message])
+    assert_type(history.recent_text(3), str)
+    assert_type(history.get_system_message(), str | None)
+    assert_type(history.total_estimated_tokens, int)
+    assert_type(history.use(Shorter()).use(tool_result_masking(exclude=["a"])), History)
+    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), Reduction)
+    assert_type(history.on("entry", print), Callable[[], None])
+    assert_type(history.subscribe(lambda snapshot: None), Callable[[], None])
+    assert_type(history.clone(max_length=3), History)
+    assert_type(History.from_json(history.to_json(), max_length=3), History)
+    assert_type(tiktoken_counter("gpt-4o")("x"), int)
+    with RedisHistory(HistoryStore("memory://"), max_length=5, max_unsaved=7) as shared:
+        assert_type(shared, RedisHistory)
+        assert_type(shared.save("c"), int)
+        assert_type(shared.unsaved, list[Message])
+        assert_type(shared.use(Shorter()), RedisHistory)
+        shared.load("c")
+        shared.autosave()
+        shared.flush()
+
+
+async def asynchronous_histories() -> None:
+    async with AsyncRedisHistory(redis.asyncio.Redis(), namespace="n", token_counter=len) as history:
+        assert_type(history, AsyncRedisHistory)
+        await history.load("c")
+        assert_type(history.add_text("user", "x"), Message)
+        assert_type(await history.reduce(max_entries=5), int)
+        assert_type(await history.save(), int)
+        await history.autosave("c")
+        await history.flush()
+
+
+# Formats and importers
+
+assert_type(from_anthropic([{"role": "user", "content": "hi"}], system="Be brief."), list[Message])
+assert_type(to_anthropic([message], shape="request"), list[dict[str, Any]])
+assert_type(to_anthropic_system([message]), str | list[dict[str, Any]] | None)
+assert_type(to_openai_responses([message], on_loss=lambda loss: None), list[dict[str, Any]])
+assert_type(to_mistral([message], short_ids=True), list[dict[str, Any]])
+assert_type(to_gemini_system([message]), dict[str, Any] | None)
+assert_type(Loss("m", None, "why").part, int | None)
+
+
+def transfers(sync: HistoryStore) -> None:
+    assert_type(next(read_transcripts("a.jsonl")).messages, tuple[Message, ...])
+    assert_type(import_messages("a.jsonl", sync, format="chatgpt", on_progress=lambda done: None), Imported)
+    assert_type(export_messages(sync, "out.jsonl", conversation_ids=["c"]), Exported)
+
+
+async def transfers_too(store: AsyncHistoryStore) -> None:
+    assert_type(await async_import_messages("a.jsonl", store), Imported)
+    assert_type(await async_export_messages(store, "out.jsonl"), Exported)
