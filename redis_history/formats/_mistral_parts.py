@@ -153,4 +153,6 @@ def result_content(part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]
     own = FORM in (part.provider_meta or {})
     if content is None or (own and (shape == "original" or content == [])):
         return content, None
-    return converted(content, _IN_RESULTS, lambda inner: _block(inner, shape)[0])
+    # Others have blocks of this name too, which are not the same.
+    native = (*_IN_RESULTS, "thinking") if own else _IN_RESULTS
+    return converted(content, native, lambda inner: _block(inner, shape)[0])
