@@ -1,7 +1,9 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
@@ -47,6 +49,7 @@ from redis_history.operations import Appended, Snapshot
 __all__ = [
     "Appended",
     "AsyncHistoryStore",
+    "AsyncNamespaceSubscription",
     "AsyncSubscription",
     "AttachmentPart",
     "Conversation",
@@ -61,6 +64,7 @@ __all__ = [
     "MessageUpdated",
     "MessagesAppended",
     "MessagesDeleted",
+    "NamespaceSubscription",
     "Part",
     "Participant",
     "Position",

@@ -24,5 +24,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         return AsyncMemoryBackend(**options.for_memory())
     connected = connect(url, client)
     kind = AsyncClusterBackend if isinstance(connected, ConnectedCluster) else AsyncRedisBackend
-    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    settings = Settings(
+        Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis(), options.doorbell
+    )
     return kind(connected, settings, retry)

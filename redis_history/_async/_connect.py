@@ -53,9 +53,9 @@ class Connected:
         """What calls go over."""
         return Lines(self.client.connection_pool, keep=self.owned)
 
-    def doorbell(self, lines: Any) -> Any:
-        """What hears of changes."""
-        return AsyncDoorbell(self.client)
+    def doorbell(self, lines: Any, mode: str) -> Any:
+        """What hears of changes, in one of `requests.DOORBELLS`."""
+        return AsyncDoorbell(self.client, mode)
 
     async def aclose(self) -> None:
         if self.owned:
@@ -83,8 +83,8 @@ class ConnectedCluster(Connected):
     def lines(self) -> ClusterLines:
         return self._lines
 
-    def doorbell(self, lines: Any) -> AsyncClusterDoorbell:
-        return AsyncClusterDoorbell(self._lines)
+    def doorbell(self, lines: Any, mode: str) -> AsyncClusterDoorbell:
+        return AsyncClusterDoorbell(self._lines, mode)
 
     async def aclose(self) -> None:
         await self._lines.aclose()

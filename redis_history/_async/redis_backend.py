@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeVar
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.backends.redis.servers import read_info
 from redis_history.errors import StoreClosedError
-from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
 __all__ = ["INFO", "AsyncRedisBackend"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
@@ -39,7 +41,8 @@ class AsyncRedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        mode = settings.doorbell
+        self._doorbell = None if mode == "poll" else connected.doorbell(self._lines, mode)
         self._usable = False
         self._closed = False
 
@@ -47,7 +50,8 @@ class AsyncRedisBackend:
         if self._closed:
             raise StoreClosedError("the store was closed")
         if type(op) is ListConversations:
-            return await self._list(op)  # type: ignore[return-value]
+            listed = await self._follow_steps(list_conversations(op, self._settings))
+            return cast(T, listed)
         call = plan(op, self._settings)
         try:
             reply = await self._reply(call)
@@ -58,31 +62,52 @@ class AsyncRedisBackend:
         outcome: T = call.decode(reply)
         return outcome
 
-    async def _list(self, op: ListConversations) -> list[Conversation]:
-        steps = list_conversations(op, self._settings)
-        calls = next(steps)
-        while True:
-            try:
-                replies = await self._replies(calls)
-            except (RedisError, OSError) as error:
-                if not is_transient(error):
-                    raise translate(error, self._connected.address) from error
-                replies = await self._repeat(self._replies, calls, error)
-            try:
+    async def find_changed(self, look: Look) -> Found:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        return await self._follow_steps(find_changed(look, self._settings))
+
+    async def _follow_steps(self, steps: Generator[list[Call], list[Any], R]) -> R:
+        """What `steps` return, which yield calls that do no harm when repeated, and are sent their outcomes."""
+        try:
+            calls = next(steps)
+            while True:
+                try:
+                    replies = await self._replies(calls)
+                except (RedisError, OSError) as error:
+                    if not is_transient(error):
+                        raise translate(error, self._connected.address) from error
+                    replies = await self._repeat(self._replies, calls, error)
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
-            except StopIteration as end:
-                found: list[Conversation] = end.value
-                return found
+        except StopIteration as end:
+            outcome: R = end.value
+            return outcome
+
+    @property
+    def doorbell_mode(self) -> str:
+        """How subscriptions hear of changes at the moment: "keyspace", "publish", or "poll" if by looking only."""
+        return str(self._doorbell.mode) if self._doorbell is not None else "poll"
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.watch(self._channel(conversation_id), wake)
+        if self._doorbell is not None:
+            await self._doorbell.watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.unwatch(self._channel(conversation_id), wake)
+        if self._doorbell is not None:
+            await self._doorbell.unwatch(self._channel(conversation_id), wake)
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        if self._doorbell is not None:
+            await self._doorbell.watch_all(self._settings.doorbell_pattern, wake)
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        if self._doorbell is not None:
+            await self._doorbell.unwatch_all(self._settings.doorbell_pattern, wake)
 
     async def aclose(self) -> None:
         self._closed = True
-        await self._doorbell.aclose()
+        if self._doorbell is not None:
+            await self._doorbell.aclose()
         await self._lines.aclose()
         await self._connected.aclose()
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator
-from types import TracebackType
 
-from redis_history._async._runtime import Openable, Signal
+from redis_history._async._feed import AsyncFeed
+from redis_history._async._runtime import Signal
 from redis_history.backends.base import AsyncBackend
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
@@ -24,7 +22,7 @@ __all__ = ["AsyncSubscription"]
 _logger = logging.getLogger("redis_history")
 
 
-class AsyncSubscription(Openable):
+class AsyncSubscription(AsyncFeed):
     """The changes of one conversation; made by `store.subscribe`. For one consumer at a time.
 
     Iterate over it, or take single events with `get`. It goes on through lost connections and restarts of the server
@@ -32,35 +30,20 @@ class AsyncSubscription(Openable):
     """
 
     def __init__(self, backend: AsyncBackend, conversation_id: str, after: Cursor | None, poll_interval: float) -> None:
+        super().__init__()
         self.conversation_id = conversation_id
         self._backend = backend
         self._poll_interval = poll_interval
         self._cursor = after
         self._read_to = after
-        self._ready: deque[Event] = deque()
-        self._signal: Signal | None = None
         self._ended = False
-        self._closed = False
 
     @property
     def cursor(self) -> Cursor | None:
         """After the last event that was taken; None before the subscription began."""
         return self._cursor
 
-    @property
-    def opened(self) -> bool:
-        """Whether it has begun (or has been closed)."""
-        return self._signal is not None or self._closed
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended."""
-        return self._closed
-
-    async def open(self) -> None:
-        """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
-        if self.opened:
-            return
+    async def _begin(self) -> None:
         if self._read_to is None:
             self._read_to = self._cursor = (await self._backend.execute(ReadHead(self.conversation_id))).cursor
         self._signal = Signal()
@@ -115,21 +98,3 @@ class AsyncSubscription(Openable):
             self._read_to = event.cursor
             self._ready.append(event)
         return changes.more
-
-    async def __aenter__(self) -> AsyncSubscription:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
-
-    async def __anext__(self) -> Event:
-        event = await self.get()
-        if event is None:
-            raise StopAsyncIteration
-        return event

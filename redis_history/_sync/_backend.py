@@ -25,5 +25,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
     kind = ClusterBackend if isinstance(connected, ConnectedCluster) else RedisBackend
-    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis())
+    settings = Settings(
+        Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis(), options.doorbell
+    )
     return kind(connected, settings, retry)

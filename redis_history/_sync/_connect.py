@@ -53,9 +53,9 @@ class Connected:
         """What calls go over."""
         return Lines(self.client.connection_pool, keep=self.owned)
 
-    def doorbell(self, lines: Any) -> Any:
-        """What hears of changes."""
-        return Doorbell(self.client)
+    def doorbell(self, lines: Any, mode: str) -> Any:
+        """What hears of changes, in one of `requests.DOORBELLS`."""
+        return Doorbell(self.client, mode)
 
     def close(self) -> None:
         if self.owned:
@@ -83,8 +83,8 @@ class ConnectedCluster(Connected):
     def lines(self) -> ClusterLines:
         return self._lines
 
-    def doorbell(self, lines: Any) -> ClusterDoorbell:
-        return ClusterDoorbell(self._lines)
+    def doorbell(self, lines: Any, mode: str) -> ClusterDoorbell:
+        return ClusterDoorbell(self._lines, mode)
 
     def close(self) -> None:
         self._lines.close()

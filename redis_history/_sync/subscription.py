@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterator
-from types import TracebackType
 
-from redis_history._sync._runtime import Openable, Signal
+from redis_history._sync._feed import Feed
+from redis_history._sync._runtime import Signal
 from redis_history.backends.base import Backend
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
@@ -25,7 +23,7 @@ __all__ = ["Subscription"]
 _logger = logging.getLogger("redis_history")
 
 
-class Subscription(Openable):
+class Subscription(Feed):
     """The changes of one conversation; made by `store.subscribe`. For one consumer at a time.
 
     Iterate over it, or take single events with `get`. It goes on through lost connections and restarts of the server
@@ -33,35 +31,20 @@ class Subscription(Openable):
     """
 
     def __init__(self, backend: Backend, conversation_id: str, after: Cursor | None, poll_interval: float) -> None:
+        super().__init__()
         self.conversation_id = conversation_id
         self._backend = backend
         self._poll_interval = poll_interval
         self._cursor = after
         self._read_to = after
-        self._ready: deque[Event] = deque()
-        self._signal: Signal | None = None
         self._ended = False
-        self._closed = False
 
     @property
     def cursor(self) -> Cursor | None:
         """After the last event that was taken; None before the subscription began."""
         return self._cursor
 
-    @property
-    def opened(self) -> bool:
-        """Whether it has begun (or has been closed)."""
-        return self._signal is not None or self._closed
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended."""
-        return self._closed
-
-    def open(self) -> None:
-        """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
-        if self.opened:
-            return
+    def _begin(self) -> None:
         if self._read_to is None:
             self._read_to = self._cursor = (self._backend.execute(ReadHead(self.conversation_id))).cursor
         self._signal = Signal()
@@ -116,21 +99,3 @@ class Subscription(Openable):
             self._read_to = event.cursor
             self._ready.append(event)
         return changes.more
-
-    def __enter__(self) -> Subscription:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        event = self.get()
-        if event is None:
-            raise StopIteration
-        return event

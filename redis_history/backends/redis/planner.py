@@ -82,17 +82,28 @@ _AGAIN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds."""
+    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
+    `doorbell`: how changes are heard of, as in `requests.DOORBELLS`."""
 
     keyspace: Keyspace
     log_length: int
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
+    doorbell: str = "auto"
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
-        """The keyspace-notification channel that rings when the conversation's change log changes."""
-        return b"__keyspace@%d__:%b" % (self.database, keys.log)
+        """The channel that rings when the conversation's change log changes."""
+        return self._channel(keys.log)
+
+    @property
+    def doorbell_pattern(self) -> bytes:
+        """The channels of all conversations."""
+        return self._channel(self.keyspace.logs)
+
+    def _channel(self, log: bytes) -> bytes:
+        # A notification of the server's own, or a channel named as the log, to which the writing scripts publish.
+        return log if self.doorbell == "publish" else b"__keyspace@%d__:%b" % (self.database, log)
 
 
 class Call(Struct, frozen=True):
@@ -126,7 +137,8 @@ def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
-    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", b"", b""]
+    channel = keys.log if settings.doorbell == "publish" else b""
+    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", channel, b""]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -202,7 +214,9 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, settings.doorbell_channel(keys)]
+    # Of those who look, or listen at another node, the server cannot know.
+    channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
+    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, channel]
     return Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op))
 
 
