@@ -99,11 +99,14 @@ class Writers:
         self.changes = 0
         self.errors: list[BaseException] = []
 
-    def run(self, changes: int, *, threads: int = 3, between: Callable[[], object] | None = None) -> None:
-        """Make so many changes. `between` is called again and again meanwhile, from this thread."""
+    def run(
+        self, changes: int, *, threads: int = 3, between: Callable[[], object] | None = None, url: str = ""
+    ) -> None:
+        """Make so many changes, at the usual server or that of `url`. `between` is called again and again meanwhile,
+        from this thread."""
         self._round += 1
         at_work = [
-            threading.Thread(target=self._work, args=(self._round * 100 + number, changes // threads))
+            threading.Thread(target=self._work, args=(self._round * 100 + number, changes // threads, url))
             for number in range(threads)
         ]
         for thread in at_work:
@@ -117,10 +120,10 @@ class Writers:
         if self.errors:
             raise self.errors[0]
 
-    def _work(self, number: int, changes: int) -> None:
+    def _work(self, number: int, changes: int, url: str) -> None:
         choose = random.Random(self._seed * 10_000 + number)
         try:
-            with HistoryStore(self._url, retry=PATIENT, **self._options) as store:
+            with HistoryStore(url or self._url, retry=PATIENT, **self._options) as store:
                 for index in range(changes):
                     self._change(store, choose, f"{number}-{index}")
                     self.changes += 1

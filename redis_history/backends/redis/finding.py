@@ -142,7 +142,8 @@ class _Finder:
         if not self.position.sweep:
             self.position.sweep = list(self.known)
         sweep = self.position.sweep
-        taken, sweep[-_SWEEP:] = sweep[-_SWEEP:], []
+        cut = max(0, len(sweep) - _SWEEP)
+        taken, sweep[cut:] = sweep[cut:], []
         return [conversation_id for conversation_id in taken if conversation_id in self.known]
 
 
