@@ -364,11 +364,12 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 
 
 def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
+    revision = int(entry_id.partition(b"-")[0])
+    if len(fields) == 6 and fields[0] == b"t" and fields[2] == b"k" and fields[4] == b"p":  # as nearly all are
+        return LogEntry(revision, fields[1].decode(errors="replace"), fields[3].decode(errors="replace"), fields[5])
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
-    return LogEntry(
-        int(entry_id.split(b"-")[0]), token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b"")
-    )
+    return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
 
 
 _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
