@@ -37,6 +37,7 @@ class AsyncSubscription(AsyncFeed):
         self._cursor = after
         self._read_to = after
         self._ended = False
+        self._look_at = 0.0
 
     @property
     def cursor(self) -> Cursor | None:
@@ -53,16 +54,20 @@ class AsyncSubscription(AsyncFeed):
         """The next event; None if there is none within `timeout` seconds (None: wait), or after `aclose`."""
         await self.open()
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._ready and not self._closed:
-            more = await self._read()
-            if self._ready or more or self._closed or self._signal is None:
+        if timeout is not None and timeout <= 0:
+            self._look_at = 0.0  # who does not wait asks about this moment
+        while not self._ready and not self._closed and self._signal is not None:
+            now = time.monotonic()
+            if now >= self._look_at:
+                await self._read()
                 continue
-            wait = self._poll_interval
+            wait = self._look_at - now
             if deadline is not None:
-                wait = min(wait, deadline - time.monotonic())
+                wait = min(wait, deadline - now)
                 if wait <= 0:
                     return None
-            await self._signal.wait(wait)
+            if await self._signal.wait(wait):
+                self._look_at = 0.0
         if self._closed:
             return None
         event = self._ready.popleft()
@@ -78,8 +83,8 @@ class AsyncSubscription(AsyncFeed):
             self._signal.set()
             await self._backend.unwatch(self.conversation_id, self._signal.set)
 
-    async def _read(self) -> bool:
-        """Read the change log once; whether it is worth reading again at once."""
+    async def _read(self) -> None:
+        """Read the change log once. The next read is when the doorbell rings, or else after the poll interval."""
         assert self._signal is not None  # noqa: S101
         assert self._read_to is not None  # noqa: S101
         self._signal.clear()  # before reading: what happens from here on rings again
@@ -87,14 +92,15 @@ class AsyncSubscription(AsyncFeed):
             changes = await self._backend.execute(ReadChanges(self.conversation_id, self._read_to))
         except StoreClosedError:
             self._closed = True
-            return False
+            return
         except BackendUnavailableError as error:
             _logger.warning("subscription to %r waits for the server: %s", self.conversation_id[:80], error)
-            return False
+            self._look_at = time.monotonic() + self._poll_interval
+            return
+        self._look_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
-                return False  # told already, by ConversationDeleted
+                return  # told already, by ConversationDeleted
             self._ended = isinstance(event, ConversationDeleted)
             self._read_to = event.cursor
             self._ready.append(event)
-        return changes.more
