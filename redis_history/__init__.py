@@ -8,6 +8,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.events import (
     ConversationDeleted,
     ConversationUpdated,
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncNamespaceSubscription",
     "AsyncSubscription",
     "AttachmentPart",
+    "Capabilities",
     "Conversation",
     "ConversationDeleted",
     "ConversationUpdated",

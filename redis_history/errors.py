@@ -20,6 +20,7 @@
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
         ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
+        ├── DurabilityError                     the change was made, but not confirmed as durable in time
         ├── UnsupportedServerError              too old, or not a Redis
         ├── CorruptDataError                    stored bytes are not what this package writes
         ├── StoreClosedError
@@ -42,6 +43,7 @@ __all__ = [
     "ConversationExistsError",
     "ConversationNotFoundError",
     "CorruptDataError",
+    "DurabilityError",
     "EmbeddedServerError",
     "InvalidConversationIdError",
     "InvalidCursorError",
@@ -155,6 +157,23 @@ class BackendUnavailableError(BackendError):
 
 class BackendRefusedError(BackendError):
     """The backend answered, and refused: read-only, out of memory, no permission."""
+
+
+class DurabilityError(BackendError):
+    """The change was made, but what `durability` asks for was not confirmed in time.
+
+    The server has the change, and everybody sees it; whether it survives a crash is not known. The same call again with
+    the same message ids is safe: it changes nothing, and asks for the confirmation again.
+
+    `conversation_id` and `revision` name the change (`revision` is None if its conversation was deleted by it), `token`
+    is that of its cursor: an event, or a cursor of later, that has it proves that the change is still there.
+    """
+
+    def __init__(self, message: str, *, conversation_id: str, revision: int | None, token: str) -> None:
+        super().__init__(message)
+        self.conversation_id = conversation_id
+        self.revision = revision
+        self.token = token
 
 
 class UnsupportedServerError(BackendError):

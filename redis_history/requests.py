@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._ids import check_conversation_id
 from redis_history._time import to_microseconds
+from redis_history.backends.redis.durability import Confirmation
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
@@ -33,6 +34,9 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
+from redis_history.search.filters import Filters, make_filters
+from redis_history.search.languages import check_language
+from redis_history.search.vectors import Embedder, VectorField
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "Batch",
     "Bound",
     "Doorbell",
+    "Durability",
     "Filter",
     "Options",
     "append",
@@ -73,10 +78,15 @@ MAX_TTL: Final = 3_155_760_000.0
 #: by notifications if the server makes them, else by what writers publish if they do, else by looking.
 Doorbell = Literal["auto", "keyspace", "publish", "poll"]
 DOORBELLS: Final[tuple[str, ...]] = get_args(Doorbell)
+#: Seconds; an hour.
+MAX_DURABILITY_TIMEOUT: Final = 3600.0
 _POSITION_LETTERS = frozenset("0123456789.-")
 
 Filter = Callable[[Message], bool]
+SearchMode = Literal["auto", "require", "off"]
 Bound = datetime | str | int | float | Position
+#: What a write waits for: the server has it; its disk has it; other servers have it.
+Durability = Literal["server", "fsync", "replicas"]
 
 
 class Batch:
@@ -233,6 +243,12 @@ def check_batch(size: int) -> None:
         raise InvalidInputError(f"this is a number from 1 to 100,000, not {size!r}")
 
 
+def check_context(count: int) -> None:
+    """Raises InvalidInputError unless it is a number from 0 to 100."""
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 100:
+        raise InvalidInputError(f"context is a number of messages from 0 to 100, not {count!r}")
+
+
 def check_range(limit: int, offset: int) -> None:
     """Raises InvalidInputError unless both are numbers from 0."""
     for value, name in ((limit, "limit"), (offset, "offset")):
@@ -261,9 +277,30 @@ class Options(Struct, frozen=True):
     ttl: float | None = None
     max_messages: int | UnsetType | None = UNSET
     max_conversations: int | UnsetType | None = UNSET
+    durability: Durability = "server"
+    replicas: int | None = None
+    durability_timeout: float = 5.0
+    search: SearchMode = "auto"
+    language: str = "english"
+    embedder: Embedder | None = None
+    vectors: VectorField | None = None
+    #: Seconds that a search of all conversations waits for an index that the server is filling.
+    search_wait: float = 10.0
     doorbell: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.durability not in get_args(Durability):
+            raise ConfigurationError(f"durability is one of {get_args(Durability)}, not {self.durability!r}")
+        if self.replicas is not None and (self.durability != "replicas" or not _is_count(self.replicas)):
+            raise ConfigurationError(
+                f"replicas is a number from 1, with durability='replicas'; "
+                f"not {self.replicas!r} with durability={self.durability!r}"
+            )
+        timeout = self.durability_timeout
+        if not isinstance(timeout, int | float) or not 0.001 <= timeout <= MAX_DURABILITY_TIMEOUT:
+            raise ConfigurationError(
+                f"durability_timeout is a number of seconds from 0.001 to {MAX_DURABILITY_TIMEOUT:,}, not {timeout!r}"
+            )
         if not _is_count(self.log_length):
             raise ConfigurationError(f"log_length is a number of changes from 1, not {self.log_length!r}")
         if not isinstance(self.poll_interval, int | float) or not 0 < self.poll_interval < float("inf"):
@@ -276,9 +313,17 @@ class Options(Struct, frozen=True):
                 raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
         if self.doorbell not in DOORBELLS:
             raise ConfigurationError(f"doorbell is one of {', '.join(DOORBELLS)}, not {self.doorbell!r}")
+        if self.search not in ("auto", "require", "off"):
+            raise ConfigurationError(f"search is 'auto', 'require' or 'off', not {self.search!r}")
+        check_language(self.language)
+        if (self.embedder is None) != (self.vectors is None):
+            raise ConfigurationError("an embedder needs the dimension of its vectors: embedder=..., vectors=384")
+        if self.embedder is not None and not callable(self.embedder):
+            raise ConfigurationError(f"an embedder is a function of texts, not {self.embedder!r}")
 
     def check_for_custom_backend(self, *others: Any) -> None:
         """Raises ConfigurationError for what a backend of the caller's own decides itself."""
+        self._check_without_server("a backend of your own")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
         own = self.ttl is not None or capped or self.doorbell != "auto"
         if any(other is not None for other in others) or own:
@@ -286,9 +331,16 @@ class Options(Struct, frozen=True):
                 "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or doorbell: "
                 "they are the backend's own"
             )
+        self.check_without_server()
+
+    def check_without_server(self) -> None:
+        """Raises ConfigurationError for what only a server with search has."""
+        if self.search == "require" or self.embedder is not None:
+            raise ConfigurationError("search='require' and embedder= are for a Redis server with search")
 
     def for_memory(self) -> dict[str, Any]:
         """As the memory backend takes them; its own defaults for those not given."""
+        self._check_without_server("memory://")
         if self.doorbell != "auto":
             raise ConfigurationError("doorbell is for servers; subscriptions to memory:// hear of changes directly")
         given: dict[str, Any] = {"log_length": self.log_length, "ttl": self.ttl}
@@ -296,6 +348,16 @@ class Options(Struct, frozen=True):
             if (value := getattr(self, name)) is not UNSET:
                 given[name] = value
         return given
+
+    def _check_without_server(self, backend: str) -> None:
+        if self.durability != "server":
+            raise ConfigurationError(f"durability={self.durability!r} needs a server, which {backend} is not")
+
+    def confirmation(self) -> Confirmation | None:
+        """What every write to a server is to be confirmed by; None: by its reply alone."""
+        if self.durability == "server":
+            return None
+        return Confirmation(self.durability, self.replicas or 1, self.durability_timeout)
 
     def for_redis(self) -> int | None:
         """`max_messages` as the Redis backend takes it, which has no other cap."""
@@ -349,33 +411,31 @@ def message_filter(
     """
     if roles is None and participant_ids is None and scope is None:
         return None
-    if scope is not None and scope not in get_args(Scope):
-        raise InvalidInputError(f"the scope {scope!r} is not one of {', '.join(get_args(Scope))}")
-    wanted_roles = _names(roles, "roles")
-    for role in wanted_roles or ():
-        if role not in get_args(Role):
-            raise InvalidInputError(f"the role {role!r} is not one of {', '.join(get_args(Role))}")
-    wanted_ids = _names(participant_ids, "participant_ids")
-
-    def wanted(message: Message) -> bool:
-        return (
-            (wanted_roles is None or message.role in wanted_roles)
-            and (wanted_ids is None or (message.participant is not None and message.participant.id in wanted_ids))
-            and (scope is None or message.scope == scope)
-        )
-
-    return wanted
+    return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
 
 
-def _names(names: Iterable[Any] | None, parameter: str) -> frozenset[Any] | None:
-    if names is None:
-        return None
-    if isinstance(names, str):
-        raise InvalidInputError(f"{parameter} is a list, such as [{names!r}], not a string")
-    found = list(names) if isinstance(names, Iterable) else [names]
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in found):
-        raise InvalidInputError(f"{parameter} is a list of strings, not {names!r}")
-    return frozenset(found)
+def search_filters(
+    roles: Iterable[Role] | None,
+    participant_ids: Iterable[str] | None,
+    scope: Scope | None,
+    since: Bound | None,
+    before: Bound | None,
+    tool_names: Iterable[str] | None,
+) -> Filters:
+    """Raises as `message_filter` and `position_of`."""
+    return make_filters(
+        roles=roles,
+        participant_ids=participant_ids,
+        scope=scope,
+        since=position_of(since),
+        before=position_of(before),
+        tool_names=tool_names,
+    )
+
+
+def vector_field(vectors: VectorField | int | None) -> VectorField | None:
+    """Raises ConfigurationError for what is no dimension."""
+    return VectorField(vectors) if isinstance(vectors, int) else vectors
 
 
 def _entry(message: Message) -> Entry:

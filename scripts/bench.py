@@ -9,12 +9,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import socket
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +29,7 @@ from rich.table import Table
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.embedded import EmbeddedServer
+from redis_history.embedded import EmbeddedServer, find_server
 from redis_history.model.wire import encode_body, encode_member
 
 TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
@@ -294,6 +298,63 @@ def bench_ttl(report: Report, url: str, store: HistoryStore, rounds: int) -> Non
     report.row("append with ttl", "append", ours, bare)
 
 
+def bench_durability(report: Report, client: Any, url: str, rounds: int, *, private: bool) -> None:
+    """Appends that wait, beside a ZADD that does not and one that waits likewise, on the same server."""
+    for durability, command in (("fsync", ("WAITAOF", 1, 0, 5000)), ("replicas", ("WAIT", 1, 5000))):
+        if private:
+            client.config_set("appendfsync", "always" if durability == "fsync" else "everysec")
+        with HistoryStore(url, namespace="bench", durability=durability) as store:  # type: ignore[arg-type]
+            if durability not in (found := store.capabilities).durability:
+                report.note(f'append, durability="{durability}"', "this server cannot confirm it")
+                continue
+            few = rounds // 4
+            stored = members(messages(few + few // 10))
+
+            def waiting(index: int, command: Any = command, stored: list[bytes] = stored) -> None:
+                with client.pipeline(transaction=False) as pipe:
+                    pipe.zadd("bare", {stored[index]: STAMP + index})
+                    pipe.execute_command(*command)
+                    pipe.execute()
+
+            def bare(index: int, stored: list[bytes] = stored) -> Any:
+                return client.zadd("bare", {stored[index]: STAMP + index})
+
+            name = f'append, durability="{durability}" ({found.appendfsync})'
+            for beside, work in (("ZADD", bare), (f"ZADD and {command[0]}", waiting)):
+                append = append_to(store, "durable")
+
+                def ours(_: int, append: Callable[[], Any] = append) -> Any:
+                    return append()
+
+                timings = in_turn(few, work, ours)
+                report.row(name, beside, timings[1], timings[0])
+                client.unlink("bare")
+
+
+@contextmanager
+def followed(client: Any, folder: Path) -> Iterator[None]:
+    """The private server has a replica, meanwhile."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    client.config_set("port", port)
+    client.config_set("repl-diskless-sync-delay", 0)
+    folder.mkdir()
+    binary = find_server("redis-stack")
+    argv = [*binary.argv(directory=folder, unix_socket=folder / "s"), "--replicaof", "127.0.0.1", str(port)]
+    replica = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while client.wait(1, 1000) < 1:
+            if time.monotonic() > deadline:
+                raise SystemExit("the replica did not follow")
+            client.set("bare-replicated", "")
+        yield
+    finally:
+        replica.kill()
+        replica.wait(10)
+
+
 def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
     for count in (30, 600, 5000):
         sent = messages(count)
@@ -335,6 +396,11 @@ def main() -> None:
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
+        if options.url:
+            bench_durability(report, client, url, options.rounds, private=False)
+        else:
+            with followed(client, Path(folder) / "replica"):
+                bench_durability(report, client, url, options.rounds, private=True)
         for pattern in ("rh:{bench:*", "rh:{bench-async:*", "bare*"):
             for key in client.scan_iter(match=pattern, count=1000):
                 client.unlink(key)

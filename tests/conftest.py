@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import uuid
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
 
 from redis_history.backends.redis.keys import Keyspace
@@ -51,9 +53,12 @@ class Servers:
     def clear(self, namespace: str) -> None:
         for node in self._nodes():
             with node.client() as client, client.pipeline(transaction=False) as pipe:
-                for key in client.scan_iter(match=Keyspace(namespace).pattern, count=1000):
-                    pipe.unlink(key)
+                for pattern in Keyspace(namespace).patterns:
+                    for key in client.scan_iter(match=pattern, count=1000):
+                        pipe.unlink(key)
                 pipe.execute()
+                if node.binary.search:
+                    drop_indexes(client, namespace)
 
     def listened_to(self, kind: str, channel: bytes | None) -> bool:
         """Whether somebody listens to a channel (None: to any pattern), on every node of the server."""
@@ -76,6 +81,14 @@ class Servers:
         for server in self._running.values():
             server.close()
         assert not left, f"tests left keys: {left}"
+
+
+def drop_indexes(client: Any, namespace: str) -> None:
+    """Take away what indexes a namespace has, as a test that is over does not need them."""
+    for index in client.execute_command("FT._LIST"):
+        if index.startswith(Keyspace(namespace).index + b":"):
+            with contextlib.suppress(redis.ResponseError):  # another worker's look at the same list
+                client.execute_command("FT.DROPINDEX", index)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from redis import DriverInfo
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from redis_history._async._cluster import ClusterLines
@@ -39,6 +40,11 @@ class Connected:
         self.address = address
         self.owned = owned
         self._embedded = embedded
+
+    @property
+    def sentinel(self) -> bool:
+        """Whether Sentinels say which server it is."""
+        return isinstance(self.client.connection_pool, SentinelConnectionPool)
 
     async def start(self) -> None:
         """Start a private server that does not run (yet, or any more); other servers are not ours to start."""
@@ -72,6 +78,10 @@ class ConnectedCluster(Connected):
     def __init__(self, lines: ClusterLines, address: str) -> None:
         self.address = address
         self._lines = lines
+
+    @property
+    def sentinel(self) -> bool:
+        return False
 
     async def start(self) -> None:
         pass

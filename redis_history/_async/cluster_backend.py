@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, TryAgainError
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 
 from redis_history._async._cluster import ClusterLines, Node
-from redis_history._async.redis_backend import INFO, AsyncRedisBackend
+from redis_history._async.redis_backend import INFO, AsyncRedisBackend, told
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.planner import Call
 from redis_history.backends.redis.slots import redirected_to, slot_of
+from redis_history.backends.redis.survey import together
+from redis_history.capabilities import Capabilities
 
 __all__ = ["AsyncClusterBackend"]
 
@@ -57,18 +59,34 @@ class AsyncClusterBackend(AsyncRedisBackend):
         raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
 
     async def _send(self, node: Node, call: Call, again: bool, asking: bool) -> Any:
+        send = self._send_packed
+        if call.confirm is not None:
+            await self._examine(call.confirm, node.address, node.lines)
+            send = self._send_confirmed
         try:
-            return await self._send_packed(node, call.pack(again=again), asking)
+            return await send(node, call.pack(again=again), asking)
         except NoScriptError:
-            return await self._send_packed(node, call.pack(teach=True, again=again), asking)
+            return await send(node, call.pack(teach=True, again=again), asking)
 
     async def _send_packed(self, node: Node, packed: bytes, asking: bool) -> Any:
         if not asking:
             return await self._exchange(packed, lines=node.lines)
         _, reply = await self._exchange(_ASKING + packed, 2, node.lines)  # ASKING is for the next command only
-        if isinstance(reply, NoScriptError):
+        if isinstance(reply, ResponseError):
             raise reply
         return reply
+
+    async def _send_confirmed(self, node: Node, packed: bytes, asking: bool) -> Any:
+        return await self._confirmed(_ASKING + packed if asking else packed, node.lines, int(asking))
+
+    async def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
+        try:
+            await self._prepare()
+            nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
+            return together([await self._survey(node.lines) for node in nodes])
+        except (RedisError, OSError) as error:
+            self._look_again_after(error)
+            raise
 
     async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
         """One round trip to each node concerned."""
@@ -81,7 +99,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
             for node, places in shares.items():
                 packed = b"".join([calls[place].pack(again=again) for place in places])
                 try:
-                    share = await self._exchange(packed, len(places), node.lines)
+                    share = told(await self._exchange(packed, len(places), node.lines))
                 except AskError:  # slots are moving: each call finds its own way
                     share = [await self._follow(calls[place], again) for place in places]
                 for place, reply in zip(places, share, strict=True):
@@ -95,3 +113,4 @@ class AsyncClusterBackend(AsyncRedisBackend):
     def _look_again_after(self, error: Exception) -> None:
         if is_transient(error) and not isinstance(error, TryAgainError):
             self._lines.stale = True
+            self._confirming.clear()

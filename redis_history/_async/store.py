@@ -14,10 +14,12 @@ from redis_history._async._backend import open_backend
 from redis_history._async._feed import AsyncFeed
 from redis_history._async._runtime import Job, begin, finish, sleep, spawn
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
+from redis_history._async.searching import AsyncSearching
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.errors import (
     ConversationNotFoundError,
     InvalidInputError,
@@ -40,7 +42,8 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Doorbell, Options
+from redis_history.requests import Bound, Doorbell, Durability, Options, SearchMode
+from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["AsyncHistoryStore"]
 
@@ -51,7 +54,7 @@ _logger = logging.getLogger("redis_history")
 PAGE = 2000
 
 
-class AsyncHistoryStore:
+class AsyncHistoryStore(AsyncSearching):
     """Conversations in one namespace of one backend.
 
     `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
@@ -71,6 +74,15 @@ class AsyncHistoryStore:
     `doorbell` says how subscriptions hear of changes: by the server's notifications ("keyspace"), by what the writers
     publish ("publish", to be given to them too), only by looking ("poll"), or by what there is ("auto").
 
+    `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
+    "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
+    seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
+    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
+    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
+    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
+    by words.
+
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
     InvalidInputError, and then nothing was sent.
@@ -89,16 +101,48 @@ class AsyncHistoryStore:
         ttl: float | None = None,
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
+        durability: Durability = "server",
+        replicas: int | None = None,
+        durability_timeout: float = 5.0,
+        search: SearchMode = "auto",
+        language: str = "english",
+        embedder: Embedder | None = None,
+        vectors: VectorField | int | None = None,
         doorbell: Doorbell = "auto",
     ) -> None:
-        options = Options(log_length, poll_interval, ttl, max_messages, max_conversations, doorbell)
+        options = self._options = Options(
+            log_length,
+            poll_interval,
+            ttl,
+            max_messages,
+            max_conversations,
+            durability,
+            replicas,
+            durability_timeout,
+            search,
+            language,
+            embedder,
+            requests.vector_field(vectors),
+            doorbell=doorbell,
+        )
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}
+
+    @property
+    async def capabilities(self) -> Capabilities:
+        """What the backend can do and is set to. The server is asked once, when this is first read."""
+        found = self._capabilities
+        if found is None:
+            ask = getattr(self._backend, "capabilities", None)
+            found = Capabilities("custom") if ask is None else await ask()
+            self._capabilities = found
+        return found
 
     # Writing
 
@@ -461,6 +505,8 @@ class AsyncHistoryStore:
     async def _write(self, op: Op[T]) -> T:
         if self._unopened:
             await self._open_subscriptions()
+        if self._options.embedder is not None:
+            op = await self._with_vectors(op)
         return await self._backend.execute(op)
 
     def _begin(self, subscription: AsyncFeed) -> None:

@@ -13,6 +13,7 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.planner import Settings
+from redis_history.backends.redis.searching import Searching
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options
 
@@ -22,10 +23,23 @@ __all__ = ["open_backend"]
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> Backend:
     """Raises ConfigurationError for what cannot be used; connects to nothing yet."""
     if client is None and parse_url(url).scheme == "memory":
+        options.check_without_server()
         return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    kind = ClusterBackend if isinstance(connected, ConnectedCluster) else RedisBackend
+    caps, confirm = options.for_redis(), options.confirmation()
     settings = Settings(
-        Keyspace(namespace), options.log_length, connected.database, options.ttl, options.for_redis(), options.doorbell
+        Keyspace(namespace),
+        options.log_length,
+        connected.database,
+        options.ttl,
+        caps,
+        confirm,
+        doorbell=options.doorbell,
     )
-    return kind(connected, settings, retry)
+    if isinstance(connected, ConnectedCluster):
+        options.check_without_server()  # the modules of cluster nodes know of their own documents only
+        return ClusterBackend(connected, settings, retry)
+    searching = None
+    if options.search != "off":
+        searching = Searching(options.language, options.vectors, options.search == "require")
+    return RedisBackend(connected, settings, retry, searching)

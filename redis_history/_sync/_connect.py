@@ -11,6 +11,7 @@ from redis import DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from redis_history._sync._cluster import ClusterLines
 from redis_history._sync._cluster_doorbell import ClusterDoorbell
@@ -39,6 +40,11 @@ class Connected:
         self.address = address
         self.owned = owned
         self._embedded = embedded
+
+    @property
+    def sentinel(self) -> bool:
+        """Whether Sentinels say which server it is."""
+        return isinstance(self.client.connection_pool, SentinelConnectionPool)
 
     def start(self) -> None:
         """Start a private server that does not run (yet, or any more); other servers are not ours to start."""
@@ -72,6 +78,10 @@ class ConnectedCluster(Connected):
     def __init__(self, lines: ClusterLines, address: str) -> None:
         self.address = address
         self._lines = lines
+
+    @property
+    def sentinel(self) -> bool:
+        return False
 
     def start(self) -> None:
         pass

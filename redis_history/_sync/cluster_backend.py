@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, TryAgainError
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 
 from redis_history._sync._cluster import ClusterLines, Node
-from redis_history._sync.redis_backend import INFO, RedisBackend
+from redis_history._sync.redis_backend import INFO, RedisBackend, told
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.planner import Call
 from redis_history.backends.redis.slots import redirected_to, slot_of
+from redis_history.backends.redis.survey import together
+from redis_history.capabilities import Capabilities
 
 __all__ = ["ClusterBackend"]
 
@@ -58,18 +60,34 @@ class ClusterBackend(RedisBackend):
         raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
 
     def _send(self, node: Node, call: Call, again: bool, asking: bool) -> Any:
+        send = self._send_packed
+        if call.confirm is not None:
+            self._examine(call.confirm, node.address, node.lines)
+            send = self._send_confirmed
         try:
-            return self._send_packed(node, call.pack(again=again), asking)
+            return send(node, call.pack(again=again), asking)
         except NoScriptError:
-            return self._send_packed(node, call.pack(teach=True, again=again), asking)
+            return send(node, call.pack(teach=True, again=again), asking)
 
     def _send_packed(self, node: Node, packed: bytes, asking: bool) -> Any:
         if not asking:
             return self._exchange(packed, lines=node.lines)
         _, reply = self._exchange(_ASKING + packed, 2, node.lines)  # ASKING is for the next command only
-        if isinstance(reply, NoScriptError):
+        if isinstance(reply, ResponseError):
             raise reply
         return reply
+
+    def _send_confirmed(self, node: Node, packed: bytes, asking: bool) -> Any:
+        return self._confirmed(_ASKING + packed if asking else packed, node.lines, int(asking))
+
+    def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
+        try:
+            self._prepare()
+            nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
+            return together([self._survey(node.lines) for node in nodes])
+        except (RedisError, OSError) as error:
+            self._look_again_after(error)
+            raise
 
     def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
         """One round trip to each node concerned."""
@@ -82,7 +100,7 @@ class ClusterBackend(RedisBackend):
             for node, places in shares.items():
                 packed = b"".join([calls[place].pack(again=again) for place in places])
                 try:
-                    share = self._exchange(packed, len(places), node.lines)
+                    share = told(self._exchange(packed, len(places), node.lines))
                 except AskError:  # slots are moving: each call finds its own way
                     share = [self._follow(calls[place], again) for place in places]
                 for place, reply in zip(places, share, strict=True):
@@ -96,3 +114,4 @@ class ClusterBackend(RedisBackend):
     def _look_again_after(self, error: Exception) -> None:
         if is_transient(error) and not isinstance(error, TryAgainError):
             self._lines.stale = True
+            self._confirming.clear()

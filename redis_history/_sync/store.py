@@ -16,9 +16,11 @@ from redis_history._sync._backend import open_backend
 from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job, begin, finish, sleep, spawn
 from redis_history._sync.namespace_subscription import NamespaceSubscription
+from redis_history._sync.searching import Searching
 from redis_history._sync.subscription import Subscription
 from redis_history.backends.base import Backend
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.capabilities import Capabilities
 from redis_history.errors import (
     ConversationNotFoundError,
     InvalidInputError,
@@ -41,7 +43,8 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Doorbell, Options
+from redis_history.requests import Bound, Doorbell, Durability, Options, SearchMode
+from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["HistoryStore"]
 
@@ -52,7 +55,7 @@ _logger = logging.getLogger("redis_history")
 PAGE = 2000
 
 
-class HistoryStore:
+class HistoryStore(Searching):
     """Conversations in one namespace of one backend.
 
     `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
@@ -72,6 +75,15 @@ class HistoryStore:
     `doorbell` says how subscriptions hear of changes: by the server's notifications ("keyspace"), by what the writers
     publish ("publish", to be given to them too), only by looking ("poll"), or by what there is ("auto").
 
+    `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
+    "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
+    seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+
+    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
+    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
+    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
+    by words.
+
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
     InvalidInputError, and then nothing was sent.
@@ -90,16 +102,48 @@ class HistoryStore:
         ttl: float | None = None,
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
+        durability: Durability = "server",
+        replicas: int | None = None,
+        durability_timeout: float = 5.0,
+        search: SearchMode = "auto",
+        language: str = "english",
+        embedder: Embedder | None = None,
+        vectors: VectorField | int | None = None,
         doorbell: Doorbell = "auto",
     ) -> None:
-        options = Options(log_length, poll_interval, ttl, max_messages, max_conversations, doorbell)
+        options = self._options = Options(
+            log_length,
+            poll_interval,
+            ttl,
+            max_messages,
+            max_conversations,
+            durability,
+            replicas,
+            durability_timeout,
+            search,
+            language,
+            embedder,
+            requests.vector_field(vectors),
+            doorbell=doorbell,
+        )
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._capabilities: Capabilities | None = None
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do and is set to. The server is asked once, when this is first read."""
+        found = self._capabilities
+        if found is None:
+            ask = getattr(self._backend, "capabilities", None)
+            found = Capabilities("custom") if ask is None else ask()
+            self._capabilities = found
+        return found
 
     # Writing
 
@@ -462,6 +506,8 @@ class HistoryStore:
     def _write(self, op: Op[T]) -> T:
         if self._unopened:
             self._open_subscriptions()
+        if self._options.embedder is not None:
+            op = self._with_vectors(op)
         return self._backend.execute(op)
 
     def _begin(self, subscription: Feed) -> None:

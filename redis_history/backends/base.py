@@ -2,6 +2,8 @@
 
 Two protocols of the same shape. A store validates and retries nothing by itself: an operation that arrives here is
 valid, and an error that leaves here is of `redis_history.errors`.
+
+A backend may have a method `capabilities`, without arguments, that gives a `Capabilities`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from redis_history._time import from_microseconds
 from redis_history.backends import refusals
 from redis_history.backends._memory_state import ConversationState, StoredMessage, now
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.capabilities import Capabilities
 from redis_history.changelog import (
     APPENDED,
     CLEARED,
@@ -97,6 +98,9 @@ class MemoryBackend:
         self._watch_all: list[WakeAll] = []
         self._closed = False
 
+    #: Searches are ranked by the store, those of all conversations too.
+    search_mode = "memory"
+
     def execute(self, op: Op[T]) -> T:
         with self._lock:
             if self._closed:
@@ -151,6 +155,12 @@ class MemoryBackend:
             if name not in self._watchers:
                 self._ended.pop(name, None)
                 del self._deleted[name]
+
+    def capabilities(self) -> Capabilities:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+        return Capabilities("memory", search="client", doorbell="direct")
 
     def close(self) -> None:
         with self._lock:
@@ -414,6 +424,8 @@ class AsyncMemoryBackend:
     def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:
         self._memory = memory or MemoryBackend(**options)
 
+    search_mode = MemoryBackend.search_mode
+
     async def execute(self, op: Op[T]) -> T:
         return self._memory.execute(op)
 
@@ -431,6 +443,9 @@ class AsyncMemoryBackend:
 
     async def unwatch_all(self, wake: WakeAll) -> None:
         self._memory.unwatch_all(wake)
+
+    async def capabilities(self) -> Capabilities:
+        return self._memory.capabilities()
 
     async def aclose(self) -> None:
         self._memory.close()

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_use, user
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from tests.conftest import Servers
+
+#: For tests of search.
+TALK = [
+    system("You help people who travel.", id="s"),
+    user("I lost my suitcase on the flight to Lisbon.", id="u1", timestamp="2026-01-01"),
+    assistant(tool_use("c1", "find_luggage", {"airport": "LIS", "tag": "KL 4711"}), id="a1", timestamp="2026-01-02"),
+    tool("c1", "The suitcases of KL 4711 are in Porto.", id="t1", timestamp="2026-01-03"),
+    assistant("Your suitcase went to Porto; it comes tomorrow.", id="a2", timestamp="2026-01-04"),
+    user("Great! And can I upgrade my return flight?", id="u2", timestamp="2026-01-05"),
+    user("我想退票", id="zh", timestamp="2026-01-06"),
+]
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 
@@ -25,6 +36,8 @@ class Awaitable:
     def __getattr__(self, name: str) -> Any:
         if name == "aclose":
             name = "close"
+        if name == "capabilities":
+            return asyncio.to_thread(getattr, self._target, name)
         value = getattr(self._target, name)
         if not callable(value):
             return value
@@ -62,6 +75,8 @@ async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
 class Stores:
     """Makes stores that share one backend's data, and closes them."""
 
+    custom = False
+
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
         self.backend = backend
         self._face = face
@@ -82,6 +97,8 @@ class Stores:
             if self._memory is None:
                 self._memory = MemoryBackend(**{"max_messages": None, "max_conversations": None, **chosen})
             memory = self._memory
+            if options.get("durability", "server") != "server":
+                return HistoryStore("memory://", durability=options["durability"])
             backend: Any = memory if self._face == "sync" else AsyncMemoryBackend(memory=memory)
             where: dict[str, Any] = {"backend": backend}
         else:
@@ -141,3 +158,28 @@ async def stores(
 def store(stores: Stores) -> Any:
     """One store, with the asynchronous face."""
     return stores()
+
+
+@pytest.fixture
+def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], None]]:
+    """The backend's server fsyncs each write, or as it is told to; afterwards as before."""
+    if stores.backend == "memory":
+        pytest.skip("memory has no disk")
+    server = server_of(stores.backend)
+
+    def set_to(how: str) -> None:
+        for node in getattr(server, "nodes", [server]):
+            with node.client() as client:
+                client.config_set("appendfsync", how)
+
+    set_to("always")
+    yield set_to
+    set_to("everysec")
+
+
+@pytest.fixture
+async def talk(store: Any) -> Any:
+    """A store with a conversation to search in, "c", and another one."""
+    await store.append_many("c", TALK)
+    await store.append("other", user("My suitcase is my secret", id="secret"))
+    return store

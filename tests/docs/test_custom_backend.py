@@ -16,10 +16,10 @@ import pytest
 
 from redis_history import HistoryStore, user
 from redis_history.errors import StoreClosedError
-from tests.conformance.conftest import Awaitable, store
+from tests.conformance.conftest import Awaitable, fsyncing, store, talk
 from tests.docs.pages import DOCS, ROOT, blocks
 
-__all__ = ["store"]
+__all__ = ["fsyncing", "store", "talk"]
 
 EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -35,6 +35,7 @@ class SQLiteStores:
     """Makes stores over the same file, each with a backend of its own; the options of data are the backend's."""
 
     backend = "memory"  # to the tests: there is no server to look into
+    custom = True
 
     def __init__(self, path: Path) -> None:
         self._path = path

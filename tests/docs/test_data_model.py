@@ -24,10 +24,12 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
         store.append("a b", user("x"))
         keys = Keyspace(namespace).conversation("a b")
-        for key in client.scan_iter(match=Keyspace(namespace).pattern):
-            kind = {b"zset": "sorted set"}.get(client.type(key), client.type(key).decode())
-            name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
-            found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
+        for pattern in Keyspace(namespace).patterns:
+            for key in client.scan_iter(match=pattern):
+                kind = {b"zset": "sorted set"}.get(client.type(key), client.type(key).decode())
+                name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
+                name = re.sub(r":[0-9a-f]{16}:1$", ":<life>:<sequence>", name)
+                found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
         assert client.zrange(keys.registry, 0, -1) == [b"a%20b"]
     assert found == {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
 

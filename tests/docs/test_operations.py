@@ -15,7 +15,7 @@ import pytest
 from redis_history import HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.notifications import merged_flags
-from redis_history.errors import BackendError, BackendRefusedError
+from redis_history.errors import BackendError, BackendRefusedError, CapabilityError
 from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
 
@@ -157,10 +157,21 @@ def _everything(server: RealServer, url: str, listening: bool) -> None:
             assert [conversation.conversation_id for conversation in store.list_conversations()] == ["c"]
             assert store.delete_conversation("c")
         wait_until(lambda: heard(0) or _denied(server), "the end of the subscription")
+        assert store.capabilities.backend == "redis"
+    for durability in ("fsync", "replicas"):
+        with HistoryStore(url, namespace="support", durability=durability) as durable:  # type: ignore[arg-type]
+            durable.append("c", user("x"))
+            durable.delete_conversation("c")
 
 
 def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
-    server = own_server(options=("--notify-keyspace-events", "Kt"))
+    server = own_server(
+        tcp=True,
+        options=("--notify-keyspace-events", "Kt", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"),
+    )
+    own_server(options=("--replicaof", "127.0.0.1", str(server.port)))
+    with server.client() as client:
+        wait_until(lambda: client.wait(1, 100) == 1, "the replica to follow")
     words = ACL.split()
     assert words[:2] == ["user", "support"]
     rules = words[2:]
@@ -171,7 +182,7 @@ def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[...
     assert len(allowed) > 20
     for rule in allowed:
         url = _user(server, [other for other in rules if other != rule])
-        with contextlib.suppress(BackendError):
+        with contextlib.suppress(BackendError, CapabilityError):
             _everything(server, url, listening=not rule.endswith("subscribe"))
         wait_until(lambda: _denied(server), f"anything that needs {rule}")
         # Who cannot see whether notifications are on tries to listen to what is published as well.

@@ -41,6 +41,16 @@ def test_an_append_is_one_command(own_server: Callable[..., RealServer]) -> None
         assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
 
 
+def test_what_a_durable_append_sends(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendfsync", "always"))
+    with HistoryStore(server.url, durability="fsync") as store:
+        first = _commands(server, lambda: store.append("c", user("the first call looks at the server")))
+        sent = [one for one in first if one not in ("HELLO", "CLIENT")]  # which are of the connection
+        assert sent == ["INFO", "INFO", "EVALSHA", "WAITAOF", "EVAL", "WAITAOF"]
+        assert _commands(server, lambda: store.append("c", user("x"))) == ["EVALSHA", "WAITAOF"]
+        assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
+
+
 def test_a_deleted_conversation_leaves_nothing_behind(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     keys = Keyspace("default").conversation("c")

@@ -40,6 +40,10 @@ PARTS = st.lists(
 MESSAGES = st.builds(lambda id, parts, time: user(parts, id=id, timestamp=time), IDS, PARTS, TIMES)
 # Inside the messages of one time, where places are found by halving.
 POSITIONS = [Position(915_148_800_000_000, sequence) for sequence in (1, 2, 3, 5, 8)]
+QUERIES = st.sampled_from(["x", "y", "x y", '"x"', "r f", "nothing", "f*", "fo*"])
+FILTERS = st.sampled_from(
+    [{}, {"roles": ["user"]}, {"roles": ["tool"]}, {"before": "2000-01-01"}, {"tool_names": ["f"]}]
+)
 REVISIONS = st.one_of(st.none(), st.integers(0, 12))
 
 
@@ -182,6 +186,43 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert event is not None
             assert told_event(event) == told_event(expected)
         assert ours.get(timeout=0) is None
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, query=QUERIES, filters=FILTERS)
+    def search(self, client: int, conversation: str, query: str, filters: dict[str, Any]) -> None:
+        """The same messages are found; their scores, and so their order, are not compared."""
+        found = [
+            {hit.message.id for hit in store.search(conversation, query, limit=100, token_cap=None, **filters)}
+            for store in (self.model, self.clients[client])
+        ]
+        assert found[0] == found[1]
+        every = self.clients[client].search_all(query, limit=100, token_cap=None, **filters)
+        assert {hit.message.id for hit in every if hit.conversation_id == conversation} == found[0]
+
+    @rule(conversation=CONVERSATIONS, message=MESSAGES)
+    def append_without_search(self, conversation: str, message: Message) -> None:
+        """By a process that keeps no index: the next search makes up for it."""
+        with HistoryStore(self.server.url, max_messages=self.cap, search="off") as store:
+            outcomes = []
+            for each in (self.model, store):
+                try:
+                    outcomes.append(told(each.append(conversation, message)))
+                except RedisHistoryError as error:
+                    outcomes.append(told(error))
+            assert outcomes[0] == outcomes[1]
+        self.clients[0].search(conversation, "x")
+
+    @invariant()
+    def documents_are_those_of_messages(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        keyspace = Keyspace("default")
+        with self.server.client() as client:
+            documents = [keyspace.document_of(key) for key in client.scan_iter(match=keyspace.patterns[1])]
+            assert client.keys("rh:{default:*}:g*") == []
+            indexed = client.execute_command("FT.SEARCH", keyspace.index, "*", "LIMIT", "0", "0")
+        messages = [(name, one.sequence) for name in ("a", "b{}:*") for one in self.clients[0].snapshot(name).messages]
+        assert sorted((one.conversation_id, one.sequence) for one in documents if one) == sorted(messages)
+        assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == len(messages)
 
     @invariant()
     def everything_is_equal(self) -> None:

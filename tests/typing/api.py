@@ -13,6 +13,7 @@ from redis_history import (
     AsyncHistoryStore,
     AsyncSubscription,
     AttachmentPart,
+    Capabilities,
     ConversationDeleted,
     ConversationUpdated,
     Cursor,
@@ -156,6 +157,7 @@ def errors(store: HistoryStore) -> None:
 
 HistoryStore("memory://")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
+HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
 HistoryStore(client=redis.Redis())
 AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
 AsyncHistoryStore(client=redis.asyncio.Redis())
@@ -163,6 +165,8 @@ AsyncHistoryStore(client=redis.asyncio.Redis())
 
 def synchronous() -> None:
     with HistoryStore("memory://") as store:
+        assert_type(store.capabilities, Capabilities)
+        assert_type(store.capabilities.dangers, tuple[str, ...])
         assert_type(store, HistoryStore)
         assert_type(store.append("c", user("x"), must_exist=True), Appended)
         assert_type(store.append_many("c", (user(str(n)) for n in range(3)), must_not_exist=True), list[Appended])
@@ -200,6 +204,7 @@ def synchronous() -> None:
 
 async def asynchronous() -> None:
     async with AsyncHistoryStore("memory://") as store:
+        assert_type(await store.capabilities, Capabilities)
         assert_type(store, AsyncHistoryStore)
         assert_type(await store.append("c", user("x"), expected_revision=0), Appended)
         assert_type(await store.append_many("c", [user("x")]), list[Appended])

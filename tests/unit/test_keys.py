@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from redis_history.backends.redis.keys import BUCKETS, ConversationKeys, Keyspace, pack_keys
 from redis_history.errors import ConfigurationError, InvalidConversationIdError
+from redis_history.operations import Place
 from tests.property.strategies import conversation_ids, namespaces
 
 SAFE = re.compile(rb"rh:\{[A-Za-z0-9._~%-]+:[0-9a-f]{2}\}:[A-Za-z0-9._~%-]+(:[sml])?")
@@ -104,9 +105,25 @@ def globbed(pattern: bytes, key: bytes) -> bool:
 def test_a_pattern_is_of_one_namespace(namespace: str, other: str, conversation_id: str) -> None:
     keyspace, foreign = Keyspace(namespace), Keyspace(other)
     keys = keyspace.conversation(conversation_id)
-    for key in (*own(keys), *keyspace.registries()):
-        assert globbed(keyspace.pattern, key)
-        assert globbed(foreign.pattern, key) == (namespace == other)
+    found, foreign_found = keyspace.patterns, foreign.patterns
+    for pattern, foreign_pattern, own_keys in (
+        (found[0], foreign_found[0], (*own(keys), *keyspace.registries(), *keyspace.graves())),
+        (found[1], foreign_found[1], (keyspace.documents_of(conversation_id, b"0" * 16) + b"1",)),
+    ):
+        for key in own_keys:
+            assert globbed(pattern, key)
+            assert globbed(foreign_pattern, key) == (namespace == other)
+
+
+@given(spaces, spaces, ids, st.integers(1, 2**53))
+def test_whose_document_a_key_is(namespace: str, other: str, conversation_id: str, sequence: int) -> None:
+    keyspace, foreign = Keyspace(namespace), Keyspace(other)
+    key = keyspace.documents_of(conversation_id, b"0123456789abcdef") + b"%d" % sequence
+    assert keyspace.document_of(key) == Place(conversation_id, b"0123456789abcdef", sequence)
+    if namespace != other:
+        assert foreign.document_of(key) is None
+    for wrong in (key[:-1] + b"x", key + b":1", key.replace(b":", b"", 1), b"rh:" + key, key[: key.rindex(b":") + 1]):
+        assert keyspace.document_of(wrong) is None
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,11 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
     # token, condition (2), log length, name, ttl, again, channel, write in any case
     header = [op.token.encode(), b"", b"", b"500", KEYS.name, b"", b"0", b"", b""]
     assert args[:OWN] == header
-    # replace, most messages, totals (2)
-    assert args[OWN : OWN + 4] == [b"0", b"", *totals]
-    assert len(args) == OWN + 4 + 4 * len(op.entries)
+    # replace, most messages, totals (2), how many
+    assert args[OWN : OWN + 5] == [b"0", b"", *totals, b"%d" % len(op.entries)]
+    assert len(args) == OWN + 5 + 4 * len(op.entries)
     for index, entry in enumerate(op.entries):
-        field, timestamp, size, body = args[OWN + 4 + 4 * index : OWN + 8 + 4 * index]
+        field, timestamp, size, body = args[OWN + 5 + 4 * index : OWN + 9 + 4 * index]
         assert field == b":" + entry.message.id.encode()
         assert timestamp == (b"" if entry.timestamp is None else str(entry.timestamp).encode())
         totals_of_it = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big")
@@ -109,7 +109,7 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
 @given(microseconds)
 def test_timestamps_are_whole_numbers_to_the_last_digit(timestamp: int) -> None:
     op = appending(placed(user("x"), 1, timestamp))
-    assert int(script_call(plan(op, SETTINGS), APPEND, WRITING)[OWN + 5]) == timestamp
+    assert int(script_call(plan(op, SETTINGS), APPEND, WRITING)[OWN + 6]) == timestamp
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,10 @@
     rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
     rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
+    rh:{<namespace>:<bucket>}:g                   hash: search documents that are still to be removed
+    rh:{<namespace>:<bucket>}:g:<life>            sorted set: the messages of these documents
+
+    rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>    hash: the search document of a message
 
 Names are percent-encoded (RFC 3986: unreserved characters stay), so no two names give one key, and no name can add a
 brace, a wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id; the
@@ -19,7 +23,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from redis_history._ids import check_conversation_id
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.operations import Place
 
 __all__ = ["BUCKETS", "ConversationKeys", "Keyspace", "pack_keys"]
 
@@ -42,6 +47,11 @@ class ConversationKeys(NamedTuple):
     registry: bytes
     name: bytes
     writing: bytes
+
+    @property
+    def graves(self) -> bytes:
+        """The list of the bucket's documents that are still to be removed."""
+        return self.registry[:-1] + b"g"
 
 
 class Keyspace:
@@ -71,6 +81,10 @@ class Keyspace:
         """The key of each bucket's list of conversations."""
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
+    def graves(self) -> list[bytes]:
+        """The key of each bucket's list of documents that are still to be removed."""
+        return [b"%b%02x}:g" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
     @staticmethod
     def bucket_of(conversation_id: str) -> int:
         """The number of the bucket, whose registry has the conversation."""
@@ -87,9 +101,36 @@ class Keyspace:
         return Keyspace.name_to_id(key[key.rindex(b"}:") + 2 : -2])
 
     @property
-    def pattern(self) -> bytes:
-        """A glob that matches every key of this namespace and no other: for people and tests, never for the store."""
-        return self._prefix + b"??}:*"
+    def documents(self) -> bytes:
+        """With what the keys of all search documents of this namespace begin, and no others."""
+        return b"rhd" + self._prefix[2:]
+
+    @property
+    def index(self) -> bytes:
+        """The name by which the search index of this namespace is known."""
+        return b"rh:" + quote(self.namespace, safe="").encode()
+
+    def documents_of(self, conversation_id: str, life: bytes) -> bytes:
+        """With what the keys of the search documents of one life of a conversation begin."""
+        keys = self.conversation(conversation_id)
+        return b"rhd%b%b:" % (keys.state[2:-1], life)
+
+    def document_of(self, key: bytes) -> Place | None:
+        """Whose search document this key is; None if it is none of this namespace."""
+        if not key.startswith(self.documents):
+            return None
+        try:
+            _, name, life, sequence = key[len(self.documents) :].split(b":")
+            place = Place(self.name_to_id(name), life, int(sequence))
+            return place if b"%b%d" % (self.documents_of(place.conversation_id, life), place.sequence) == key else None
+        except (ValueError, InvalidInputError):
+            return None
+
+    @property
+    def patterns(self) -> tuple[bytes, bytes]:
+        """Globs that match every key of this namespace and no other, those of search documents last: for people and
+        tests, never for the store."""
+        return self._prefix + b"??}:*", self.documents + b"??}:*"
 
     @staticmethod
     def name_to_id(name: bytes) -> str:

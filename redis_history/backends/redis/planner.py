@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from redis_history._time import from_microseconds
 from redis_history.backends import refusals
+from redis_history.backends.redis.durability import Confirmation, confirming
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import (
     APPEND,
@@ -24,6 +25,7 @@ from redis_history.backends.redis.scripts import (
     FIND,
     HEAD,
     PAGE,
+    REAP,
     RECORD,
     UPDATE,
     Script,
@@ -58,7 +60,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-__all__ = ["Call", "Settings", "plan"]
+__all__ = ["Call", "Settings", "as_is", "change_header", "plan", "reap"]
 
 T = TypeVar("T")
 encode = msgspec.msgpack.Encoder().encode
@@ -69,6 +71,8 @@ _logger = logging.getLogger("redis_history")
 _LOG_OUTLIVES_MS: Final = b"60000"
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 _CHANGES_BYTES: Final = b"1000000"
+#: Search documents removed at once: some 3 ms of the server's time.
+_REAPED: Final = b"500"
 
 
 #: The record's fields in the state, each a MessagePack value.
@@ -83,13 +87,18 @@ _AGAIN: Final = 6
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
-    `doorbell`: how changes are heard of, as in `requests.DOORBELLS`."""
+    `doorbell`: how changes are heard of, as in `requests.DOORBELLS`.
+    `confirm`: what every write is to be confirmed by; None: by its reply alone. `document`: the fields and values of
+    the search document of a message and its vector; None: without search.
+    """
 
     keyspace: Keyspace
     log_length: int
     database: int = 0
     ttl: float | None = None
     max_messages: int | None = None
+    confirm: Confirmation | None = None
+    document: Callable[[Message, bytes], list[bytes]] | None = None
     doorbell: str = "auto"
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
@@ -111,6 +120,8 @@ class Call(Struct, frozen=True):
 
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
     the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
+    `follow`: from its reply, the call that is left to do after it, if any; it has no outcome of its own.
+    `confirm`: the command that is sent right after; `decode` then takes both replies.
     """
 
     script: Script | None
@@ -118,6 +129,8 @@ class Call(Struct, frozen=True):
     args: list[bytes]
     decode: Callable[[Any], Any]
     retry_at: int | None = None
+    follow: Callable[[Any], Call | None] | None = None
+    confirm: Confirmation | None = None
 
     def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
         """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
@@ -128,17 +141,25 @@ class Call(Struct, frozen=True):
         packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
         if self.script is None:
             return b"*%d\r\n%b" % (len(args), packed)
-        # Beside the arguments: the command, the script, the number of keys (the first digit of what follows) and they.
-        parts = len(args) + 3 + int(self.keys[4:5])
-        return b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        # Beside the arguments: the command, the script, the number of keys (the first that follows) and they.
+        parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
+        packed = b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        return packed if self.confirm is None else packed + self.confirm.command
 
 
 def _change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
+    return change_header(op.token, settings, keys, op.precondition)
+
+
+def change_header(
+    token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY
+) -> list[bytes]:
     """The arguments with which every writing script begins."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
+    kept = b"" if settings.confirm is None else b"1"
     channel = keys.log if settings.doorbell == "publish" else b""
-    return [op.token.encode(), *_condition(op.precondition), length, keys.name, ttl, b"0", channel, b""]
+    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", channel, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -173,8 +194,13 @@ def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, rep
         tokens += its_tokens
         what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
         rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
+    if settings.document is not None:
+        for place, entry in enumerate(op.entries):
+            document = settings.document(entry.message, op.vectors[place] if op.vectors else b"")
+            rest += (b"%d" % len(document), *document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-    return [*_change(op, settings, keys), replace, most, b"%d" % characters, b"%d" % tokens, *rest]
+    numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
+    return [*_change(op, settings, keys), replace, most, *numbers, *rest]
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -217,7 +243,9 @@ def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     # Of those who look, or listen at another node, the server cannot know.
     channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
     args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, channel]
-    return Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op))
+    return Call(
+        DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(_reap, keys)
+    )
 
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
@@ -228,24 +256,50 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
 
 def _restore(op: Restore, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(APPEND, keys.writing, _added(op, settings, keys, b"1"), partial(_restored, op), retry_at=_AGAIN)
+    args = _added(op, settings, keys, b"1")
+    return Call(APPEND, keys.writing, args, partial(_restored, op), _AGAIN, partial(_reap, keys))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
     if type(reply) is list:
-        _refused(op, reply)
+        if reply[0] != b"buried":
+            _refused(op, reply)
+        reply = reply[1]
     return int(cast(bytes, reply).split()[0])
 
 
 def _clear(op: Clear, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(CLEAR, keys.writing, _change(op, settings, keys), partial(_revised, op), retry_at=_AGAIN)
+    args = _change(op, settings, keys)
+    return Call(CLEAR, keys.writing, args, partial(_revised, op), _AGAIN, partial(_reap, keys))
 
 
 def _revised(op: Write, reply: int | list[Any]) -> int:
     if type(reply) is list:
-        _refused(op, reply)
+        if reply[0] != b"buried":
+            _refused(op, reply)
+        reply = reply[1]
     return cast(int, reply)
+
+
+def _reap(keys: ConversationKeys, reply: Any) -> Call | None:
+    """What is left after all messages went at once: documents to remove, if there were many."""
+    if type(reply) is list and (reply[0] == b"buried" or (reply[0] == 1 and len(reply) > 1)):
+        return reap(keys.graves, reply[-1])
+    return None
+
+
+def reap(graves: bytes, life: bytes) -> Call:
+    """Removes some documents of a former life, and follows itself until there are none."""
+
+    def more(left: int) -> Call | None:
+        return reap(graves, life) if left else None
+
+    return Call(REAP, pack_keys(graves, graves + b":" + life), [life, _REAPED], as_is, follow=more)
+
+
+def as_is(reply: Any) -> Any:
+    return reply
 
 
 def _update(op: UpdateMessage, settings: Settings) -> Call:
@@ -253,6 +307,8 @@ def _update(op: UpdateMessage, settings: Settings) -> Call:
     entry = op.entry
     what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
     args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
+    if settings.document is not None:
+        args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
     return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=_AGAIN)
 
 
@@ -390,4 +446,13 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 
 def plan(op: Op[T], settings: Settings) -> Call:
     """The call that carries out `op`; its `decode` gives the outcome of `op`."""
-    return _PLANS[type(op)](op, settings)
+    call = _PLANS[type(op)](op, settings)
+    if settings.confirm is None or not isinstance(op, Write):
+        return call
+    decode = confirming(op, call.decode, settings.confirm)
+    follow = None if call.follow is None else partial(_following, call.follow)
+    return msgspec.structs.replace(call, confirm=settings.confirm, decode=decode, follow=follow)
+
+
+def _following(follow: Callable[[Any], Call | None], replies: tuple[Any, Any]) -> Call | None:
+    return follow(replies[0])

@@ -3,10 +3,11 @@
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''   7 '1' if this call may have run before
---       8 channel to publish to or ''   9 reserved: '1' if a write must be made in any case
+--       8 channel to publish to or ''   9 '1' if the caller waits until its writes are kept
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
--- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds);
+-- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
+-- i, d, y search documents (_document.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), uint64 revision, then
 -- uint32 characters, uint32 tokens, digest (16 bytes), 5 bytes for each tool call ('u') or result ('r') in it.
@@ -35,6 +36,15 @@ local function told()
   end
 end
 
+-- Before an outcome for which nothing has to be written. WAITAOF and WAIT are about the last write of a connection, and
+-- what this outcome tells of may have been written on another, so a write without effect takes its place behind it.
+local function touch()
+  if ARGV[9] ~= '1' then return end
+  local newest = redis.call('HGET', state, 'x')
+  redis.call('HSET', state, 'x', newest or '')
+  if not newest then redis.call('UNLINK', state) end
+end
+
 -- The server's clock in microseconds.
 local function clock()
   local time = redis.call('TIME')
@@ -50,8 +60,11 @@ local function array_of(texts)
   return pack('>BI4', 0xdd, #items) .. table.concat(items)
 end
 
--- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it.
-local function live(ttl, now, before)
+local renew_documents -- of _document.lua
+
+-- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `life`: of its
+-- search documents, if there are any.
+local function live(ttl, now, before, life)
   if ttl ~= '' then redis.call('HSET', state, 'l', ttl) else ttl = before end
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
@@ -63,6 +76,7 @@ local function live(ttl, now, before)
   if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', registry) == 1 then
     redis.call('PEXPIREAT', registry, ends)
   end
+  if life then renew_documents(life, now, ttl, ttl ~= before) end
 end
 
 -- Tells those who wait on the channel that there is a change; they trust nothing but the log.

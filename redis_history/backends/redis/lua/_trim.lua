@@ -1,4 +1,4 @@
--- Takes the oldest messages away, and with a tool call its result, so that no pair is torn. Put after _change.lua.
+-- Takes the oldest messages away, and with a tool call its result, so that no pair is torn. Put after _document.lua.
 --
 -- A result belongs to the nearest earlier call of its id; ids are known here by four bytes of their digest.
 local CHUNK = 64
@@ -40,8 +40,8 @@ local function tools(place, each)
   end
 end
 
--- Removes `excess` messages and what belongs to them; the ids that are gone.
-local function trim(excess)
+-- Removes `excess` messages and what belongs to them, and their search documents; the ids that are gone.
+local function trim(excess, life)
   local open, waiting = {}, 0
   local gone = {}
   local function note(item)
@@ -78,7 +78,7 @@ local function trim(excess)
     rank = rank + CHUNK
   end
   local counts = redis.call('HMGET', state, 'n', 'c', 'k')
-  local characters, tokens, ids = 0, 0, {}
+  local characters, tokens, ids, sequences = 0, 0, {}, {}
   for first = 1, #gone, 1000 do
     local zrem, hdel = {}, {}
     for i = first, math.min(first + 999, #gone) do
@@ -86,6 +86,7 @@ local function trim(excess)
       zrem[#zrem + 1] = item[1]
       hdel[#hdel + 1] = ':' .. item[2]
       ids[#ids + 1] = item[2]
+      if #item[1] >= 19 then sequences[#sequences + 1] = struct.unpack('>I8', string.sub(item[1], 3, 10)) end
       if #item[3] >= 35 then
         local c, k = struct.unpack('>I4I4', string.sub(item[3], 28, 35))
         characters, tokens = characters + c, tokens + k
@@ -94,6 +95,7 @@ local function trim(excess)
     redis.call('ZREM', messages, unpack(zrem))
     redis.call('HDEL', state, unpack(hdel))
   end
+  forget_documents(life, sequences)
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)
   return ids
 end

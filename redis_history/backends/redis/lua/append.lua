@@ -1,19 +1,21 @@
 -- Appends messages to a conversation as one change, or puts them in place of all there are. Validates first, writes
--- last: all or nothing. After _change.lua.
+-- last: all or nothing. After _change.lua and _document.lua.
 --
 -- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
---       then four for each message, ids distinct: ':<id>', timestamp in microseconds or '' for the server's clock,
---       size, digest and tools (as in the state), body
+--       14 how many messages, then four for each, ids distinct: ':<id>', timestamp in microseconds or '' for the server's clock,
+--       size, digest and tools (as in the state), body;
+--       then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known);
+-- or {'buried', that, life} if documents of replaced messages are still to be removed (reap.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 14, 4, 9
+local FIRST, WIDTH, FIELDS = 15, 4, 10
 local replace = ARGV[10] == '1'
 
-local count = (#ARGV - FIRST + 1) / WIDTH
-local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l'}
+local count = tonumber(ARGV[14])
+local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i'}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
@@ -23,6 +25,7 @@ local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 
 -- The outcome of this very call, from its log entry: what it stored may be gone again, because of the cap or somebody.
 local function recall(before, payload, known)
+  touch()
   local items, from = {}, 6
   for i = 1, count do
     local body = ARGV[FIRST + (i - 1) * WIDTH + 3]
@@ -41,12 +44,15 @@ local function recall(before, payload, known)
   return {'stored', before .. ' 0 0', items}
 end
 
-local stored, stored_at
+local stored, stored_at, before_count
 if replace then
   local before = told()
-  if before then return before .. ' 0 0' end
+  if before then
+    touch()
+    return before .. ' 0 0'
+  end
   for i = 1, count do known[FIELDS + i] = false end
-  known[5] = 0
+  before_count, known[5] = known[5] or 0, 0
 else
   for i = 1, count do
     if not known[FIELDS + i] then -- else it is seen below whether an earlier try stored them
@@ -76,6 +82,7 @@ else
   if stored and #stored == count then
     -- Nothing to write. The precondition holds if it held when these messages were stored.
     if (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == stored_at) and (ARGV[3] ~= 'absent' or stored_at == 1) then
+      touch()
       return {'stored', revision .. ' 0 0', stored}
     end
   end
@@ -93,8 +100,15 @@ local outcome = revision .. ' ' .. sequence + 1 .. ' ' .. format('%.0f', stamp)
 
 local hset = {'r', revision, 'x', token, 'u', now_text, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
 local zadd, members, added, next_field = {}, {}, 0, 17
+local documents, next_document = {}, FIRST + WIDTH * count
+local searched = #ARGV >= next_document
 local changed = pack('>I8', revision)
 for i = 1, count do
+  local from, to = next_document + 1, nil
+  if searched then
+    to = next_document + ARGV[next_document]
+    next_document = to + 1
+  end
   if not known[FIELDS + i] then
     local at = FIRST + (i - 1) * WIDTH
     local timestamp = ARGV[at + 1]
@@ -113,6 +127,7 @@ for i = 1, count do
     hset[next_field] = ARGV[at]
     hset[next_field + 1] = head .. changed .. ARGV[at + 2]
     next_field = next_field + 2
+    if to then documents[added] = {sequence, timestamp, from, to} end
   end
 end
 local held = added + (known[5] or 0)
@@ -120,6 +135,15 @@ hset[8], hset[12] = sequence, held
 hset[10] = stamp > first_stamp and format('%.0f', stamp - 1) or known[4] or '0'
 
 local more
+local life, buried = known[10], nil
+if replace then
+  buried, life = bury(life, tonumber(before_count), known[9] or ARGV[6]), nil
+end
+if not life and #documents > 0 then
+  life = token
+  hset[#hset + 1] = 'i'
+  hset[#hset + 1] = life
+end
 if not epoch then
   more = begin()
   redis.call('HSET', state, 'v', 1, 'e', token, 'b', now_text)
@@ -137,13 +161,22 @@ if added > 64 then
 else
   redis.call('HSET', state, unpack(hset))
 end
+if #documents > 0 then
+  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[9], nil
+  if ttl then ends = document_ends(now, ttl) end
+  local prefix = documents_of(life)
+  for _, of in ipairs(documents) do
+    document(prefix, life, of[1], of[2], of[3], of[4], ends, true)
+  end
+end
 if ARGV[11] ~= '' and held > tonumber(ARGV[11]) then
-  local gone = trim(held - tonumber(ARGV[11]))
+  local gone = trim(held - tonumber(ARGV[11]), life)
   more = more or {}
   more[#more + 1] = 'g'
   more[#more + 1] = array_of(gone)
 end
 announce(revision, now, replace and 'restore' or 'append', pack('>BI4', 0xdd, added) .. table.concat(members), more)
-if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9]) end
+if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], life) end
+if buried then return {'buried', outcome, buried} end
 if stored then return {'stored', outcome, stored} end
 return outcome

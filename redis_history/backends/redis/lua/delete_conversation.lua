@@ -1,14 +1,17 @@
--- Removes everything of a conversation. After _change.lua.
+-- Removes everything of a conversation. After _change.lua and _document.lua.
 --
 -- ARGV  10 milliseconds the log outlives the conversation if somebody watches
 --       11 channel that those who watch listen to; '': they may do without
 --
--- Returns {1} if it existed, {0} if not, or {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r')
+-- Returns {1} if it existed, {1, life} if search documents are still to be removed (reap.lua), {0} if not, or {'revision', current} | {'missing'}; then nothing was written.
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
-if not known[1] then return {0} end
+if not known[1] then
+  touch()
+  return {0}
+end
 -- With nobody listening the log goes too. Who may not ask whether somebody listens, or cannot know, assumes so.
 local function listeners()
   if ARGV[11] == '' then return true end
@@ -22,7 +25,8 @@ if listeners() then
 else
   redis.call('UNLINK', log)
 end
+local buried = bury(known[3], tonumber(known[4] or 0), known[5])
 redis.call('UNLINK', state, messages)
 redis.call('ZREM', registry, ARGV[5])
 ring(revision + 1)
-return {1}
+return {1, buried}

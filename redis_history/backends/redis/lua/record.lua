@@ -1,11 +1,15 @@
--- Creates a conversation with its record, or changes fields of it, as one change. After _change.lua.
+-- Creates a conversation with its record, or changes fields of it, as one change. After _change.lua and
+-- _document.lua.
 --
 -- ARGV  10 payload of the log entry   then pairs of a record field and its value
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
 local before = told()
-if before then return before end
-local known = redis.call('HMGET', state, 'e', 'r', 'l')
+if before then
+  touch()
+  return before
+end
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
@@ -27,5 +31,5 @@ if not known[1] then
 end
 redis.call('HSET', state, unpack(hset))
 announce(revision, now, 'record', ARGV[10], more)
-if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3]) end
+if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3], known[4]) end
 return revision

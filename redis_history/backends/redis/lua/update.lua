@@ -1,19 +1,22 @@
--- Gives a message other content, at the same place. After _change.lua and _locate.lua.
+-- Gives a message other content, at the same place. After _change.lua, _document.lua and _locate.lua.
 --
 -- ARGV  10 ':<id>'   11 size, digest and tools (as in the state)   12 body
+--       13 on: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message as it is now (unchanged if it has this content already),
 -- or {'unknown'} | {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10])
+local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i')
 local revision, place = tonumber(known[2] or 0), known[6]
 local before, payload = told()
 if before then
+  touch()
   local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', string.sub(payload, 6, 24))
   return before .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
 end
 if place and string.sub(place, 28) == ARGV[11] then
   local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I8', place)
   if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
+    touch()
     return changed .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
   end
 end
@@ -33,6 +36,18 @@ if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
 redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'c', known[3] - c + new_c,
            'k', known[4] - k + new_k, ARGV[10], head .. pack('>I8', revision) .. ARGV[11])
+local life = known[7]
+if #ARGV > 12 then
+  if not life then
+    life = token
+    redis.call('HSET', state, 'i', life)
+  end
+  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[5], nil
+  if ttl then ends = document_ends(now, ttl) end
+  document(documents_of(life), life, sequence, timestamp, 13, #ARGV, ends)
+elseif life then -- a document that tells of the former content must not be found
+  redis.call('UNLINK', documents_of(life) .. sequence)
+end
 announce(revision, now, 'update', pack('>BI4', 0xdd, 1) .. member)
-if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5]) end
+if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5], known[7]) end
 return revision .. ' ' .. sequence .. ' ' .. timestamp_text

@@ -1,0 +1,353 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""The searching half of a store: it asks the server if that can search, and ranks by itself if not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redis_history import requests
+from redis_history._ids import check_conversation_id
+from redis_history._sync._runtime import finish
+from redis_history.backends.base import Backend
+from redis_history.errors import BackendUnavailableError, CapabilityError
+from redis_history.model import Message, Role, Scope
+from redis_history.operations import (
+    Append,
+    Fetch,
+    Fetched,
+    Found,
+    ListConversations,
+    MakeIndex,
+    Op,
+    Place,
+    ReadPage,
+    Restore,
+    Search,
+    SearchAll,
+    SweepDocuments,
+    UpdateMessage,
+    WriteDocuments,
+)
+from redis_history.requests import Bound, Options
+from redis_history.search.filters import Filters
+from redis_history.search.highlight import highlights
+from redis_history.search.hits import SearchHit, cut_to_tokens
+from redis_history.search.query import Query, parse_query
+from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
+from redis_history.search.scan import MAX_SCANNED, Scan
+from redis_history.search.vectors import embedding_text, pack_all
+
+__all__ = ["Reindexed", "Searching"]
+
+T = TypeVar("T")
+_logger = logging.getLogger("redis_history")
+
+#: Messages whose documents are written at once: some 10 ms of the server's time.
+_DOCUMENTS: Final = 100
+#: Messages read at once.
+_PAGE: Final = 1000
+#: Messages fetched at once, of those a search has found.
+_FETCHED: Final = 50
+
+
+class Reindexed(Struct, frozen=True):
+    """What `reindex` did: conversations looked at, documents written, documents of no message removed."""
+
+    conversations: int
+    documents: int
+    removed: int
+
+
+class _Request(Struct, frozen=True):
+    query: Query
+    filters: Filters
+    limit: int
+    offset: int
+    token_cap: int | None
+    context: int
+    highlight: bool
+    vector: bytes | None
+
+
+class Searching:
+    """`search`, `search_all` and `reindex` of a store."""
+
+    _backend: Backend
+    _options: Options
+
+    def search(
+        self,
+        conversation_id: str,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        token_cap: int | None = 2000,
+        roles: Iterable[Role] | None = None,
+        participant_ids: Iterable[str] | None = None,
+        scope: Scope | None = None,
+        since: Bound | None = None,
+        before: Bound | None = None,
+        tool_names: Iterable[str] | None = None,
+        context: int = 0,
+        highlight: bool = False,
+    ) -> list[SearchHit]:
+        """Messages of one conversation that match any term of `query`, best first.
+
+        A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
+        fail. `limit` hits after the first `offset`, of as many as fit into `token_cap` estimated tokens (None: all).
+        The filters must all hold; `tool_names` are of tools called or answered. With `context`, each hit has as many
+        messages before and after it; with `highlight`, where the terms are.
+
+        Without search on the server the newest 20,000 messages are read and ranked here.
+        """
+        check_conversation_id(conversation_id)
+        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names)
+        request = self._request(query, filters, limit, offset, token_cap, context, highlight)
+        if not _can_match(request):
+            return []
+        op = Search(conversation_id, request.query, request.filters, request.vector, _depth(request))
+        found = self._asked(op)
+        if found is None:
+            hits = self._scanned(conversation_id, request)
+        else:
+            hits = self._fetched(_order(found, request.query), request)
+        return self._finished(hits, request)
+
+    def search_all(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        token_cap: int | None = 2000,
+        roles: Iterable[Role] | None = None,
+        participant_ids: Iterable[str] | None = None,
+        scope: Scope | None = None,
+        since: Bound | None = None,
+        before: Bound | None = None,
+        tool_names: Iterable[str] | None = None,
+        context: int = 0,
+        highlight: bool = False,
+    ) -> list[SearchHit]:
+        """The same over all conversations of the namespace.
+
+        Raises CapabilityError without search on the server (`memory://` has it), and BackendUnavailableError while the
+        server is still filling its index.
+        """
+        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names)
+        request = self._request(query, filters, limit, offset, token_cap, context, highlight)
+        if getattr(self._backend, "search_mode", None) == "memory":
+            hits = self._scanned_all(request) if _can_match(request) else []
+            return self._finished(hits, request)
+        seconds = self._options.search_wait
+        op = SearchAll(request.query, request.filters, request.vector, _depth(request), seconds)
+        found = self._asked(op)
+        if found is None:
+            self._refuse_search_all()
+        if found is None or not _can_match(request):
+            return []
+        return self._finished(self._fetched(_order(found, request.query), request), request)
+
+    def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
+        """Write the search documents of all conversations of the namespace anew, and remove those of no message.
+
+        Needed for what was stored before there was search, or by processes with `search="off"`; a search within such a
+        conversation writes its documents by itself. May run while others read and write. `on_progress` gets how many
+        conversations are done, and of how many that are known. Raises CapabilityError without search on the server.
+        """
+        share = self._asked(MakeIndex(self._options.search_wait))
+        if share is None:
+            self._refuse_search_all()
+        seen: dict[str, None] = {}
+        while True:
+            page = self._backend.execute(ListConversations(None, None, _PAGE, len(seen)))
+            new = [one.conversation_id for one in page if one.conversation_id not in seen]
+            seen.update(dict.fromkeys(new))
+            if not new:
+                break
+        documents = 0
+        for done, conversation_id in enumerate(seen, 1):
+            for messages in self._pages(conversation_id):
+                documents += self._document(conversation_id, messages)
+            if on_progress is not None:
+                on_progress(done, len(seen))
+        removed = cursor = 0
+        while (swept := self._asked(SweepDocuments(cursor))) is not None:
+            cursor = swept[0]
+            removed += swept[1]
+            if cursor == 0:
+                break
+        return Reindexed(len(seen), documents, removed)
+
+    def _with_vectors(self, op: Op[T]) -> Op[T]:
+        """A write with the vectors of its messages, if there is an embedder. History does not wait for a better day of
+        an embedder that fails: then the message is found by its words."""
+        if self._options.embedder is None or not isinstance(op, Append | Restore | UpdateMessage):
+            return op
+        entries = (op.entry,) if isinstance(op, UpdateMessage) else op.entries
+        vectors = self._embedded([entry.message for entry in entries])
+        return replace(op, vectors=tuple(vectors))  # type: ignore[return-value]
+
+    def _embedded(self, messages: list[Message]) -> list[bytes]:
+        if not messages or not self._server_may_search:
+            return []
+        try:
+            return self._embed([embedding_text(message) for message in messages])
+        except Exception as error:  # noqa: BLE001 -- whatever an embedder raises is its own
+            _logger.error("the embedder failed; %d messages are found by words alone: %s", len(messages), error)
+            return []
+
+    def _embed(self, texts: list[str]) -> list[bytes]:
+        assert self._options.embedder is not None  # noqa: S101
+        assert self._options.vectors is not None  # noqa: S101
+        vectors = finish(self._options.embedder(texts))
+        return pack_all(vectors, len(texts), self._options.vectors.dimension)
+
+    @property
+    def _server_may_search(self) -> bool:
+        return getattr(self._backend, "search_mode", "client") in ("server", "unknown")
+
+    def _request(
+        self,
+        query: str,
+        filters: Filters,
+        limit: int,
+        offset: int,
+        token_cap: int | None,
+        context: int,
+        highlight: bool,
+    ) -> _Request:
+        requests.check_range(limit, offset)
+        requests.check_limit(token_cap, "token_cap")
+        requests.check_context(context)
+        terms = parse_query(query, self._options.language)
+        vector = None
+        if self._options.embedder is not None and self._server_may_search and query.strip() and limit:
+            try:
+                vector = (self._embed([query]))[0]
+            except Exception as error:  # noqa: BLE001 -- as above
+                _logger.error("the embedder failed; searching by words alone: %s", error)
+        return _Request(terms, filters, limit, offset, token_cap, context, highlight, vector)
+
+    def _asked(self, op: Op[T]) -> T | None:
+        return self._backend.execute(op) if self._server_may_search else None
+
+    def _refuse_search_all(self) -> None:
+        if self._asked(MakeIndex(0.0)) is not None:
+            raise BackendUnavailableError("the server is still filling its search index; try again a little later")
+        raise CapabilityError(
+            "searching all conversations needs a server with search (Redis 8, Redis Stack, RediSearch; database 0); "
+            "without it, search one conversation with `search`"
+        )
+
+    def _fetched(self, ranked: list[Ranked], request: _Request) -> list[SearchHit]:
+        """The hits of a page, read: what left meanwhile, or lies beyond a bound, makes room for the next."""
+        hits: list[SearchHit] = []
+        wanted, start = request.offset + request.limit, 0
+        while start < len(ranked) and len(hits) < wanted:
+            window = ranked[start : start + min(_FETCHED, wanted - len(hits))]
+            start += len(window)
+            found: dict[tuple[Any, int], Fetched] = {}
+            for whose, places in groupby(sorted(window, key=_whose), key=_whose):
+                op = Fetch(whose[0], whose[1], tuple(place.sequence for place in places), request.context)
+                for sequence, fetched in zip(op.sequences, self._asked(op) or (), strict=False):
+                    if fetched is not None and request.filters.wants(fetched.message):
+                        found[(whose, sequence)] = fetched
+            for one in window:
+                hit = found.get((one.conversation, one.sequence))
+                if hit is not None:
+                    beside = tuple(hit.before), tuple(hit.after)
+                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *beside))
+        return hits[request.offset :]
+
+    def _scanned(self, conversation_id: str, request: _Request) -> list[SearchHit]:
+        scan = Scan(request.query, request.filters, language=self._options.language)
+        left = MAX_SCANNED
+        for messages in self._pages(conversation_id):
+            scan.add(messages[-left:] if left else ())
+            left -= min(left, len(messages))
+            if self._server_may_search:
+                # Messages from before there was search, or an index that was lost: the next search finds them there.
+                self._document(conversation_id, messages)
+            elif not left:
+                _logger.warning("only the newest %d messages of %r are searched", MAX_SCANNED, conversation_id[:80])
+                break
+        ranked = scan.ranked()[request.offset : request.offset + request.limit]
+        hits = []
+        for one in ranked:
+            message = scan.messages[one.sequence]
+            before, after = self._beside(conversation_id, message, request.context)
+            hits.append(SearchHit(message, one.score, conversation_id, (), before, after))
+        return hits
+
+    def _scanned_all(self, request: _Request) -> list[SearchHit]:
+        every = replace(request, limit=request.offset + request.limit, offset=0)
+        hits: list[SearchHit] = []
+        for conversation in self._backend.execute(ListConversations(None, None, 1_000_000, 0)):
+            hits += self._scanned(conversation.conversation_id, every)
+        hits.sort(key=lambda hit: hit.score, reverse=True)
+        return hits[request.offset : every.limit]
+
+    def _beside(
+        self, conversation_id: str, message: Message, count: int
+    ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        if not count:
+            return (), ()
+        place = message.position
+        before = self._backend.execute(ReadPage(conversation_id, count, newest=True, before=place))
+        after = self._backend.execute(ReadPage(conversation_id, count, newest=False, after=place))
+        return tuple(before.messages), tuple(after.messages)
+
+    def _pages(self, conversation_id: str) -> Any:
+        """The messages of a conversation, page by page, the newest page first."""
+        before, size = None, _PAGE
+        while True:
+            page = self._backend.execute(ReadPage(conversation_id, size, newest=True, before=before))
+            if page.messages:
+                yield page.messages
+                before = page.messages[0].position
+            if len(page.messages) + page.unreadable < size:
+                return
+            size = _PAGE if page.messages else size * 4
+
+    def _document(self, conversation_id: str, messages: list[Message]) -> int:
+        written = 0
+        for start in range(0, len(messages), _DOCUMENTS):
+            chunk = messages[start : start + _DOCUMENTS]
+            vectors = self._embedded(chunk) if self._options.embedder is not None else []
+            written += self._asked(WriteDocuments(conversation_id, tuple(chunk), tuple(vectors))) or 0
+        return written
+
+    def _finished(self, hits: list[SearchHit], request: _Request) -> list[SearchHit]:
+        hits = cut_to_tokens(hits, request.token_cap)
+        if request.highlight:
+            language = self._options.language
+            hits = [replace(hit, highlights=highlights(hit.message, request.query, language=language)) for hit in hits]
+        return hits
+
+
+def _can_match(request: _Request) -> bool:
+    return bool(request.limit and (request.query or request.vector) and not request.filters.impossible)
+
+
+def _depth(request: _Request) -> int:
+    return max(DEPTH, request.offset + request.limit)
+
+
+def _whose(ranked: Ranked) -> Any:
+    return ranked.conversation
+
+
+def _order(found: Found, query: Query) -> list[Ranked]:
+    ranked = rank(query, found.matches, size=found.size, together=found.together)
+    if found.nearest is None:
+        return ranked
+    by_words = [Place(one.conversation[0], one.conversation[1], one.sequence) for one in ranked]
+    return [Ranked((at.conversation_id, at.life), at.sequence, score) for at, score in fuse(by_words, found.nearest)]

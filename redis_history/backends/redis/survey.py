@@ -1,0 +1,115 @@
+"""What to ask a server about itself, and what its answers say. Whatever it may not tell stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from msgspec import structs
+from redis.exceptions import NoPermissionError
+
+from redis_history.backends.redis.durability import tiers
+from redis_history.backends.redis.notifications import merged_flags
+from redis_history.backends.redis.servers import read_info
+from redis_history.capabilities import Capabilities
+
+__all__ = ["QUESTIONS", "read_survey", "together"]
+
+_SETTINGS: Final = (b"notify-keyspace-events", b"appendfsync", b"save")
+_MODES: Final[dict[str, Literal["standalone", "cluster"]]] = {"0": "standalone", "1": "cluster"}
+#: The commands, to be sent in one go.
+QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name] for name in _SETTINGS))
+
+
+def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
+    """What the replies to QUESTIONS say; what is refused is unknown.
+
+    Raises UnsupportedServerError for a server that cannot be used.
+    """
+    said, listed, *configured = replies
+    if isinstance(said, NoPermissionError):
+        product, version, info = "redis", None, {}
+    elif isinstance(said, Exception):
+        raise said
+    else:
+        product, numbers = read_info(said)
+        version = ".".join(map(str, numbers))
+        info = _pairs(line.partition(":")[::2] for line in _text(said).splitlines())
+    flags, appendfsync, save = (_setting(name, reply) for name, reply in zip(_SETTINGS, configured, strict=True))
+    ringing = None if flags is None else merged_flags(flags) is None
+    module = _search_module(listed)
+    found = Capabilities(
+        backend=product,
+        version=version,
+        mode="sentinel" if sentinel else _MODES.get(info.get("cluster_enabled", "")),
+        search_module=f"search {module // 10000}.{module // 100 % 100}.{module % 100}" if module else None,
+        notifications=ringing,
+        doorbell=None if flags is None else "notifications",
+        aof=None if "aof_enabled" not in info else info["aof_enabled"] == "1",
+        appendfsync=appendfsync,
+        snapshots=None if save is None else save != "",
+        eviction=info.get("maxmemory_policy"),
+        replicas=int(info["connected_slaves"]) if info.get("connected_slaves", "").isdigit() else None,
+    )
+    return structs.replace(found, durability=tiers(found))
+
+
+def together(nodes: Sequence[Capabilities]) -> Capabilities:
+    """Of several nodes as one: what all of them can, and of their settings the one that keeps least."""
+    one = nodes[0]
+    return structs.replace(
+        one,
+        version=min(nodes, key=lambda node: [int(number) for number in (node.version or "0").split(".")]).version,
+        search_module=one.search_module if all(node.search_module for node in nodes) else None,
+        notifications=_all(node.notifications for node in nodes),
+        doorbell=one.doorbell if all(node.doorbell for node in nodes) else None,
+        aof=_all(node.aof for node in nodes),
+        appendfsync=_worst([node.appendfsync for node in nodes], ("no", "everysec", "always")),
+        snapshots=_all(node.snapshots for node in nodes),
+        eviction=next((node.eviction for node in nodes if node.eviction != "noeviction"), one.eviction),
+        replicas=None if any(node.replicas is None for node in nodes) else min(node.replicas or 0 for node in nodes),
+        durability=tuple(tier for tier in one.durability if all(tier in node.durability for node in nodes)),
+    )
+
+
+def _all(answers: Any) -> bool | None:
+    known = list(answers)
+    return False if False in known else None if None in known else True
+
+
+def _worst(values: list[str | None], order: tuple[str, ...]) -> str | None:
+    if None in values:
+        return None
+    return min((value for value in values if value is not None), key=lambda value: (*order, value).index(value))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _pairs(pairs: Any) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in pairs}
+
+
+def _flat(reply: Any) -> list[Any]:
+    """Names and values in turn, from either form of a map (RESP2, RESP3)."""
+    return [part for pair in reply.items() for part in pair] if isinstance(reply, dict) else list(reply)
+
+
+def _setting(name: bytes, reply: Any) -> str | None:
+    if isinstance(reply, Exception):
+        return None
+    parts = _flat(reply)
+    return _pairs(zip(parts[::2], parts[1::2], strict=True)).get(name.decode())
+
+
+def _search_module(reply: Any) -> int:
+    """Its version, 20102 for 2.1.2; 0 without."""
+    if isinstance(reply, Exception):
+        return 0
+    for one in reply:
+        parts = _flat(one)
+        module = {_text(name): value for name, value in zip(parts[::2], parts[1::2], strict=True)}
+        if _text(module.get("name")) == "search":
+            return int(module.get("ver") or 0)
+    return 0

@@ -1,0 +1,1 @@
+"""Search: text, queries, ranking and the calls of the server, all pure."""

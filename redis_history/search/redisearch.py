@@ -1,0 +1,300 @@
+"""What RediSearch is sent and what it answers: the one place that knows its language. Pure.
+
+One index for each namespace, over hashes ("documents"), one for each message, with these fields and no other:
+
+    t  TEXT     the words of the message (text.py)          m  NUMERIC  its time, microseconds since 1970
+    c  TAG      the conversation                            w  TAG      names of tools it calls or has results of
+    r  TAG      the role                                    s  TAG      the scope, if it has one
+    p  TAG      the participant's id, if it has one         z  TAG      "1" if it is archived, else no such field
+    v  VECTOR   of its text, if there is an embedder
+
+`document` gives t, r, p, s, w; who writes it adds c (`tag`), m, z and v. The time must be that of the stored message.
+
+A question is not one query but one for each term, because the ranking (ranking.py) needs to know which term a message
+has, and how many messages have it: `search_commands` gives commands to send together, and `read_matches` takes their
+replies. No value stands in the text of a query: all are parameters, and all are encoded (`tag`) or words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from redis_history.errors import CorruptDataError, InvalidInputError
+from redis_history.model import Message
+from redis_history.search.filters import ANYTHING, Filters, tool_names_of
+from redis_history.search.languages import UNSTEMMED
+from redis_history.search.query import Query, Term
+from redis_history.search.ranking import DEPTH, Matches
+from redis_history.search.text import index_text
+from redis_history.search.vectors import VectorField
+
+__all__ = [
+    "ARCHIVED",
+    "CONVERSATION",
+    "DEPTH",
+    "NAMESPACE",
+    "TEXT",
+    "TIME",
+    "VECTOR",
+    "Found",
+    "Namespace",
+    "Place",
+    "count_command",
+    "create_arguments",
+    "document",
+    "is_timeout",
+    "nearest_command",
+    "read_found",
+    "read_matches",
+    "search_commands",
+    "tag",
+]
+
+TEXT: Final = b"t"
+CONVERSATION: Final = b"c"
+ROLE: Final = b"r"
+PARTICIPANT: Final = b"p"
+SCOPE: Final = b"s"
+TOOLS: Final = b"w"
+TIME: Final = b"m"
+ARCHIVED: Final = b"z"
+VECTOR: Final = b"v"
+
+_MAX_TAG_BYTES: Final = 2048
+_SEPARATOR: Final = b","
+_SCORER: Final = b"BM25STD"
+
+
+class Namespace:
+    """The scope that is everything in the index. Its own type, so that nothing empty or forgotten can mean it."""
+
+    def __repr__(self) -> str:
+        return "NAMESPACE"
+
+
+NAMESPACE: Final = Namespace()
+
+#: From the key of a document to its conversation (anything hashable and sortable) and sequence; None: not ours.
+Place = Callable[[bytes], tuple[Any, int] | None]
+
+
+def tag(value: str) -> bytes:
+    """A value of a TAG field: letters, digits, "-._~" and "%XX" of anything else, so nothing that the server reads as
+    more than a letter. No two values give one; above 2,048 bytes a digest stands for it."""
+    encoded = quote(value.encode("utf-8", "surrogatepass"), safe="").encode()
+    if not encoded:
+        return b"%"
+    return encoded if len(encoded) <= _MAX_TAG_BYTES else b"%%%" + hashlib.sha256(encoded).hexdigest().encode()
+
+
+def create_arguments(
+    index: bytes, prefixes: Sequence[bytes], *, language: str = "english", vector: VectorField | None = None
+) -> list[bytes]:
+    """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash: each is indexed as one."""
+    if not prefixes or not all(prefixes):
+        raise InvalidInputError("an index needs the prefixes of its keys: without, it takes every hash of the server")
+    stemmed = [] if language == UNSTEMMED else [b"LANGUAGE", language.encode()]
+    arguments = [b"FT.CREATE", index, b"ON", b"HASH", b"PREFIX", b"%d" % len(prefixes), *prefixes, *stemmed]
+    # Highlighting and the choice of text fields are not used, and cost 33 bytes a message.
+    arguments += [b"NOHL", b"NOFIELDS", b"STOPWORDS", b"0", b"SCHEMA", TEXT, b"TEXT"]
+    if language == UNSTEMMED:
+        arguments.append(b"NOSTEM")
+    for field in (CONVERSATION, ROLE, PARTICIPANT, SCOPE, TOOLS, ARCHIVED):
+        arguments += [field, b"TAG", b"SEPARATOR", _SEPARATOR, b"CASESENSITIVE"]
+    arguments += [TIME, b"NUMERIC"]
+    if vector is not None:
+        arguments += [VECTOR, b"VECTOR", vector.algorithm.upper().encode(), b"6", b"TYPE", b"FLOAT32"]
+        arguments += [b"DIM", b"%d" % vector.dimension, b"DISTANCE_METRIC", vector.distance.upper().encode()]
+    return arguments
+
+
+def document(message: Message) -> list[bytes]:
+    """The fields and values of a message that it tells by itself, alternating."""
+    fields = [TEXT, index_text(message).encode(), ROLE, message.role.encode()]
+    if message.participant is not None:
+        fields += [PARTICIPANT, tag(message.participant.id)]
+    if message.scope is not None:
+        fields += [SCOPE, message.scope.encode()]
+    if len(message.parts) != 1 or type(message.parts[0]).__name__ != "TextPart":
+        names = tool_names_of(message)
+        if names:
+            fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, names)))]
+    return fields
+
+
+class _Expression:
+    """The text of a query and its parameters, put together."""
+
+    def __init__(self, scope: Sequence[str] | Namespace, filters: Filters) -> None:
+        if filters.impossible:
+            raise InvalidInputError("nothing can pass filters with an empty list: there is nothing to ask the server")
+        self.parameters: list[bytes] = []
+        self._clauses: list[bytes] = []
+        if not isinstance(scope, Namespace):
+            if isinstance(scope, str) or not scope:
+                raise InvalidInputError("a search needs a list of at least one conversation id")
+            self._tags(CONVERSATION, map(tag, scope))
+        for field, names in (
+            (ROLE, filters.roles),
+            (PARTICIPANT, filters.participant_ids),
+            (TOOLS, filters.tool_names),
+            (SCOPE, None if filters.scope is None else (filters.scope,)),
+        ):
+            if names is not None:
+                self._tags(field, sorted(map(tag, names)))
+        if filters.since is not None or filters.before is not None:
+            # To the microsecond; what is left, positions within one, is decided by `Filters.wants`.
+            since = b"-inf" if filters.since is None else self.parameter(b"%d" % filters.since.timestamp)
+            before = b"+inf" if filters.before is None else self.parameter(b"%d" % filters.before.timestamp)
+            if filters.before is not None and filters.before.sequence == 0:
+                before = b"(" + before
+            self._clauses.append(b"@%b:[%b %b]" % (TIME, since, before))
+        if filters.archived is not None:
+            self._clauses.append(b"%b@%b:{1}" % (b"" if filters.archived else b"-", ARCHIVED))
+
+    @property
+    def within(self) -> bytes:
+        """The scope and the filters; nothing for everything."""
+        return b" ".join(b"(%b)" % clause for clause in self._clauses)
+
+    def parameter(self, value: bytes) -> bytes:
+        name = b"p%d" % (len(self.parameters) // 2)
+        self.parameters += [name, value]
+        return b"$" + name
+
+    def term(self, term: Term) -> bytes:
+        names = [self.parameter(word.encode()) for word in term.words]
+        if term.kind == "prefix":
+            return names[0] + b"*"
+        if len(names) == 1:
+            return names[0]
+        return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(names)
+
+    def search(self, index: bytes, terms: Sequence[Term], language: str, depth: int) -> list[bytes]:
+        each = [self.term(term) for term in terms]
+        wanted = b"(%b)" % b"|".join(each)
+        if len(each) > 1:
+            # Beside a scope, the score of a|b is that of one of them (RediSearch 2.10); of optional terms, the sum.
+            wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
+        command = [b"FT.SEARCH", index, b" ".join(filter(None, (self.within, wanted))), b"NOCONTENT", b"WITHSCORES"]
+        if language == UNSTEMMED or terms[0].kind == "phrase":
+            command.append(b"VERBATIM")
+        else:
+            command += [b"LANGUAGE", language.encode()]
+        return [*command, b"SCORER", _SCORER, *self._end(depth)]
+
+    def _tags(self, field: bytes, values: Iterable[bytes]) -> None:
+        self._clauses.append(b"@%b:{%b}" % (field, b"|".join(map(self.parameter, values))))
+
+    def _end(self, depth: int) -> list[bytes]:
+        # No timeout: what the server returns then is a part, and over RESP2 it does not say so.
+        end = [b"LIMIT", b"0", b"%d" % depth, b"TIMEOUT", b"0"]
+        if self.parameters:
+            end += [b"PARAMS", b"%d" % len(self.parameters), *self.parameters]
+        return [*end, b"DIALECT", b"2"]
+
+
+def search_commands(
+    index: bytes,
+    scope: Sequence[str] | Namespace,
+    query: Query,
+    filters: Filters = ANYTHING,
+    *,
+    language: str = "english",
+    depth: int = DEPTH,
+) -> list[list[bytes]]:
+    """FT.SEARCH for each term, then, if there are several words, one for any of them. To be sent in one pipeline; the
+    replies in this order are for `read_matches`. No command: nothing can match.
+
+    `scope` is the ids of conversations, at least one, or NAMESPACE. Raises InvalidInputError for an empty one.
+    """
+    if filters.impossible:
+        return []
+    one_by_one = [_Expression(scope, filters).search(index, (term,), language, depth) for term in query.terms]
+    together = [term for term in query.terms if term.kind != "phrase"]
+    if len(one_by_one) > 1 and len(together) > 1:
+        one_by_one.append(_Expression(scope, filters).search(index, together, language, depth))
+    return one_by_one
+
+
+def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
+    """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number.
+
+    Raises InvalidInputError for an empty scope, and for filters that nothing can pass."""
+    expression = _Expression(scope, filters)
+    return [b"FT.SEARCH", index, expression.within or b"*", b"NOCONTENT", *expression._end(0)]
+
+
+def nearest_command(
+    index: bytes,
+    scope: Sequence[str] | Namespace,
+    vector: bytes,
+    filters: Filters = ANYTHING,
+    *,
+    count: int = 100,
+) -> list[bytes]:
+    """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first; `vector` as `vectors.pack` gives
+    it. They have no scores of use: `fuse` takes their order.
+
+    Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
+    """
+    expression = _Expression(scope, filters)
+    within = expression.within
+    text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, VECTOR, expression.parameter(vector))
+    return [b"FT.SEARCH", index, text, b"NOCONTENT", b"SORTBY", b"d", *expression._end(count)]
+
+
+class Found(NamedTuple):
+    """A reply: how many documents there are in all, and keys and scores of the first. `partial`: not all were looked
+    at, because of a timeout; over RESP2 the server does not say so."""
+
+    total: int
+    documents: list[tuple[bytes, float]]
+    partial: bool = False
+
+
+def read_found(reply: Any, *, scored: bool = True) -> Found:
+    """The reply to one command, RESP2 or RESP3, of bytes; `scored` unless it is that of `nearest_command`. Raises
+    CorruptDataError for anything else."""
+    try:
+        if isinstance(reply, Mapping):
+            items = [(item[b"id"], float(item.get(b"score", 0.0))) for item in reply[b"results"]]
+            warnings = b" ".join(reply.get(b"warning") or reply.get(b"warnings") or ())
+            return Found(int(reply[b"total_results"]), items, is_timeout(warnings))
+        total, rest = int(reply[0]), reply[1:]
+        if not scored:
+            return Found(total, [(key, 0.0) for key in rest])
+        return Found(total, [(key, float(score)) for key, score in zip(rest[::2], rest[1::2], strict=True)])
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise CorruptDataError(f"this is no reply to FT.SEARCH: {str(reply)[:200]}") from error
+
+
+def is_timeout(text: bytes | str) -> bool:
+    """Whether an error or a warning of the server says that a query took too long."""
+    return "timeout" in (text.decode(errors="replace") if isinstance(text, bytes) else text).lower()
+
+
+def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[list[Matches], Matches | None]:
+    """Of the replies to `search_commands`: what each term of the query matches, and what any of them does, if asked.
+
+    Documents whose key `place` does not know are left out.
+    """
+    if not replies:  # nothing was asked, because nothing can match
+        return [Matches(0, {}) for _ in query.terms], None
+    read = [_matches(read_found(reply), place) for reply in replies]
+    count = len(query.terms)
+    if len(read) not in (count, count + 1):
+        raise CorruptDataError(f"{len(read)} replies to a search of {count} terms")
+    return read[:count], read[count] if len(read) > count else None
+
+
+def _matches(found: Found, place: Place) -> Matches:
+    scores: dict[Any, dict[int, float]] = {}
+    for key, score in found.documents:
+        where = place(key)
+        if where is not None:
+            scores.setdefault(where[0], {})[where[1]] = score
+    return Matches(found.total, scores)

@@ -1,0 +1,70 @@
+"""Vectors beside words: what an embedder is, and how its vectors are stored. Pure."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Awaitable, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.model import Message
+from redis_history.search.text import searchable
+
+__all__ = ["Embedder", "VectorField", "embedding_text", "pack", "pack_all"]
+
+
+class Embedder(Protocol):
+    """From texts to vectors, one for each, in order, all of one dimension. A plain function or a coroutine function;
+    the synchronous store takes the plain one only. It may be called from several threads."""
+
+    def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[float]] | Awaitable[Sequence[Sequence[float]]]: ...
+
+
+class VectorField(Struct, frozen=True):
+    """Vectors of 32-bit floats. "flat" compares with each (exact, for up to some 100,000), "hnsw" with few.
+
+    Raises ConfigurationError for a dimension that no server takes.
+    """
+
+    dimension: int
+    algorithm: Literal["flat", "hnsw"] = "flat"
+    distance: Literal["cosine", "l2", "ip"] = "cosine"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or not 1 <= self.dimension <= 32_768:
+            raise ConfigurationError(f"the dimension of vectors is a number from 1 to 32,768, not {self.dimension!r}")
+        if self.algorithm not in ("flat", "hnsw") or self.distance not in ("cosine", "l2", "ip"):
+            raise ConfigurationError(
+                f"vectors are compared by flat or hnsw, and by cosine, l2 or ip, not {self.algorithm!r}, "
+                f"{self.distance!r}"
+            )
+
+
+def embedding_text(message: Message) -> str:
+    """What of a message its vector stands for: what can be found of it, as it was written."""
+    return searchable(message)
+
+
+def pack(vector: Any, dimension: int) -> bytes:
+    """A vector as the server takes it. Raises InvalidInputError unless it is so many finite numbers."""
+    try:
+        values = [float(value) for value in vector]
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"the embedder gave no vector of 32-bit floats but {str(vector)[:80]}") from error
+    if len(values) != dimension:
+        raise InvalidInputError(f"the embedder gave a vector of {len(values)} numbers, not of {dimension}")
+    if not all(map(math.isfinite, values)):
+        raise InvalidInputError("the embedder gave a vector with a number that is not finite")
+    return packed
+
+
+def pack_all(vectors: Any, count: int, dimension: int) -> list[bytes]:
+    """The vectors of so many texts. Raises InvalidInputError for another number of them, or as `pack`."""
+    packed = [pack(vector, dimension) for vector in vectors]
+    if len(packed) != count:
+        raise InvalidInputError(f"the embedder gave {len(packed)} vectors for {count} texts")
+    return packed

@@ -1,0 +1,151 @@
+"""Power fails: of the append-only file only what was fsynced is left. A tracer of system calls sees what that is.
+
+Killing a server proves nothing about its disk, because the system keeps what was written. So each fsync of the server
+is watched; at the moment of an acknowledgement, what was written before the last finished fsync began is what would be
+left. That is looked at for every acknowledgement, and at the end the file is cut there and a server started on it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, user
+from tests.support.servers import RealServer, wait_until
+
+STRACE = shutil.which("strace")
+pytestmark = pytest.mark.skipif(STRACE is None, reason="strace, which sees what is fsynced, is not installed")
+_LINE = re.compile(r"(\d+)\s+(\d+\.\d+) (.*)")
+_DONE = re.compile(r"= (\d+) <([\d.]+)>$")
+_CALL = re.compile(r"(write|fdatasync|fsync)\((\d+)(?:<([^>]*)>)?")
+
+
+@dataclass
+class Trace:
+    """What a server did with the file it appends to: when an fsync had ended, and how much was written before it."""
+
+    fsynced: list[tuple[float, int]] = field(default_factory=list)
+
+    def left_at(self, moment: float) -> int:
+        """Bytes of the file that a loss of power at this moment would leave."""
+        return max((size for ended, size in self.fsynced if ended <= moment), default=0)
+
+
+class Tracer:
+    def __init__(self, server: RealServer) -> None:
+        self._out = server.folder / "trace"
+        [self.file] = (server.folder / "appendonlydir").glob("*.incr.aof")
+        self._before = self.file.stat().st_size
+        command = [str(STRACE), "-f", "-ttt", "-T", "-y", "-s", "0", "-e", "trace=write,fdatasync,fsync"]
+        self._process = subprocess.Popen(
+            [*command, "-o", str(self._out), "-p", str(server.pid)], stderr=subprocess.PIPE, start_new_session=True
+        )
+
+        def attached() -> bool:
+            if self._process.poll() is not None:
+                assert self._process.stderr is not None
+                pytest.skip(f"this system lets nobody trace: {self._process.stderr.read().decode()[:200]}")
+            status = Path(f"/proc/{server.pid}/status").read_text()
+            return f"TracerPid:\t{self._process.pid}" in status
+
+        wait_until(attached, "strace to attach")
+
+    def end(self) -> Trace:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(20)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        size, begun, trace = self._before, {}, Trace()
+        for line in self._out.read_text().splitlines():
+            thread, at, what = _LINE.match(line).groups()  # type: ignore[union-attr]
+            if "resumed" in what:
+                name, started = begun.pop(thread, ("", 0))
+                if name == "write":
+                    size += int(_DONE.search(what)[1])  # type: ignore[index]
+                elif name:
+                    trace.fsynced.append((float(at), started))
+                continue
+            call = _CALL.match(what)
+            if call is None or call[3] != str(self.file):
+                continue
+            if "unfinished" in what:
+                begun[thread] = (call[1], size)
+                continue
+            result, took = _DONE.search(what).groups()  # type: ignore[union-attr]
+            if call[1] == "write":
+                size += int(result)
+            else:
+                trace.fsynced.append((float(at) + float(took), size))
+        return trace
+
+
+def _acknowledged(server: RealServer, count: int, work: Callable[[Any, int], Any], **options: Any) -> list[Any]:
+    """When each message was acknowledged."""
+    found = []
+    with HistoryStore(server.url, **options) as store:
+        for number in range(count):
+            work(store, number)
+            found.append((f"message-{number:04d}", time.time()))
+    return found
+
+
+def _append(store: Any, number: int) -> None:
+    store.append("c", user("x", id=f"message-{number:04d}"))
+
+
+def _lost(file: Path, trace: Trace, acknowledged: list[Any]) -> int:
+    """How many acknowledgements came before their message was where a loss of power leaves it."""
+    stored = file.read_bytes()
+    return sum(name.encode() not in stored[: trace.left_at(at)] for name, at in acknowledged)
+
+
+@pytest.mark.parametrize("kind", ["plain", "valkey"])
+def test_what_is_confirmed_to_be_on_disk_survives(own_server: Callable[..., RealServer], kind: str) -> None:
+    server = own_server(kind, options=("--appendfsync", "always"))
+    tracer = Tracer(server)
+    acknowledged = _acknowledged(server, 200, _append, durability="fsync")
+    server.kill()
+    trace = tracer.end()
+    assert _lost(tracer.file, trace, acknowledged) == 0
+    with tracer.file.open("r+b") as file:
+        file.truncate(trace.left_at(acknowledged[-1][1]))
+    server.start()
+    with HistoryStore(server.url) as store:
+        assert [message.id for message in store.get("c")] == [name for name, _ in acknowledged]
+
+
+@pytest.mark.parametrize("kind", ["plain", "valkey"])
+def test_what_only_the_server_has_may_be_lost(own_server: Callable[..., RealServer], kind: str) -> None:
+    """So the test above can fail."""
+    server = own_server(kind)
+    tracer = Tracer(server)
+    acknowledged = _acknowledged(server, 50, _append)
+    server.kill()
+    assert _lost(tracer.file, tracer.end(), acknowledged) >= 25
+
+
+@pytest.mark.parametrize("kind", ["plain", "valkey"])
+def test_servers_that_are_refused_confirm_what_may_be_lost(own_server: Callable[..., RealServer], kind: str) -> None:
+    """If this fails for a newer server, it need not be refused any more."""
+    server = own_server(kind)
+    tracer = Tracer(server)
+    with server.client() as client:
+
+        def confirmed(store: Any, number: int) -> None:
+            with client.pipeline(transaction=False) as pipe:
+                pipe.set("key", f"message-{number:04d}")
+                pipe.execute_command("WAITAOF", 1, 0, 5000)
+                assert pipe.execute()[1] == [1, 0]
+
+        acknowledged = _acknowledged(server, 20, confirmed)
+    server.kill()
+    assert _lost(tracer.file, tracer.end(), acknowledged) > 0

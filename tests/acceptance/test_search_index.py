@@ -1,0 +1,308 @@
+"""The search index and its documents through what happens to servers and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, HistoryStore, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.planner import Settings, plan
+from redis_history.errors import BackendUnavailableError, CapabilityError, ConfigurationError
+from redis_history.operations import Clear
+from tests.support.servers import RealServer, wait_until
+
+
+def documents(server: RealServer, namespace: str = "default") -> int:
+    with server.client() as client:
+        return sum(1 for _ in client.scan_iter(match=Keyspace(namespace).patterns[1], count=1000))
+
+
+def graves(server: RealServer) -> list[bytes]:
+    with server.client() as client:
+        return list(client.scan_iter(match="rh:*}:g*", count=1000))
+
+
+def indexes(server: RealServer) -> list[bytes]:
+    with server.client() as client:
+        return list(client.execute_command("FT._LIST"))
+
+
+def found(store: HistoryStore, conversation_id: str, query: str) -> set[str]:
+    return {hit.message.id for hit in store.search(conversation_id, query, limit=5000, token_cap=None)}
+
+
+def filled(store: HistoryStore, count: int, conversation_id: str = "c") -> set[str]:
+    for start in range(0, count, 1000):
+        store.append_many(
+            conversation_id, [user(f"word n{n}", id=str(n)) for n in range(start, min(start + 1000, count))]
+        )
+    return {str(n) for n in range(count)}
+
+
+STARTER = """
+import sys
+from redis_history import HistoryStore, user
+url, name = sys.argv[1:]
+with HistoryStore(url) as store:
+    store.append(name, user("word", id=name))
+    assert [hit.message.id for hit in store.search(name, "word")] == [name]
+"""
+
+
+def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    names = [f"p{number}" for number in range(20)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", STARTER, server.url, name], stderr=subprocess.PIPE) for name in names
+    ]
+    for process in processes:
+        assert process.communicate(timeout=120)[1] == b""
+        assert process.returncode == 0
+    assert len(indexes(server)) == 1
+    with HistoryStore(server.url) as store:
+        assert {hit.message.id for hit in store.search_all("word", limit=100)} == set(names)
+
+
+def test_a_dropped_index_is_made_anew(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        every = filled(store, 300)
+        for how in ("FT.DROPINDEX", "FT.DROPINDEX", "FLUSHALL"):
+            client.execute_command(how, *([] if how == "FLUSHALL" else indexes(server)))
+            if how == "FLUSHALL":
+                assert found(store, "c", "word") == set()
+                every = filled(store, 20)
+            assert found(store, "c", "word") == every
+            assert {hit.message.id for hit in store.search_all("word", limit=1000, token_cap=None)} == every
+            store.append("c", user("word", id=f"after {how}"))
+            every.add(f"after {how}")
+            assert found(store, "c", "word") == every
+        assert len(indexes(server)) == 1
+
+
+def test_a_server_that_restarts_in_the_middle(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendonly", "yes"))
+    with HistoryStore(server.url) as store:
+        every = filled(store, 2000)
+        for _ in range(2):
+            server.kill()
+            server.start()
+            assert found(store, "c", "word") == every
+            assert {hit.message.id for hit in store.search_all("word", limit=2000, token_cap=None)} == every
+        assert documents(server) == 2000
+
+
+def test_what_was_there_before_search(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url, search="off") as silent:
+        for name in "abc":
+            filled(silent, 250, name)
+    assert documents(server) == 0
+    with HistoryStore(server.url) as store:
+        assert store.search_all("n7") == []
+        assert found(store, "a", "n7") == {"7"}
+        assert documents(server) == 250, "the first search within a conversation writes its documents"
+        assert {hit.conversation_id for hit in store.search_all("n7")} == {"a"}
+        seen: list[tuple[int, int]] = []
+        with server.client() as client:
+            client.hset(Keyspace("default").documents_of("gone", b"0" * 16) + b"1", mapping={"t": "n7"})
+        done = store.reindex(on_progress=lambda done, known: seen.append((done, known)))
+        assert (done.conversations, done.documents, done.removed) == (3, 750, 1)
+        assert seen == [(1, 3), (2, 3), (3, 3)]
+        assert {hit.conversation_id for hit in store.search_all("n7")} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("ends", ["clear", "restore", "delete"])
+def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        filled(store, 3500)
+        if ends == "clear":
+            store.clear("c")
+        elif ends == "restore":
+            store.restore("c", [user("word", id="new")])
+        else:
+            assert store.delete_conversation("c")
+        left = {"new"} if ends == "restore" else set()
+        assert found(store, "c", "word") == left
+        assert documents(server) == len(left)
+        assert graves(server) == []
+
+
+def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServer]) -> None:
+    """A clear whose process ends before it has removed the documents: they are found no more, and the next process
+    removes them."""
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        filled(store, 2500)
+        call = plan(Clear("c"), Settings(Keyspace("default"), 1000))
+        with server.client() as client:
+            connection = client.connection_pool.get_connection()
+            connection.send_packed_command([call.pack(teach=True)])
+            assert connection.read_response(disable_decoding=True)[0] == b"buried"
+            client.connection_pool.release(connection)
+        assert documents(server) == 2500
+        assert len(graves(server)) == 2
+        assert found(store, "c", "word") == set()
+        assert store.search_all("word") == []
+        store.append("c", user("word", id="new"))
+        assert found(store, "c", "word") == {"new"}
+        assert {hit.message.id for hit in store.search_all("word")} == {"new"}
+    with HistoryStore(server.url) as store:
+        assert store.get_message("c", "new") is not None
+        assert documents(server) == 1
+        assert graves(server) == []
+
+
+def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
+        every = filled(store, 600)
+        [state] = client.keys("rh:*:s")
+        first = client.pttl(next(client.scan_iter(match="rhd:*")))
+        assert 1000 < first <= 1500
+        number = 0
+        done = client.time()[0] + 4  # far beyond what the first documents were given
+        while client.time()[0] < done:
+            number += 1
+            store.update_conversation("c", title=str(number))
+        assert documents(server) == 600
+        assert found(store, "c", "word") == every
+        last = max(client.pttl(key) for key in client.scan_iter(match="rhd:*", count=1000))
+        assert 0 < client.pttl(state) <= 1000
+        assert last <= 1500
+        wait_until(lambda: store.get("c") == [], "the end of the conversation")
+        assert store.search("c", "word") == []
+        assert store.search_all("word") == [], "what has expired is not found, though its documents end later"
+        wait_until(lambda: client.dbsize() == 0, "the server to be empty", 3)
+
+
+def test_documents_that_ended_too_soon_are_written_anew(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        every = filled(store, 50)
+        client.unlink(*list(client.scan_iter(match="rhd:*"))[:20])
+        assert found(store, "c", "word") == every
+        assert documents(server) == 50
+
+
+def test_another_language_moves_the_index(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as english:
+        filled(english, 500)
+        english.append("c", user("Die Katzen schliefen", id="cat"))
+        assert found(english, "c", "katze") == set()
+        [former] = indexes(server)
+        with HistoryStore(server.url, language="german") as german:
+            wait_until(lambda: found(german, "c", "katze") == {"cat"}, "the German index")
+            assert len(found(german, "c", "word")) == 500
+            [current] = indexes(server)
+            assert current != former
+        assert len(found(english, "c", "word")) == 500, "those who had the former one go on"
+
+
+def test_servers_without_search(own_server: Callable[..., RealServer], server: RealServer) -> None:
+    plain = own_server("plain")
+    with HistoryStore(plain.url, search="require") as store, pytest.raises(CapabilityError, match="search='require'"):
+        store.append("c", user("x"))
+    with plain.client() as client:
+        assert client.dbsize() == 0, "refused before anything was written"
+    with HistoryStore(f"{server.url}?db=1", namespace="one") as store, server.client() as client:
+        store.append("c", user("word", id="1"))
+        assert found(store, "c", "word") == {"1"}
+        with pytest.raises(CapabilityError):
+            store.search_all("word")
+        store.delete_conversation("c")
+    with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
+        store.get("c")
+    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 3}, {"vectors": 0}):
+        with pytest.raises(ConfigurationError):
+            HistoryStore(server.url, **bad)  # type: ignore[arg-type]
+    for url in ("memory://", "redis+cluster://localhost:1"):
+        with pytest.raises(ConfigurationError, match="require"):
+            HistoryStore(url, search="require")
+
+
+def test_a_user_without_the_right_to_search(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with server.client() as client:
+        rights = "on >x ~* &* +@all -ft.create -ft.search -ft.info"
+        client.execute_command("ACL", "SETUSER", "limited", *rights.split())
+    url = f"{server.url}?username=limited&password=x"
+    with HistoryStore(url) as store:
+        store.append("c", user("word", id="1"))
+        assert found(store, "c", "word") == {"1"}
+    with HistoryStore(url, search="require") as store, pytest.raises(CapabilityError, match="permission"):
+        store.append("c", user("word", id="2"))
+
+
+def meaning(texts: Any) -> list[list[float]]:
+    """Two meanings: animals, and everything else."""
+    animals = ("cat", "dog", "kitten", "puppy")
+    return [[1.0, 0.0] if any(animal in text for animal in animals) else [0.0, 1.0] for text in texts]
+
+
+async def test_search_by_meaning(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+
+    async def asynchronous(texts: Any) -> list[list[float]]:
+        return meaning(texts)
+
+    async with AsyncHistoryStore(server.url, embedder=asynchronous, vectors=2) as store:
+        await store.append("c", user("my kitten sleeps", id="kitten"))
+        await store.append_many("c", [user(f"tax form {n}", id=f"tax {n}") for n in range(30)])
+        await store.append("d", user("a puppy elsewhere", id="puppy"))
+        hits = await store.search("c", "a cat")
+        assert hits[0].message.id == "kitten", "no word of the question is in it"
+        assert all(hit.conversation_id == "c" for hit in hits)
+        every = await store.search_all("dog", limit=2)
+        assert {hit.message.id for hit in every} == {"kitten", "puppy"}
+    with HistoryStore(server.url) as plain:
+        plain.append("c", user("another cat", id="cat without vector"))
+        assert found(plain, "c", "cat") == {"cat without vector"}
+    with HistoryStore(server.url, embedder=meaning, vectors=2) as sync:
+        assert sync.search("c", "puppy")[0].message.id == "kitten"
+        sync.reindex()
+        assert {hit.message.id for hit in sync.search("c", "puppy", limit=2)} == {"kitten", "cat without vector"}
+
+
+def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture) -> None:
+    server = own_server()
+
+    def broken(texts: Any) -> list[list[float]]:
+        raise OSError("no network")
+
+    for embedder, says in ((broken, "no network"), (lambda texts: [[1.0]] * len(texts), "not of 2")):
+        caplog.clear()
+        with HistoryStore(server.url, embedder=embedder, vectors=2) as store:
+            store.append(says, user("word", id="1"))
+            assert found(store, says, "word") == {"1"}, "by its words"
+        assert says in caplog.text
+
+
+def test_searches_while_the_server_is_away(own_server: Callable[..., RealServer]) -> None:
+    from redis_history import RetryPolicy
+
+    server = own_server(options=("--appendonly", "yes"))
+    retry = RetryPolicy(deadline=0.2)
+    with HistoryStore(server.url, retry=retry) as store:
+        every = filled(store, 10)
+        assert found(store, "c", "word") == every
+        server.kill()
+        for search in (lambda: store.search("c", "word"), lambda: store.search_all("word"), store.reindex):
+            with pytest.raises(BackendUnavailableError):
+                search()
+        server.start()
+        wait_until(lambda: _works(lambda: found(store, "c", "word") == every), "the search to work again")
+
+
+def _works(condition: Callable[[], bool]) -> bool:
+    with contextlib.suppress(BackendUnavailableError):
+        return condition()
+    return False

@@ -1,0 +1,106 @@
+"""What a store is told of its backend, and writes that wait until they are on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from redis_history import Capabilities, Conversation, user
+from redis_history.errors import CapabilityError, ConfigurationError, DurabilityError, MessageNotFoundError
+from tests.conformance.conftest import Stores
+
+
+async def test_capabilities_are_those_of_the_backend(stores: Stores, store: Any) -> None:
+    found = await store.capabilities
+    assert found is await store.capabilities, "asked once"
+    assert isinstance(found, Capabilities)
+    assert found.dangers == ()
+    if stores.backend == "memory":
+        assert found in (Capabilities("memory", search="client", doorbell="direct"), Capabilities("custom"))
+        return
+    assert found.backend == ("valkey" if stores.backend == "valkey" else "redis")
+    assert found.mode == ("cluster" if stores.backend == "cluster" else "standalone")
+    has_search = stores.backend in ("redis", "valkey")
+    assert found.search == ("server" if has_search else "client")
+    assert (found.search_module is not None) == has_search
+    assert (found.doorbell, found.aof, found.appendfsync) == ("notifications", True, "everysec")
+    assert (found.eviction, found.replicas, found.durability[0]) == ("noeviction", 0, "server")
+    assert f"backend: {found.backend}\nversion: {found.version}\n" in str(found)
+
+
+async def test_only_a_server_can_keep_more(stores: Stores) -> None:
+    if stores.backend != "memory":
+        return
+    for durability in ("fsync", "replicas"):
+        with pytest.raises(ConfigurationError, match=durability):
+            stores(durability=durability)
+    assert (await stores(durability="server").append("c", user("x"))).revision == 1
+
+
+async def test_writes_that_are_fsynced_do_what_others_do(stores: Stores, fsyncing: Any) -> None:
+    store, other = stores(durability="fsync"), stores(durability="fsync")
+    created = await store.create_conversation(Conversation("c", title="t"))
+    assert (created.title, created.revision) == ("t", 1)
+    first = await store.append("c", user("1", id="1"))
+    assert (first.revision, first.message.sequence) == (2, 1)
+    assert (await other.append("c", user("1", id="1"))).duplicate
+    assert [one.revision for one in await store.append_many("c", [user(n, id=n) for n in "123"])] == [2, 3, 3]
+    assert (await store.update_message("c", user("two", id="2"))).revision == 4
+    assert (await other.update_message("c", user("two", id="2"))).revision == 4
+    with pytest.raises(MessageNotFoundError):
+        await store.update_message("c", user("x", id="unknown"))
+    assert await store.delete_messages("c", ["3"]) == 1
+    assert await other.delete_messages("c", ["3"]) == 0
+    assert await store.restore("c", [user("new", id="n")]) == 6
+    assert await store.clear("c") == await other.clear("c") == 7
+    assert (await store.update_conversation("c", title="u")).title == "u"
+    assert [message.text for message in await store.get("c")] == []
+    assert await store.delete_conversation("c")
+    assert not await other.delete_conversation("c")
+    assert await other.clear("c") == 0
+    assert await other.list_conversations() == []
+
+
+async def test_of_callers_whose_writes_are_fsynced_each_is_stored_once(stores: Stores, fsyncing: Any) -> None:
+    both = [stores(durability="fsync"), stores(durability="fsync")]
+    appended = await asyncio.gather(*(both[n % 2].append("c", user(str(n // 2), id=str(n // 2))) for n in range(40)))
+    assert sorted(one.duplicate for one in appended) == [False] * 20 + [True] * 20
+    assert [message.sequence for message in await both[0].get("c")] == list(range(1, 21))
+
+
+async def test_what_is_not_fsynced_in_time_is_told_and_may_be_sent_again(stores: Stores, fsyncing: Any) -> None:
+    store = stores(durability="fsync", durability_timeout=0.2)
+    before = await store.append("c", user("before", id="before"))
+    assert not await store.delete_conversation("other")
+    fsyncing("no")
+    reader = stores()
+    async with reader.subscribe("c", after=(await reader.snapshot("c")).cursor) as subscription:
+        with pytest.raises(DurabilityError, match="revision 2 of conversation 'c' was made") as caught:
+            await store.append("c", user("x", id="x"))
+        event = await subscription.get(timeout=10)
+    error = caught.value
+    assert (error.conversation_id, error.revision, error.token) == ("c", event.revision, event.cursor.token)
+    with pytest.raises(DurabilityError, match="revision 2"):
+        await store.append("c", user("x", id="x"))
+    with pytest.raises(DurabilityError, match="the deletion") as caught:
+        await store.delete_conversation("other")
+    assert caught.value.revision is None
+    assert [message.id for message in await store.get("c")] == ["before", "x"], "it is there"
+    fsyncing("always")
+    again = await store.append("c", user("x", id="x"))
+    assert (again.duplicate, again.revision, before.revision) == (True, 2, 1)
+
+
+async def test_a_server_that_never_fsyncs_is_refused_before_anything_is_written(stores: Stores, fsyncing: Any) -> None:
+    fsyncing("no")
+    store = stores(durability="fsync")
+    assert await store.get("c") == []
+    with pytest.raises(CapabilityError, match="never fsyncs"):
+        await store.append("c", user("x"))
+    with pytest.raises(CapabilityError, match="1 connected replicas, and there are 0"):
+        await stores(durability="replicas").append("c", user("x"))
+    assert await store.get("c") == []
+    fsyncing("always")
+    assert (await store.append("c", user("x"))).revision == 1, "looked at anew"

@@ -1,0 +1,230 @@
+"""Search: the same messages are found with an index and without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redis_history import AttachmentPart, Participant, tool_result, user
+from redis_history.errors import CapabilityError, InvalidConversationIdError, InvalidInputError
+from redis_history.search.hits import SearchHit
+from tests.conformance.conftest import TALK
+
+
+def ids(hits: list[SearchHit]) -> list[str]:
+    return [hit.message.id for hit in hits]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("lisbon", {"u1"}),
+        ("Where is my suitcase?", {"u1", "a2"}),
+        ("porto upgrade", {"t1", "a2", "u2"}),
+        ('"return flight"', {"u2"}),
+        ('"flight return"', set()),
+        ("upgr*", {"u2"}),
+        ("find_luggage", {"a1"}),
+        ("4711", {"a1", "t1"}),
+        ("退票", {"zh"}),
+        ("nothing of this", set()),
+        ("", set()),
+        ("!!! ??? 👍", set()),
+    ],
+)
+async def test_what_is_found(talk: Any, query: str, found: set[str]) -> None:
+    hits = await talk.search("c", query, limit=100)
+    missing = found - set(ids(hits))
+    assert not missing
+    if query != "Where is my suitcase?":  # whose plural is found as well where words have stems
+        assert set(ids(hits)) == found
+    assert "secret" not in ids(hits)
+    for hit in hits:
+        assert hit.conversation_id == "c"
+        assert hit.score > 0
+        assert hit.message == await talk.get_message("c", hit.message.id)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, {"u1", "a1", "t1", "a2", "u2"}),
+        ({"roles": ["user"]}, {"u1", "u2"}),
+        ({"roles": ["assistant", "tool"]}, {"a1", "t1", "a2"}),
+        ({"roles": []}, set()),
+        ({"since": "2026-01-03"}, {"t1", "a2", "u2"}),
+        ({"before": "2026-01-03"}, {"u1", "a1"}),
+        ({"since": "2026-01-02", "before": "2026-01-04"}, {"a1", "t1"}),
+        ({"tool_names": ["find_luggage"]}, {"a1"}),
+        ({"tool_names": ["find"]}, set()),
+        ({"scope": "dm"}, set()),
+        ({"participant_ids": ["nobody"]}, set()),
+    ],
+)
+async def test_filters(talk: Any, filters: dict[str, Any], found: set[str]) -> None:
+    assert set(ids(await talk.search("c", "flight porto 4711", limit=100, **filters))) == found
+
+
+async def test_positions_are_exact(store: Any) -> None:
+    given = [user(f"same {number}", id=str(number), timestamp="2026-01-01") for number in range(6)]
+    stored = [one.message for one in await store.append_many("c", given)]
+    hits = await store.search("c", "same", since=stored[2].position, before=stored[4].position)
+    assert set(ids(hits)) == {"2", "3"}
+
+
+async def test_participants_and_scope(store: Any) -> None:
+    ann, bob = Participant("user", "a|b", "Ann"), Participant("user", "a", "Bob")
+    await store.append("c", user("hello there", id="1", participant=ann, scope="dm"))
+    await store.append("c", user("hello too", id="2", participant=bob, scope="channel"))
+    assert ids(await store.search("c", "hello", participant_ids=["a|b"])) == ["1"]
+    assert ids(await store.search("c", "hello", participant_ids=["a"])) == ["2"]
+    assert ids(await store.search("c", "hello", scope="channel")) == ["2"]
+    assert ids(await store.search("c", "Ann")) == ["1"], "who speaks can be searched for"
+
+
+async def test_the_rarer_word_counts_more(store: Any) -> None:
+    await store.append_many("c", [user(f"the weather of day {n}", id=str(n)) for n in range(30)])
+    await store.append("c", user("an earthquake", id="rare"))
+    assert ids(await store.search("c", "weather earthquake", limit=1)) == ["rare"]
+
+
+async def test_limit_offset_and_token_cap(store: Any) -> None:
+    await store.append_many("c", [user("word " + "x" * 36, id=str(n)) for n in range(20)])
+    every = ids(await store.search("c", "word", limit=100))
+    assert len(set(every)) == 20
+    assert ids(await store.search("c", "word")) == every[:10], "10 by default"
+    paged = [ids(await store.search("c", "word", limit=6, offset=offset)) for offset in (0, 6, 12, 18)]
+    assert [id for page in paged for id in page] == every
+    assert await store.search("c", "word", limit=0) == []
+    assert len(await store.search("c", "word", limit=100, token_cap=33)) == 3, "11 tokens each"
+    assert await store.search("c", "word", token_cap=0) == []
+
+
+async def test_neighbours_and_highlights(talk: Any) -> None:
+    [hit] = await talk.search("c", '"return flight"', context=2, highlight=True)
+    assert [one.id for one in hit.before] == ["t1", "a2"]
+    assert [one.id for one in hit.after] == ["zh", "s"], "without a time of its own the first one was stamped now"
+    assert [one.marked("<", ">") for one in hit.highlights] == ["Great! And can I upgrade my <return flight>?"]
+    [first] = await talk.search("c", "lisbon", context=3)
+    assert first.before == ()
+    assert first.highlights == ()
+
+
+async def test_changes_are_found_at_once(talk: Any) -> None:
+    await talk.update_message("c", user("I lost my umbrella.", id="u1"))
+    assert ids(await talk.search("c", "lisbon")) == []
+    assert ids(await talk.search("c", "umbrella")) == ["u1"]
+    await talk.delete_messages("c", ["u1", "a2"])
+    assert ids(await talk.search("c", "umbrella suitcase")) in (["t1"], [])
+    await talk.restore("c", [user("all anew", id="new")])
+    assert ids(await talk.search("c", "anew porto")) == ["new"]
+    await talk.clear("c")
+    assert await talk.search("c", "anew") == []
+    await talk.append("c", user("once more anew", id="again"))
+    assert ids(await talk.search("c", "anew")) == ["again"]
+    await talk.delete_conversation("c")
+    assert await talk.search("c", "anew") == []
+    assert ids(await talk.search("other", "suitcase")) == ["secret"]
+
+
+async def test_those_that_left_by_the_cap_are_not_found(stores: Any) -> None:
+    store = stores(max_messages=3)
+    for number in range(6):
+        await store.append("c", user(f"word w{number}", id=str(number)))
+    assert set(ids(await store.search("c", "word"))) == {"3", "4", "5"}
+
+
+async def test_what_search_off_wrote_is_found(stores: Any) -> None:
+    silent, store = stores(search="off"), stores()
+    await silent.append_many("c", TALK)
+    assert set(ids(await silent.search("c", "lisbon"))) == {"u1"}
+    for _ in range(2):  # the second time by the documents that the first time wrote, where there is an index
+        assert set(ids(await store.search("c", "lisbon porto"))) == {"u1", "t1", "a2"}
+    await silent.update_message("c", user("Madrid", id="u1"))
+    assert ids(await store.search("c", "lisbon")) == []
+    assert ids(await store.search("c", "madrid")) == ["u1"]
+
+
+async def test_attachments_and_encoded_bytes(store: Any) -> None:
+    image = "data:image/png;base64," + "iVBORw0KGgo" * 500
+    await store.append("c", user([AttachmentPart(id="f", name="invoice.pdf")], id="file"))
+    await store.append("c", user([tool_result("1", {"screenshot": image, "title": "Checkout"})], id="shot"))
+    assert ids(await store.search("c", "invoice")) == ["file"]
+    assert ids(await store.search("c", "checkout")) == ["shot"]
+    assert ids(await store.search("c", "iVBORw0KGgo*")) == []
+
+
+async def test_all_conversations(talk: Any, stores: Any) -> None:
+    if stores.backend in ("plain", "cluster") or stores.custom:
+        with pytest.raises(CapabilityError, match="search"):
+            await talk.search_all("suitcase")
+        with pytest.raises(CapabilityError, match="search"):
+            await talk.reindex()
+        return
+    hits = await talk.search_all("suitcase", context=1)
+    assert {(hit.conversation_id, hit.message.id) for hit in hits} >= {("other", "secret"), ("c", "u1"), ("c", "a2")}
+    for hit in hits:
+        assert hit.message == await talk.get_message(hit.conversation_id, hit.message.id)
+    assert ids(await talk.search_all("suitcase", roles=["assistant"])) == ["a2"]
+    assert await talk.search_all("nothing of that") == []
+    assert await talk.search_all("") == []
+    first = await talk.search_all("suitcase", limit=1)
+    assert ids(first) + ids(await talk.search_all("suitcase", offset=1)) == ids(await talk.search_all("suitcase"))
+    await talk.delete_conversation("other")
+    assert "secret" not in ids(await talk.search_all("suitcase"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"query": None}, "query"),
+        ({"query": 5}, "query"),
+        ({"limit": -1}, "limit"),
+        ({"limit": None}, "limit"),
+        ({"offset": -1}, "offset"),
+        ({"token_cap": -1}, "token_cap"),
+        ({"roles": "user"}, "roles"),
+        ({"roles": ["pilot"]}, "pilot"),
+        ({"scope": "moon"}, "moon"),
+        ({"participant_ids": "me"}, "participant_ids"),
+        ({"tool_names": "f"}, "tool_names"),
+        ({"context": -1}, "context"),
+        ({"context": 101}, "context"),
+    ],
+)
+async def test_bad_arguments(store: Any, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        await store.search("c", **{"query": "x", **arguments})
+    with pytest.raises(InvalidInputError, match=says):
+        await store.search_all(**{"query": "x", **arguments})
+
+
+async def test_a_bad_conversation_id(store: Any) -> None:
+    with pytest.raises(InvalidConversationIdError):
+        await store.search("", "x")
+    assert await store.search("unknown", "x") == []
+
+
+HOSTILE = ["a|b", "a*", "{x}", "'\"", "back\\slash", " spaces ", "nul\0", "line\nbreak", "👩‍👩‍👧", "a", "A", "@c:{*}"]
+
+
+async def test_hostile_names_and_queries_stay_inside(store: Any) -> None:
+    for number, name in enumerate(HOSTILE):
+        await store.append(name, user(f"word of {number}", id=f"m{number}"))
+    queries = [
+        "word",
+        *HOSTILE,
+        "*",
+        "(@c:{*})",
+        '" word',
+        "word)|(@t:word",
+        "-word ~word %word%",
+        "w'wo*'",
+        "word " * 20_000,
+    ]
+    for number, name in enumerate(HOSTILE):
+        for query in queries:
+            assert set(ids(await store.search(name, query))) <= {f"m{number}"}
+        assert ids(await store.search(name, "word")) == [f"m{number}"]

@@ -1,0 +1,78 @@
+"""What a message must be like to be found."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from redis_history import Message, Participant, Position, tool_result, tool_use, user
+from redis_history.errors import InvalidInputError
+from redis_history.search.filters import ANYTHING, make_filters, tool_names_of
+
+CALL = Message(
+    id="m",
+    role="assistant",
+    parts=(tool_use("1", "weather", {}), tool_result("0", "", name="clock"), tool_result("2", "")),
+    participant=Participant("agent", "a|b"),
+    scope="thread",
+    timestamp="1970-01-01T00:00:00.000020Z",
+    sequence=7,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, True),
+        ({"roles": ["assistant", "user"]}, True),
+        ({"roles": ["user"]}, False),
+        ({"roles": []}, False),
+        ({"participant_ids": ["a|b"]}, True),
+        ({"participant_ids": ["a", "b"]}, False),
+        ({"scope": "thread"}, True),
+        ({"scope": "dm"}, False),
+        ({"tool_names": ["weather"]}, True),
+        ({"tool_names": ("clock", "x")}, True),
+        ({"tool_names": ["x"]}, False),
+        ({"since": Position(20, 7)}, True),
+        ({"since": Position(20, 8)}, False),
+        ({"before": Position(20, 7)}, False),
+        ({"before": Position(20, 8), "since": Position(20, 0)}, True),
+        ({"archived": True}, True),
+    ],
+)
+def test_wants(options: Any, wanted: bool) -> None:
+    filters = make_filters(**options)
+    assert filters.wants(CALL) is wanted
+    assert filters.impossible is (options == {"roles": []})
+
+
+def test_a_message_without_what_is_asked_for() -> None:
+    bare = user("text")
+    assert ANYTHING.wants(bare)
+    for options in ({"participant_ids": [""]}, {"scope": "dm"}, {"tool_names": ["x"]}, {"since": Position(0, 0)}):
+        assert not make_filters(**options).wants(bare)  # type: ignore[arg-type]
+    assert make_filters(since=Position(-1, 0)).wants(replace(bare, timestamp=0, sequence=1))
+
+
+def test_tool_names() -> None:
+    assert tool_names_of(CALL) == {"weather", "clock"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"roles": "user"},
+        {"roles": ["robot"]},
+        {"roles": 3},
+        {"participant_ids": "a"},
+        {"participant_ids": [1]},
+        {"tool_names": "x"},
+        {"tool_names": [None]},
+        {"scope": "room"},
+        {"archived": 1},
+    ],
+)
+def test_what_no_message_can_have(options: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        make_filters(**options)

@@ -1,0 +1,92 @@
+"""How often search finds the turn that answers a question: LoCoMo, where a developer has it (see `tests/unit`'s real
+data). One message a turn, "speaker: text"; three conversations in one namespace; the question as it stands.
+
+Not part of the project; without the data there is nothing to collect here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_history import Message
+from redis_history.search.query import parse_query
+from redis_history.search.scan import Scan
+from tests.search.index import Index
+
+FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+FILE = FOLDER / "locomo_dev_0-2.json.gz"
+DEPTH = 10
+
+Search = Callable[[str, str], list[int]]
+
+
+class Conversation:
+    def __init__(self, raw: dict[str, Any]) -> None:
+        said = raw["conversation"]
+        sessions = sorted((key for key in said if re.fullmatch(r"session_\d+", key)), key=lambda key: int(key[8:]))
+        turns = [turn for session in sessions for turn in said[session]]
+        self.name = raw["sample_id"]
+        self.messages = [
+            Message(role="user", parts=(f"{turn['speaker']}: {turn['text']}",), sequence=n)
+            for n, turn in enumerate(turns, 1)
+        ]
+        place = {turn["dia_id"]: n for n, turn in enumerate(turns, 1)}
+        self.questions: list[tuple[str, set[int]]] = []
+        for asked in raw["qa"]:
+            named = {f"D{int(a)}:{int(b)}" for e in asked["evidence"] for a, b in re.findall(r"D:?(\d+):(\d+)", e)}
+            if asked["category"] != 5 and (gold := {place[one] for one in named if one in place}):
+                self.questions.append((asked["question"], gold))
+
+
+def measured(conversations: list[Conversation], search: Search) -> tuple[float, float]:
+    """recall@10 and MRR@10 over all questions."""
+    recalls, ranks = [], []
+    for conversation in conversations:
+        for question, gold in conversation.questions:
+            found = search(conversation.name, question)[:DEPTH]
+            recalls.append(len(gold & set(found)) / len(gold))
+            ranks.append(next((1 / n for n, sequence in enumerate(found, 1) if sequence in gold), 0.0))
+    return sum(recalls) / len(recalls), sum(ranks) / len(ranks)
+
+
+if FILE.exists():
+
+    @pytest.fixture(scope="module")
+    def conversations() -> list[Conversation]:
+        found = [Conversation(raw) for raw in json.loads(gzip.decompress(FILE.read_bytes()))]
+        assert sum(len(one.questions) for one in found) == 383
+        return found
+
+    def test_recall_with_an_index(index: Index, conversations: list[Conversation]) -> None:
+        for one in conversations:
+            index.add(one.name, one.messages)
+        recall, mrr = measured(conversations, lambda name, question: index.sequences([name], question))
+        assert recall >= 0.70
+        assert mrr >= 0.50
+
+    @pytest.mark.parametrize(("stemmed", "least"), [(True, 0.70), (False, 0.65)])
+    def test_recall_without_an_index(
+        conversations: list[Conversation], monkeypatch: pytest.MonkeyPatch, stemmed: bool, least: float
+    ) -> None:
+        if stemmed:
+            pytest.importorskip("Stemmer")
+        else:
+            monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+        messages = {one.name: one.messages for one in conversations}
+
+        def search(name: str, question: str) -> list[int]:
+            scan = Scan(parse_query(question))
+            scan.add(messages[name])
+            return [found.sequence for found in scan.ranked()]
+
+        recall, mrr = measured(conversations, search)
+        assert recall >= least
+        assert mrr >= 0.50

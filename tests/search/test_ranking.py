@@ -1,0 +1,212 @@
+"""The order of what was found, by an index and by reading alike."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history import Message, Participant, user
+from redis_history.search import languages
+from redis_history.search.filters import make_filters
+from redis_history.search.hits import SearchHit, cut_to_tokens
+from redis_history.search.query import Query, Term, parse_query
+from redis_history.search.ranking import Matches, fuse, merge, rank
+from redis_history.search.scan import Scan
+from redis_history.tokens import count_characters, estimate_tokens
+from tests.search.index import Index
+
+
+def query_of(count: int) -> Query:
+    return Query(tuple(Term("word", (f"w{n}",)) for n in range(count)))
+
+
+def matches(*sequences: int, conversation: Any = "c", score: float = 1.0) -> Matches:
+    return Matches(len(sequences), {conversation: dict.fromkeys(sequences, score)} if sequences else {})
+
+
+def order(*found: Matches, **options: Any) -> list[int]:
+    return [one.sequence for one in rank(query_of(len(found)), found, **{"size": 1000, **options})]
+
+
+def test_more_terms_and_rarer_ones_come_first() -> None:
+    assert order(matches(10, 20), matches(20, 30)) == [20, 30, 10]
+    assert order(matches(10), matches(20, 30, 40)) == [10, 40, 30, 20]
+
+
+def test_a_term_beside_a_message_counts_half_and_two_steps_away_a_quarter() -> None:
+    first, second = matches(10, 20, 30, 40), matches(11, 22, 33, 50)
+    ranked = {one.sequence: one.score for one in rank(query_of(2), (first, second), size=1000)}
+    whole = ranked[50]
+    assert ranked[10] == ranked[11] == pytest.approx(whole * 1.5)
+    assert ranked[20] == ranked[22] == pytest.approx(whole * 1.25)
+    assert ranked[30] == ranked[33] == ranked[40] == whole
+
+
+def test_a_neighbour_counts_once_and_only_for_what_matches() -> None:
+    ranked = rank(query_of(1), (matches(1, 2, 3),), size=1000)
+    assert len({one.score for one in ranked}) == 1
+    assert {one.sequence for one in ranked} == {1, 2, 3}
+
+
+def test_neighbours_are_of_the_same_conversation() -> None:
+    found = Matches(2, {"a": {1: 1.0}, "b": {2: 1.0}})
+    other = Matches(1, {"a": {2: 1.0}})
+    scores = {(one.conversation, one.sequence): one.score for one in rank(query_of(2), (found, other), size=1000)}
+    assert scores["a", 1] > scores["b", 2]
+
+
+def test_equal_scores_have_one_order() -> None:
+    found = Matches(4, {"b": {1: 1.0, 9: 1.0}, "a": {5: 1.0, 7: 1.0}})
+    ranked = rank(query_of(1), (found,), size=1000)
+    assert [(one.conversation, one.sequence) for one in ranked] == [("b", 9), ("b", 1), ("a", 7), ("a", 5)]
+
+
+def test_a_phrase_counts_as_its_words() -> None:
+    query = Query((Term("phrase", ("a", "b")), Term("word", ("c",))))
+    assert [one.sequence for one in rank(query, (matches(1), matches(9)), size=10)] == [1, 9]
+
+
+def test_nothing_found() -> None:
+    assert rank(Query(()), ()) == []
+    assert order(matches(), matches()) == []
+
+
+SCORES = st.dictionaries(st.integers(1, 30), st.floats(0, 100, allow_subnormal=False), max_size=20)
+FOUND = st.builds(
+    lambda scores, more: Matches(len(scores) + more, {"c": scores} if scores else {}), SCORES, st.integers(0, 3)
+)
+
+
+@given(st.lists(FOUND, min_size=1, max_size=5), st.none() | st.integers(0, 100), st.none() | FOUND)
+def test_any_matches_have_an_order(found: list[Matches], size: int | None, together: Matches | None) -> None:
+    query = query_of(len(found))
+    ranked = rank(query, found, size=size, together=together)
+    assert ranked == rank(query, found, size=size, together=together)
+    assert {one.sequence for one in ranked} >= {n for one in found for n in one.scores.get("c", {})}
+    assert len({one.sequence for one in ranked}) == len(ranked)
+    assert all(one.score >= other.score >= 0 for one, other in pairwise(ranked))
+
+
+def test_what_several_servers_found_is_one() -> None:
+    merged = merge([Matches(9, {"a": {1: 8.0, 2: 2.0}}), Matches(0, {}), Matches(1, {"b": {1: 0.5}})])
+    assert merged == Matches(10, {"a": {1: 1.0, 2: 0.25}, "b": {1: 1.0}})
+    assert merge([]) == Matches(0, {})
+
+
+def test_fusion() -> None:
+    assert [item for item, _ in fuse(["a", "b", "c"], ["c", "a", "d"])] == ["a", "c", "b", "d"]
+    assert [item for item, _ in fuse(["a"], ["b"])] == ["a", "b"]
+    assert fuse() == []
+
+
+# Without an index
+
+
+def scan(query: str, messages: list[Message], chunk: int = 3, **options: Any) -> list[int]:
+    one = Scan(parse_query(query, options.get("language", "english")), **options)
+    for start in range(0, len(messages), chunk):
+        one.add(messages[start : start + chunk])
+    return [found.sequence for found in one.ranked()]
+
+
+def said(*texts: str) -> list[Message]:
+    return [Message(role="user", parts=(text,), sequence=n) for n, text in enumerate(texts, 1)]
+
+
+TEXTS = said("we went camping", "to be or not to be", "好看的电影", "campus tea", "green tea", "tea green")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("camping tents", {1}),
+        ("camp*", {1, 4}),
+        ('"green tea"', {5}),
+        ('"to be or not"', {2}),
+        ("to be", {2}),
+        ("电影", {3}),
+        ("影", {3}),
+        ('"看的电影"', {3}),
+        ("nothing", set()),
+        ("", set()),
+    ],
+)
+def test_what_is_found_by_reading(query: str, expected: set[int]) -> None:
+    assert set(scan(query, TEXTS)) == expected
+
+
+def test_chunks_and_their_order_change_nothing() -> None:
+    texts = [
+        " ".join(random.Random(n).choices(["tea", "milk", "sugar", "camping", "woods", "we", "went"], k=6))
+        for n in range(40)
+    ]
+    messages = said(*texts)
+    expected = scan("tea in the woods", messages, chunk=100)
+    assert expected
+    assert scan("tea in the woods", messages, chunk=1) == expected
+    assert scan("tea in the woods", messages[::-1], chunk=7) == expected
+
+
+def test_filters_of_a_scan() -> None:
+    messages = said("tea", "tea")
+    messages.append(Message(role="tool", parts="tea", participant=Participant("agent", "x"), sequence=3))
+    assert scan("tea", messages, filters=make_filters(roles=["tool"])) == [3]
+    assert scan("tea", messages, filters=make_filters(participant_ids=["x"])) == [3]
+    assert scan("tea", messages, filters=make_filters(roles=[])) == []
+
+
+def test_words_are_stemmed_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("Stemmer")
+    assert scan("camped", TEXTS) == [1]
+    assert scan("Katze", said("viele Katzen"), language="german") == [1]
+    assert scan("Katze", said("viele Katzen"), language="none") == []
+
+
+def test_without_the_extra_words_are_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+    assert scan("camped", TEXTS) == []
+    assert scan("camping", TEXTS) == [1]
+
+
+def test_the_stemmer_is_the_servers_algorithm(index: Index) -> None:
+    """So that both ways find the same, but for the few words that Snowball 3 has another stem of than the server."""
+    pytest.importorskip("Stemmer")
+    stem = languages.load_stemmer("english")
+    assert stem is not None
+    words = [
+        "camp",
+        "camps",
+        "camped",
+        "camping",
+        "happy",
+        "happily",
+        "happiness",
+        "ran",
+        "running",
+        "runner",
+    ]
+    index.add("c", said(*words))
+    for word in words:
+        by_server = set(index.sequences(["c"], word))
+        assert by_server == {n for n, other in enumerate(words, 1) if stem(other) == stem(word)}, word
+        assert by_server == set(scan(word, said(*words))), word
+
+
+# What fits
+
+
+def test_hits_are_cut_to_tokens() -> None:
+    def hit(length: int, **beside: Any) -> SearchHit:
+        return SearchHit(user("x" * length), 1.0, "c", **beside)
+
+    hits = [hit(40), hit(4_000), hit(20), hit(36, before=(user("x" * 400),)), hit(4)]
+    assert cut_to_tokens(hits, 20) == [hits[0], hits[2], hits[4]]
+    assert cut_to_tokens(hits, None) == hits
+    assert cut_to_tokens(hits, 0) == []
+    kept = cut_to_tokens(hits, 120)
+    assert sum(estimate_tokens(count_characters(m)) for h in kept for m in (*h.before, h.message)) <= 120
