@@ -7,7 +7,7 @@ from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
-from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
 from redis_history.capabilities import Capabilities
 from redis_history.events import (
     ConversationDeleted,
@@ -73,6 +73,7 @@ __all__ = [
     "ReasoningPart",
     "Reset",
     "ResetReason",
+    "RetryDetails",
     "RetryPolicy",
     "Role",
     "Scope",

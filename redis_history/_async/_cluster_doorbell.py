@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from redis_history._async._cluster import ClusterLines
 from redis_history._async._doorbell import AsyncDoorbell
-from redis_history._async._runtime import Job, Lock, Signal, reset_after_fork, spawn
+from redis_history._async._runtime import Job, Lock, Signal, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.slots import Address
 from redis_history.errors import ConfigurationError
@@ -109,7 +109,7 @@ class AsyncClusterDoorbell:
     async def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
         asked = time.monotonic()
-        while not self._closed:
+        while not (self._closed or ending()):
             try:
                 if self._lines.stale or time.monotonic() - asked > _ASK:
                     await self._lines.refresh()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from redis_history._async._runtime import Job, Lock, reset_after_fork, sleep, spawn
+from redis_history._async._runtime import Job, Lock, ending, reset_after_fork, sleep, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
@@ -117,6 +117,10 @@ class AsyncDoorbell:
     async def aclose(self) -> None:
         async with self._lock:
             self._closed = True
+            for wake in [wake for wakes in self._wakes.values() for wake in wakes]:
+                wake()  # whoever waits sees that the store was closed
+            for wake_all in [wake_all for wakes in self._patterns.values() for wake_all in wakes]:
+                wake_all(None)
             if self._pubsub is not None:
                 with contextlib.suppress(RedisError, OSError):
                     await self._pubsub.unsubscribe(_IDLE)  # its confirmation makes the loop look
@@ -125,14 +129,14 @@ class AsyncDoorbell:
 
     async def _run(self) -> None:
         wait = _FIRST_WAIT
-        while not self._closed:
+        while not (self._closed or ending()):
             pubsub = self._client.pubsub()
             try:
                 await pubsub.subscribe(_IDLE)
                 self._pubsub = pubsub
                 await self._subscribe(pubsub)
                 wait = _FIRST_WAIT
-                while not self._closed:
+                while not (self._closed or ending()):
                     message = await pubsub.get_message(timeout=_LOOK)
                     if message is None:
                         continue

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from redis_history._async._loops import Home
 from redis_history._async._runtime import Lock, Openable, Signal
+from redis_history.errors import InvalidInputError
 from redis_history.events import Event
 
 __all__ = ["AsyncFeed"]
@@ -21,6 +23,7 @@ class AsyncFeed(Openable):
         self._signal: Signal | None = None
         self._closed = False
         self._opening = Lock()
+        self.home = Home()
 
     @property
     def opened(self) -> bool:
@@ -34,6 +37,13 @@ class AsyncFeed(Openable):
 
     async def open(self) -> None:
         """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
+        if self._signal is not None and not self._closed and not self._signal.home.here:
+            raise InvalidInputError(
+                "a subscription belongs to the event loop that opened it; "
+                "subscribe in this one, with after= the cursor of this subscription"
+            )
+        if self.opened:
+            return
         async with self._opening:
             if not self.opened:
                 await self._begin()

@@ -8,7 +8,21 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self, TypeVar
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+from redis_history._async._loops import Home
+
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "begin",
+    "ending",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "sleep",
+    "spawn",
+]
 
 T = TypeVar("T")
 
@@ -38,6 +52,7 @@ class Signal:
     """Set from any thread, waited for by one task."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._thread = threading.get_ident()
@@ -67,9 +82,13 @@ class Job:
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
+        self._home = Home()
 
     async def stop(self) -> None:
         """End it, and return when it has ended."""
+        await self._home.run(self._stop)
+
+    async def _stop(self) -> None:
         self._task.cancel()
         if self._task is not asyncio.current_task():
             await asyncio.gather(self._task, return_exceptions=True)
@@ -84,6 +103,12 @@ def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
     return Job(asyncio.create_task(run(), name=name))
 
 
+def ending() -> bool:
+    """Whether this task was told to end; it must ask, as redis-py may have lost that (see Lines.send)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """The outcome of a function that blocks."""
     return await asyncio.to_thread(function)
@@ -95,4 +120,4 @@ async def finish(outcome: Any) -> Any:
 
 
 def reset_after_fork(thing: Any) -> None:
-    """An event loop does not survive a fork, and neither do its stores: nothing to do."""
+    """An event loop does not survive a fork, and neither does what belongs to one: see _loops.PerLoop."""

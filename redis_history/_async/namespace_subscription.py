@@ -111,9 +111,13 @@ class AsyncNamespaceSubscription(AsyncFeed):
         if self._closed:
             return
         self._closed = True
-        if self._signal is not None and self._bell is not None:
+        if self._signal is not None:
             self._signal.set()
-            await self._all.unwatch_all(self._bell.ring)
+            await self._signal.home.run(self._unwatch)
+
+    async def _unwatch(self) -> None:
+        assert self._bell is not None  # noqa: S101
+        await self._all.unwatch_all(self._bell.ring)
 
     def _hear(self) -> None:
         assert self._bell is not None  # noqa: S101

@@ -13,10 +13,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
+from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, as_is, plan
@@ -55,8 +56,9 @@ class AsyncRedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        mode = settings.doorbell
-        self._doorbell = None if mode == "poll" else connected.doorbell(self._lines, mode)
+        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._newest_doorbell: Any = None
+        self._listens = settings.doorbell != "poll"
         self._searcher = None if searching is None else AsyncSearcher(self, searching, settings)
         self._usable = False
         self._closed = False
@@ -143,7 +145,15 @@ class AsyncRedisBackend:
     @property
     def doorbell_mode(self) -> str:
         """How subscriptions hear of changes at the moment: "keyspace", "publish", or "poll" if by looking only."""
-        return str(self._doorbell.mode) if self._doorbell is not None else "poll"
+        if not self._listens:
+            return "poll"
+        if self._newest_doorbell is None:  # nobody listens yet
+            return "publish" if self._settings.doorbell == "publish" else "keyspace"
+        return str(self._newest_doorbell.mode)
+
+    def _make_doorbell(self) -> Any:
+        self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._newest_doorbell
 
     async def capabilities(self) -> Capabilities:
         if self._closed:
@@ -160,25 +170,24 @@ class AsyncRedisBackend:
         )
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        if self._doorbell is not None:
-            await self._doorbell.watch(self._channel(conversation_id), wake)
+        if self._listens and not self._closed:
+            await self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        if self._doorbell is not None:
-            await self._doorbell.unwatch(self._channel(conversation_id), wake)
+        if self._listens:
+            await self._doorbells.here().unwatch(self._channel(conversation_id), wake)
 
     async def watch_all(self, wake: WakeAll) -> None:
-        if self._doorbell is not None:
-            await self._doorbell.watch_all(self._settings.doorbell_pattern, wake)
+        if self._listens and not self._closed:
+            await self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
 
     async def unwatch_all(self, wake: WakeAll) -> None:
-        if self._doorbell is not None:
-            await self._doorbell.unwatch_all(self._settings.doorbell_pattern, wake)
+        if self._listens:
+            await self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
 
     async def aclose(self) -> None:
         self._closed = True
-        if self._doorbell is not None:
-            await self._doorbell.aclose()
+        await self._doorbells.aclose()
         await self._lines.aclose()
         await self._connected.aclose()
 
@@ -243,20 +252,30 @@ class AsyncRedisBackend:
 
     async def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = AsyncRetrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             await self._connected.start()
             return await retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
@@ -276,7 +295,7 @@ class AsyncRedisBackend:
         lines = lines or self._lines
         connection = await lines.take()
         try:
-            await connection.send_packed_command([packed])
+            await lines.send(connection, packed)
             if not count:
                 reply = await connection.read_response(disable_decoding=True)
             else:

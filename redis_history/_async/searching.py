@@ -36,13 +36,13 @@ from redis_history.operations import (
 from redis_history.requests import Bound, Options
 from redis_history.search.filters import Filters
 from redis_history.search.highlight import highlights
-from redis_history.search.hits import SearchHit, cut_to_tokens
+from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
 from redis_history.search.vectors import embedding_text, pack_all
 
-__all__ = ["AsyncSearching", "Reindexed"]
+__all__ = ["AsyncSearching"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
@@ -53,14 +53,6 @@ _DOCUMENTS: Final = 100
 _PAGE: Final = 1000
 #: Messages fetched at once, of those a search has found.
 _FETCHED: Final = 50
-
-
-class Reindexed(Struct, frozen=True):
-    """What `reindex` did: conversations looked at, documents written, documents of no message removed."""
-
-    conversations: int
-    documents: int
-    removed: int
 
 
 class _Request(Struct, frozen=True):

@@ -81,7 +81,11 @@ class AsyncSubscription(AsyncFeed):
         self._closed = True
         if self._signal is not None:
             self._signal.set()
-            await self._backend.unwatch(self.conversation_id, self._signal.set)
+            await self._signal.home.run(self._unwatch)
+
+    async def _unwatch(self) -> None:
+        assert self._signal is not None  # noqa: S101
+        await self._backend.unwatch(self.conversation_id, self._signal.set)
 
     async def _read(self) -> None:
         """Read the change log once. The next read is when the doorbell rings, or else after the poll interval."""

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from redis_history._sync._cluster import ClusterLines
 from redis_history._sync._doorbell import Doorbell
-from redis_history._sync._runtime import Job, Lock, Signal, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Lock, Signal, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.slots import Address
 from redis_history.errors import ConfigurationError
@@ -110,7 +110,7 @@ class ClusterDoorbell:
     def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
         asked = time.monotonic()
-        while not self._closed:
+        while not (self._closed or ending()):
             try:
                 if self._lines.stale or time.monotonic() - asked > _ASK:
                     self._lines.refresh()

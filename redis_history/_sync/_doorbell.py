@@ -19,7 +19,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from redis_history._sync._runtime import Job, Lock, reset_after_fork, sleep, spawn
+from redis_history._sync._runtime import Job, Lock, ending, reset_after_fork, sleep, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
@@ -118,6 +118,10 @@ class Doorbell:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+            for wake in [wake for wakes in self._wakes.values() for wake in wakes]:
+                wake()  # whoever waits sees that the store was closed
+            for wake_all in [wake_all for wakes in self._patterns.values() for wake_all in wakes]:
+                wake_all(None)
             if self._pubsub is not None:
                 with contextlib.suppress(RedisError, OSError):
                     self._pubsub.unsubscribe(_IDLE)  # its confirmation makes the loop look
@@ -126,14 +130,14 @@ class Doorbell:
 
     def _run(self) -> None:
         wait = _FIRST_WAIT
-        while not self._closed:
+        while not (self._closed or ending()):
             pubsub = self._client.pubsub()
             try:
                 pubsub.subscribe(_IDLE)
                 self._pubsub = pubsub
                 self._subscribe(pubsub)
                 wait = _FIRST_WAIT
-                while not self._closed:
+                while not (self._closed or ending()):
                     message = pubsub.get_message(timeout=_LOOK)
                     if message is None:
                         continue

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from redis_history._sync._loops import Home
 from redis_history._sync._runtime import Lock, Openable, Signal
+from redis_history.errors import InvalidInputError
 from redis_history.events import Event
 
 __all__ = ["Feed"]
@@ -22,6 +24,7 @@ class Feed(Openable):
         self._signal: Signal | None = None
         self._closed = False
         self._opening = Lock()
+        self.home = Home()
 
     @property
     def opened(self) -> bool:
@@ -35,6 +38,13 @@ class Feed(Openable):
 
     def open(self) -> None:
         """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
+        if self._signal is not None and not self._closed and not self._signal.home.here:
+            raise InvalidInputError(
+                "a subscription belongs to the event loop that opened it; "
+                "subscribe in this one, with after= the cursor of this subscription"
+            )
+        if self.opened:
+            return
         with self._opening:
             if not self.opened:
                 self._begin()

@@ -10,7 +10,21 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+from redis_history._sync._loops import Home
+
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "begin",
+    "ending",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "sleep",
+    "spawn",
+]
 
 T = TypeVar("T")
 
@@ -38,6 +52,7 @@ class Signal:
     """
 
     def __init__(self) -> None:
+        self.home = Home()
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -70,6 +85,11 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return Job(thread)
+
+
+def ending() -> bool:
+    """Whether this work was told to end: a thread cannot be."""
+    return False
 
 
 def in_thread(function: Callable[[], T]) -> T:

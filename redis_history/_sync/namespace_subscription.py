@@ -112,9 +112,13 @@ class NamespaceSubscription(Feed):
         if self._closed:
             return
         self._closed = True
-        if self._signal is not None and self._bell is not None:
+        if self._signal is not None:
             self._signal.set()
-            self._all.unwatch_all(self._bell.ring)
+            self._signal.home.run(self._unwatch)
+
+    def _unwatch(self) -> None:
+        assert self._bell is not None  # noqa: S101
+        self._all.unwatch_all(self._bell.ring)
 
     def _hear(self) -> None:
         assert self._bell is not None  # noqa: S101

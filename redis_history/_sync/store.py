@@ -517,9 +517,12 @@ class HistoryStore(Searching):
             self._unopened.append(subscription)
 
     def _open_subscriptions(self) -> None:
-        waiting, self._unopened = self._unopened, []
-        for subscription in waiting:
-            subscription.open()
+        # Of other event loops they are not ours to open; of one that has ended, nobody's.
+        every, self._unopened = self._unopened, []
+        self._unopened += [waiting for waiting in every if not waiting.home.here and not waiting.home.ended]
+        for subscription in every:
+            if subscription.home.here:
+                subscription.open()
 
 
 def _beyond(page: Page, bound: Position | None, size: int, edge: int, fixed: bool) -> tuple[Position | None, int, bool]:

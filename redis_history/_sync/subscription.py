@@ -82,7 +82,11 @@ class Subscription(Feed):
         self._closed = True
         if self._signal is not None:
             self._signal.set()
-            self._backend.unwatch(self.conversation_id, self._signal.set)
+            self._signal.home.run(self._unwatch)
+
+    def _unwatch(self) -> None:
+        assert self._signal is not None  # noqa: S101
+        self._backend.unwatch(self.conversation_id, self._signal.set)
 
     def _read(self) -> None:
         """Read the change log once. The next read is when the doorbell rings, or else after the poll interval."""

@@ -10,7 +10,7 @@ from redis_history.model import Message
 from redis_history.search.highlight import Highlight
 from redis_history.tokens import count_characters, estimate_tokens
 
-__all__ = ["SearchHit", "cut_to_tokens"]
+__all__ = ["Reindexed", "SearchHit", "cut_to_tokens"]
 
 
 class SearchHit(Struct, frozen=True):
@@ -23,6 +23,14 @@ class SearchHit(Struct, frozen=True):
     highlights: tuple[Highlight, ...] = ()
     before: tuple[Message, ...] = ()
     after: tuple[Message, ...] = ()
+
+
+class Reindexed(Struct, frozen=True):
+    """What `reindex` did: conversations looked at, documents written, documents of no message removed."""
+
+    conversations: int
+    documents: int
+    removed: int
 
 
 def cut_to_tokens(hits: Iterable[SearchHit], token_cap: int | None) -> list[SearchHit]:

@@ -81,7 +81,7 @@ class _Model:
         self.learn(name, self.heads().get(name, BEGINNING))
 
     def save(self, _: str) -> None:
-        self.saved = {key: self.client.dump(key) for key in self.client.scan_iter(match=self.keys.pattern)}
+        self.saved = {key: self.client.dump(key) for key in self.stored()}
 
     def rewind(self, _: str) -> None:
         self.flush("")
@@ -89,8 +89,11 @@ class _Model:
             self.client.restore(key, 0, value)
 
     def flush(self, _: str) -> None:
-        if found := list(self.client.scan_iter(match=self.keys.pattern)):
+        if found := self.stored():
             self.client.unlink(*found)
+
+    def stored(self) -> list[bytes]:
+        return [key for pattern in self.keys.patterns for key in self.client.scan_iter(match=pattern)]
 
     def look(self, _: str) -> None:
         """Everything that differs is found, at the latest by the look after those that gave a Reset."""

@@ -11,6 +11,7 @@ import redis.asyncio
 from redis_history import (
     Appended,
     AsyncHistoryStore,
+    AsyncNamespaceSubscription,
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
@@ -25,11 +26,13 @@ from redis_history import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    NamespaceSubscription,
     Part,
     Participant,
     Position,
     ReasoningPart,
     Reset,
+    RetryDetails,
     RetryPolicy,
     Snapshot,
     Source,
@@ -156,8 +159,19 @@ def errors(store: HistoryStore) -> None:
 # Stores
 
 HistoryStore("memory://")
+HistoryStore("redis://localhost", doorbell="poll")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
+
+
+def note(details: RetryDetails) -> None:
+    assert_type(details.retry_num, int)
+    assert_type(details.wait_for, float)
+    assert_type(details.caused_by, BaseException)
+
+
+HistoryStore(retry=RetryPolicy(on_retry=note))
+HistoryStore(retry=RetryPolicy(on_retry=print))
 HistoryStore(client=redis.Redis())
 AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
 AsyncHistoryStore(client=redis.asyncio.Redis())
@@ -193,12 +207,19 @@ def synchronous() -> None:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
 
+        with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
+            assert_type(all_changes, NamespaceSubscription)
+            assert_type(all_changes.cursors, dict[str, Cursor])
+            for event in all_changes:
+                every_event(event)
+
         def callback(event: Event) -> int:
             return event.revision
 
         def on_error(error: Exception, event: Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
+        assert_type(store.on_change_all(callback, on_error=on_error), Callable[[], None])
         store.on_change("c", every_event, after=None)()
 
 
@@ -223,6 +244,11 @@ async def asynchronous() -> None:
             assert_type(subscription, AsyncSubscription)
             assert_type(await subscription.get(timeout=0.5), Event | None)
             async for event in subscription:
+                every_event(event)
+
+        assert_type(await store.subscribe_all(), AsyncNamespaceSubscription)
+        async with store.subscribe_all(after={"c": snapshot.cursor}) as all_changes:
+            async for event in all_changes:
                 every_event(event)
 
         async def callback(event: Event) -> None: ...

@@ -11,6 +11,9 @@
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), uint64 revision, then
 -- uint32 characters, uint32 tokens, digest (16 bytes), 5 bytes for each tool call ('u') or result ('r') in it.
+--
+-- A server without memory refuses a script at its first command that takes some, unless it has written before. So what
+-- brings content begins its writing with such a command, and what takes away begins with one that frees.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local pack, format = struct.pack, string.format
 local RECORD = {'U', 'A', 'T', 'D', 'M'}

@@ -137,6 +137,7 @@ hset[10] = stamp > first_stamp and format('%.0f', stamp - 1) or known[4] or '0'
 local more
 local life, buried = known[10], nil
 if replace then
+  if epoch then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
   buried, life = bury(life, tonumber(before_count), known[9] or ARGV[6]), nil
 end
 if not life and #documents > 0 then
@@ -145,8 +146,8 @@ if not life and #documents > 0 then
   hset[#hset + 1] = life
 end
 if not epoch then
-  more = begin()
   redis.call('HSET', state, 'v', 1, 'e', token, 'b', now_text)
+  more = begin()
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 elseif replace then
   empty()
