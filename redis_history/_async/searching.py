@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -40,15 +40,18 @@ from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
+from redis_history.search.text import MAX_CHARACTERS
 from redis_history.search.vectors import embedding_text, pack_all
+from redis_history.tokens import count_characters
 
 __all__ = ["AsyncSearching"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
-#: Messages whose documents are written at once: some 10 ms of the server's time.
+#: Messages whose documents are written at once, and their text: some 10 ms of the server's time.
 _DOCUMENTS: Final = 100
+_DOCUMENTS_CHARACTERS: Final = 100_000
 #: Messages read at once.
 _PAGE: Final = 1000
 #: Messages fetched at once, of those a search has found.
@@ -310,8 +313,7 @@ class AsyncSearching:
 
     async def _document(self, conversation_id: str, messages: list[Message]) -> int:
         written = 0
-        for start in range(0, len(messages), _DOCUMENTS):
-            chunk = messages[start : start + _DOCUMENTS]
+        for chunk in _chunks(messages):
             vectors = await self._embedded(chunk) if self._options.embedder is not None else []
             written += await self._asked(WriteDocuments(conversation_id, tuple(chunk), tuple(vectors))) or 0
         return written
@@ -322,6 +324,19 @@ class AsyncSearching:
             language = self._options.language
             hits = [replace(hit, highlights=highlights(hit.message, request.query, language=language)) for hit in hits]
         return hits
+
+
+def _chunks(messages: list[Message]) -> Iterator[list[Message]]:
+    chunk: list[Message] = []
+    left = _DOCUMENTS_CHARACTERS
+    for message in messages:
+        left -= min(count_characters(message), MAX_CHARACTERS)
+        if chunk and (left < 0 or len(chunk) == _DOCUMENTS):
+            yield chunk
+            chunk, left = [], _DOCUMENTS_CHARACTERS
+        chunk.append(message)
+    if chunk:
+        yield chunk
 
 
 def _can_match(request: _Request) -> bool:
