@@ -1,8 +1,10 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.history import RedisHistory
 from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
@@ -21,6 +23,15 @@ from redis_history.events import (
     MessageUpdated,
     Reset,
     ResetReason,
+)
+from redis_history.history import (
+    History,
+    Plugin,
+    ReduceOptions,
+    Reduction,
+    RetrieveTool,
+    ToolResultMasking,
+    tool_result_masking,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -46,11 +57,13 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Snapshot
+from redis_history.tokens import tiktoken_counter
 
 __all__ = [
     "Appended",
     "AsyncHistoryStore",
     "AsyncNamespaceSubscription",
+    "AsyncRedisHistory",
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
@@ -59,6 +72,7 @@ __all__ = [
     "ConversationUpdated",
     "Cursor",
     "Event",
+    "History",
     "HistoryCleared",
     "HistoryRestored",
     "HistoryStore",
@@ -69,10 +83,15 @@ __all__ = [
     "NamespaceSubscription",
     "Part",
     "Participant",
+    "Plugin",
     "Position",
     "ReasoningPart",
+    "RedisHistory",
+    "ReduceOptions",
+    "Reduction",
     "Reset",
     "ResetReason",
+    "RetrieveTool",
     "RetryDetails",
     "RetryPolicy",
     "Role",
@@ -81,6 +100,7 @@ __all__ = [
     "Source",
     "Subscription",
     "TextPart",
+    "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
@@ -88,8 +108,10 @@ __all__ = [
     "assistant",
     "system",
     "text",
+    "tiktoken_counter",
     "tool",
     "tool_result",
+    "tool_result_masking",
     "tool_use",
     "user",
 ]

@@ -24,6 +24,7 @@
         ├── UnsupportedServerError              too old, or not a Redis
         ├── CorruptDataError                    stored bytes are not what this package writes
         ├── StoreClosedError
+        ├── UnsavedLimitError                   too many messages wait for a server that is away
         └── EmbeddedServerError                 the private server cannot be found, started or reached
 
 Messages say what was wrong, with which value, and what to do. An error of a library
@@ -57,6 +58,7 @@ __all__ = [
     "RedisHistoryError",
     "RevisionConflictError",
     "StoreClosedError",
+    "UnsavedLimitError",
     "UnsupportedServerError",
 ]
 
@@ -186,6 +188,10 @@ class CorruptDataError(BackendError):
 
 class StoreClosedError(BackendError):
     """The store was closed."""
+
+
+class UnsavedLimitError(BackendError):
+    """So much waits for the server that no more is taken; this message, or this rewrite, was not."""
 
 
 class EmbeddedServerError(BackendError):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Self, TypeVar
 
 from redis_history._async._loops import Home
@@ -15,6 +16,7 @@ __all__ = [
     "Lock",
     "Openable",
     "Signal",
+    "at_exit",
     "begin",
     "ending",
     "finish",
@@ -121,3 +123,13 @@ async def finish(outcome: Any) -> Any:
 
 def reset_after_fork(thing: Any) -> None:
     """An event loop does not survive a fork, and neither does what belongs to one: see _loops.PerLoop."""
+
+
+def at_exit(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends, in an event loop of its own; the outcome takes that back."""
+
+    def run() -> None:
+        asyncio.run(work())
+
+    atexit.register(run)
+    return lambda: atexit.unregister(run)

@@ -8,16 +8,18 @@ from functools import cache
 
 import pytest
 
-from redis_history import RetryPolicy, requests
+from redis_history import RedisHistory, RetryPolicy, requests
 from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect, store
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis import finding, keys, listing, planner, servers
+from redis_history.history import _unsent
 from redis_history.model import wire
 from tests.docs.pages import DOCS, ROOT, prose, rows, sections
 
 GUARANTEES = DOCS / "guarantees.md"
+_MAX_UNSAVED = (RedisHistory.__init__.__kwdefaults__ or {})["max_unsaved"]
 _CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _PROOF = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
@@ -81,6 +83,11 @@ def test_every_promise_has_a_proof() -> None:
         ("operations.md", f"at most {_lines.MOST} for an event loop"),
         ("tutorial.md", f"for up to {RetryPolicy().deadline:g} seconds"),
         ("tutorial.md", f"up to {MAX_CONVERSATION_ID_BYTES} bytes"),
+        (
+            "how-to/histories.md",
+            f"at most `max_unsaved` ({_MAX_UNSAVED:,}) and {_unsent.MAX_UNSAVED_BYTES // 10**6} MB",
+        ),
+        ("reference.md", f"and at most {_unsent.MAX_UNSAVED_BYTES // 10**6} MB"),
     ],
 )
 def test_a_figure_is_that_of_the_code(page: str, text: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
 import redis.asyncio
@@ -12,6 +12,7 @@ from redis_history import (
     Appended,
     AsyncHistoryStore,
     AsyncNamespaceSubscription,
+    AsyncRedisHistory,
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
@@ -19,6 +20,7 @@ from redis_history import (
     ConversationUpdated,
     Cursor,
     Event,
+    History,
     HistoryCleared,
     HistoryRestored,
     HistoryStore,
@@ -29,8 +31,12 @@ from redis_history import (
     NamespaceSubscription,
     Part,
     Participant,
+    Plugin,
     Position,
     ReasoningPart,
+    RedisHistory,
+    ReduceOptions,
+    Reduction,
     Reset,
     RetryDetails,
     RetryPolicy,
@@ -45,8 +51,10 @@ from redis_history import (
     assistant,
     system,
     text,
+    tiktoken_counter,
     tool,
     tool_result,
+    tool_result_masking,
     tool_use,
     user,
 )
@@ -257,3 +265,58 @@ async def asynchronous() -> None:
         assert_type(unsubscribe, Callable[[], Awaitable[None]])
         await unsubscribe()
         await store.on_change("c", every_event)
+
+
+# Histories
+
+
+class Shorter(Plugin):
+    def on_registered(self, history: History) -> None: ...
+
+    async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
+        assert_type(options.older_than, datetime | None)
+        return entries[1:]
+
+    def transform(self, entries: list[Message]) -> list[Message]:
+        return entries
+
+
+def histories() -> None:
+    history = History(max_length=5, max_tokens=100, token_counter=len, on_plugin_error=lambda error, plugin, hook: None)
+    assert_type(history.add_text("user", "x"), Message)
+    assert_type(history.add_message("assistant", ["x", tool_use("c", "n")]), Message)
+    assert_type(history.add_entry({"role": "user", "content": "x"}), Message)
+    assert_type(history.entries, list[Message])
+    assert_type(history.get_entries(), list[Message])
+    assert_type(history.get_snapshot(), tuple[Message, ...])
+    assert_type(history.last_user(), Message | None)
+    assert_type(history.range(from_end=3, to_end=1), list[Message])
+    assert_type(history.recent_text(3), str)
+    assert_type(history.get_system_message(), str | None)
+    assert_type(history.total_estimated_tokens, int)
+    assert_type(history.use(Shorter()).use(tool_result_masking(exclude=["a"])), History)
+    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), Reduction)
+    assert_type(history.on("entry", print), Callable[[], None])
+    assert_type(history.subscribe(lambda snapshot: None), Callable[[], None])
+    assert_type(history.clone(max_length=3), History)
+    assert_type(History.from_json(history.to_json(), max_length=3), History)
+    assert_type(tiktoken_counter("gpt-4o")("x"), int)
+    with RedisHistory(HistoryStore("memory://"), max_length=5, max_unsaved=7) as shared:
+        assert_type(shared, RedisHistory)
+        assert_type(shared.save("c"), int)
+        assert_type(shared.unsaved, list[Message])
+        assert_type(shared.use(Shorter()), RedisHistory)
+        shared.load("c")
+        shared.autosave()
+        shared.flush()
+
+
+async def asynchronous_histories() -> None:
+    async with AsyncRedisHistory(redis.asyncio.Redis(), namespace="n", token_counter=len) as history:
+        assert_type(history, AsyncRedisHistory)
+        await history.load("c")
+        assert_type(history.add_text("user", "x"), Message)
+        assert_type(await history.reduce(max_entries=5), int)
+        assert_type(await history.save(), int)
+        await history.autosave("c")
+        await history.flush()
