@@ -47,8 +47,8 @@ def begin(openable: Openable) -> bool:
 
 
 class Signal:
-    """Set from any thread, and waited for. A lock that is open while the signal is set: threading.Event makes a lock for
-    each wait, which takes twice as long."""
+    """Set from any thread, and waited for. A lock that is open while the signal is set: threading.Event makes a lock
+    for each wait, which takes twice as long."""
 
     def __init__(self) -> None:
         self.home = Home()
