@@ -59,6 +59,24 @@ from redis_history import (
     user,
 )
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    to_anthropic,
+    to_anthropic_system,
+    to_gemini_system,
+    to_mistral,
+    to_openai_responses,
+)
+from redis_history.importers import (
+    Exported,
+    Imported,
+    async_export_messages,
+    async_import_messages,
+    export_messages,
+    import_messages,
+    read_transcripts,
+)
 
 assert_type(__version__, str)
 
@@ -320,3 +338,25 @@ async def asynchronous_histories() -> None:
         assert_type(await history.save(), int)
         await history.autosave("c")
         await history.flush()
+
+
+# Formats and importers
+
+assert_type(from_anthropic([{"role": "user", "content": "hi"}], system="Be brief."), list[Message])
+assert_type(to_anthropic([message], shape="request"), list[dict[str, Any]])
+assert_type(to_anthropic_system([message]), str | list[dict[str, Any]] | None)
+assert_type(to_openai_responses([message], on_loss=lambda loss: None), list[dict[str, Any]])
+assert_type(to_mistral([message], short_ids=True), list[dict[str, Any]])
+assert_type(to_gemini_system([message]), dict[str, Any] | None)
+assert_type(Loss("m", None, "why").part, int | None)
+
+
+def transfers(sync: HistoryStore) -> None:
+    assert_type(next(read_transcripts("a.jsonl")).messages, tuple[Message, ...])
+    assert_type(import_messages("a.jsonl", sync, format="chatgpt", on_progress=lambda done: None), Imported)
+    assert_type(export_messages(sync, "out.jsonl", conversation_ids=["c"]), Exported)
+
+
+async def transfers_too(store: AsyncHistoryStore) -> None:
+    assert_type(await async_import_messages("a.jsonl", store), Imported)
+    assert_type(await async_export_messages(store, "out.jsonl"), Exported)
