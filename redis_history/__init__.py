@@ -1,9 +1,11 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
 from redis_history._async.history import AsyncRedisHistory
+from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._sync.history import RedisHistory
+from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
@@ -65,6 +67,7 @@ __all__ = [
     "Appended",
     "AsyncConversationSearchTool",
     "AsyncHistoryStore",
+    "AsyncNamespaceSubscription",
     "AsyncRedisHistory",
     "AsyncSubscription",
     "AttachmentPart",
@@ -85,6 +88,7 @@ __all__ = [
     "MessageUpdated",
     "MessagesAppended",
     "MessagesDeleted",
+    "NamespaceSubscription",
     "Part",
     "Participant",
     "Plugin",

@@ -13,7 +13,7 @@ from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect, store
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import keys, listing, planner, servers
+from redis_history.backends.redis import finding, keys, listing, planner, servers
 from redis_history.history import _unsent
 from redis_history.model import wire
 from redis_history.search import query, scan
@@ -64,6 +64,10 @@ def test_every_promise_has_a_proof() -> None:
         ("guarantees.md", f"at most {_CAPS['max_conversations']} conversations of {_CAPS['max_messages']} messages"),
         ("data-model.md", f"all {keys.BUCKETS} registries"),
         ("operations.md", f"at most {listing._CHUNK} states, or {keys.BUCKETS} parts of registries"),
+        ("guarantees.md", f"for every {finding._SWEEP} conversations"),
+        ("operations.md", f"at most {finding._SWEEP} `HMGET`"),
+        ("operations.md", f"{keys.BUCKETS} `ZRANGEBYSCORE`, {keys.BUCKETS} `ZCARD`"),
+        ("data-model.md", f"newest change of {finding._SWEEP} conversations"),
         ("guarantees.md", f"`get` of more than {store.PAGE:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
         ("how-to/ui.md", f"about {int(planner._CHANGES_BYTES) // 10**6} MB and one change"),

@@ -12,6 +12,7 @@ from redis_history import (
     Appended,
     AsyncConversationSearchTool,
     AsyncHistoryStore,
+    AsyncNamespaceSubscription,
     AsyncRedisHistory,
     AsyncSubscription,
     AttachmentPart,
@@ -31,6 +32,7 @@ from redis_history import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    NamespaceSubscription,
     Part,
     Participant,
     Plugin,
@@ -191,6 +193,7 @@ def errors(store: HistoryStore) -> None:
 # Stores
 
 HistoryStore("memory://")
+HistoryStore("redis://localhost", doorbell="poll")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
 
@@ -262,12 +265,19 @@ def synchronous() -> None:
         assert_type(search_tool, ConversationSearchTool)
         assert_type(search_tool(query="word", limit=3), str)
 
+        with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
+            assert_type(all_changes, NamespaceSubscription)
+            assert_type(all_changes.cursors, dict[str, Cursor])
+            for event in all_changes:
+                every_event(event)
+
         def callback(event: Event) -> int:
             return event.revision
 
         def on_error(error: Exception, event: Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
+        assert_type(store.on_change_all(callback, on_error=on_error), Callable[[], None])
         store.on_change("c", every_event, after=None)()
 
 
@@ -300,6 +310,11 @@ async def asynchronous() -> None:
         search_tool = conversation_search_tool(store, "c")
         assert_type(search_tool, AsyncConversationSearchTool)
         assert_type(await search_tool.run('{"query": "word"}'), str)
+
+        assert_type(await store.subscribe_all(), AsyncNamespaceSubscription)
+        async with store.subscribe_all(after={"c": snapshot.cursor}) as all_changes:
+            async for event in all_changes:
+                every_event(event)
 
         async def callback(event: Event) -> None: ...
 

@@ -68,6 +68,8 @@ else
       local at = FIRST + (i - 1) * WIDTH
       local _, _, sequence, _, timestamp, changed, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
       if string.sub(place, 28) ~= ARGV[at + 2] or (ARGV[at + 1] ~= '' and tonumber(ARGV[at + 1]) ~= timestamp) then
+        local before, payload = told() -- an earlier try may have stored it, and somebody changed it since
+        if before then return recall(before, payload, known) end
         return {'conflict', string.sub(ARGV[at], 2)}
       end
       local own = 0
