@@ -1,9 +1,11 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
 from redis_history._async.history import AsyncRedisHistory
+from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._sync.history import RedisHistory
+from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
@@ -58,20 +60,29 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Snapshot
+from redis_history.search.highlight import Highlight
+from redis_history.search.hits import Reindexed, SearchHit
+from redis_history.search.vectors import Embedder, VectorField
 from redis_history.tokens import tiktoken_counter
+from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 
 __all__ = [
     "Appended",
+    "AsyncConversationSearchTool",
     "AsyncHistoryStore",
+    "AsyncNamespaceSubscription",
     "AsyncRedisHistory",
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
     "Conversation",
     "ConversationDeleted",
+    "ConversationSearchTool",
     "ConversationUpdated",
     "Cursor",
+    "Embedder",
     "Event",
+    "Highlight",
     "History",
     "HistoryCleared",
     "HistoryRestored",
@@ -80,6 +91,7 @@ __all__ = [
     "MessageUpdated",
     "MessagesAppended",
     "MessagesDeleted",
+    "NamespaceSubscription",
     "Part",
     "Participant",
     "Plugin",
@@ -88,6 +100,7 @@ __all__ = [
     "RedisHistory",
     "ReduceOptions",
     "Reduction",
+    "Reindexed",
     "Reset",
     "ResetReason",
     "RetrieveTool",
@@ -95,6 +108,7 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "Scope",
+    "SearchHit",
     "Snapshot",
     "Source",
     "Subscription",
@@ -104,9 +118,11 @@ __all__ = [
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
+    "VectorField",
     "__version__",
     "anthropic_summarizer",
     "assistant",
+    "conversation_search_tool",
     "extractive_summarizer",
     "openai_summarizer",
     "system",

@@ -19,6 +19,7 @@
     │   └── MessageNotFoundError
     ├── SummaryError                            a summariser gave nothing that can be used
     ├── CapabilityError                         this server or backend cannot do that
+    ├── MissingExtraError (also an ImportError) a package that this part needs is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
         ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
@@ -57,6 +58,7 @@ __all__ = [
     "MessageConflictError",
     "MessageNotFoundError",
     "MessageTooLargeError",
+    "MissingExtraError",
     "NotFoundError",
     "RedisHistoryError",
     "RevisionConflictError",
@@ -156,6 +158,10 @@ class SummaryError(RedisHistoryError):
 
 class CapabilityError(RedisHistoryError):
     """The server or backend in use cannot do this; the text says what could."""
+
+
+class MissingExtraError(RedisHistoryError, ImportError):
+    """A package that this part of ours needs is not installed; the text says which extra brings it."""
 
 
 class BackendError(RedisHistoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def _methods(kind: type) -> set[str]:
 
 
 def _properties(kind: type) -> set[str]:
-    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property)}
+    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property) and name[0] != "_"}
 
 
 HISTORIES = (redis_history.RedisHistory, redis_history.AsyncRedisHistory)
@@ -234,3 +235,35 @@ def test_every_scheme_is_there() -> None:
 
     for scheme in SCHEMES:
         assert f"`{scheme}://" in SECTIONS["HistoryStore"]
+
+
+FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
+
+
+@pytest.mark.parametrize(
+    ("section", "modules"),
+    [
+        ("Formats", ["formats"]),
+        ("Importers", ["importers"]),
+        (
+            "Frameworks",
+            [f"integrations.{name}" for name in ("langchain", "llama_index", "openai_agents", "pydantic_ai")],
+        ),
+    ],
+)
+def test_the_names_of_the_parts_around(section: str, modules: list[str]) -> None:
+    found = {code(row[0]): " ".join(row[1:]) for row in rows(SECTIONS[section])}
+    targets = {}
+    for module in modules:
+        part = importlib.import_module(f"redis_history.{module}")
+        targets |= {name: getattr(part, name) for name in part.__all__}
+    assert set(found) == set(targets)
+    for name, target in targets.items():
+        if isinstance(target, type) and issubclass(target, msgspec.Struct):
+            assert all(f"`{one.name}`" in found[name] for one in msgspec.structs.fields(target)), name
+        elif inspect.isroutine(target) and "the same" not in found[name]:
+            for one in inspect.signature(target).parameters.values():
+                shown = (
+                    f'`{one.name}="{one.default}"`' if isinstance(one.default, str) else f"`{one.name}={one.default!r}`"
+                )
+                assert one.kind is not one.KEYWORD_ONLY or shown in found[name], f"{name}, {one.name}"
