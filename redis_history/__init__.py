@@ -15,6 +15,8 @@ from redis_history.events import (
     Cursor,
     Event,
     HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
     HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
@@ -54,7 +56,7 @@ from redis_history.model import (
     tool_use,
     user,
 )
-from redis_history.operations import Appended, Snapshot
+from redis_history.operations import Appended, Compacted, Expanded, Snapshot
 from redis_history.tokens import tiktoken_counter
 
 __all__ = [
@@ -64,13 +66,17 @@ __all__ = [
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
+    "Compacted",
     "Conversation",
     "ConversationDeleted",
     "ConversationUpdated",
     "Cursor",
     "Event",
+    "Expanded",
     "History",
     "HistoryCleared",
+    "HistoryCompacted",
+    "HistoryExpanded",
     "HistoryRestored",
     "HistoryStore",
     "Message",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from redis_history._async._lines import Lines
 from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Wake
+from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.listing import list_conversations
@@ -25,7 +26,6 @@ from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
 from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
-from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
 __all__ = ["INFO", "AsyncRedisBackend", "told"]
@@ -48,6 +48,9 @@ class AsyncRedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
+    #: Knows Compact, Expand, and pages with archived messages.
+    compacts = True
+
     def __init__(
         self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
     ) -> None:
@@ -68,15 +71,19 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._until_usable()
         if type(op) is ListConversations:
-            return await self._list(op)  # type: ignore[return-value]
+            return await self._in_steps(list_conversations(op, self._settings))  # type: ignore[no-any-return]
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
-        call = plan(op, self._settings)
+        if type(op) in STEPWISE:
+            return await self._in_steps(STEPWISE[type(op)](op, self._settings))  # type: ignore[no-any-return]
+        outcome: T = await self._done(plan(op, self._settings))
+        return outcome
+
+    async def _done(self, call: Call) -> Any:
         reply = await self.carry_out(call)
         if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
             await self._finish(call.follow(reply))
-        outcome: T = call.decode(reply)
-        return outcome
+        return call.decode(reply)
 
     async def _finish(self, call: Call | None) -> None:
         while call is not None:
@@ -120,16 +127,19 @@ class AsyncRedisBackend:
             return "client"
         return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
-    async def _list(self, op: ListConversations) -> list[Conversation]:
-        steps = list_conversations(op, self._settings)
-        calls = next(steps)
+    async def _in_steps(self, steps: Generator[Any, Any, Any]) -> Any:
+        """Carries out calls, or lists of calls, one after the other, as their outcomes ask for; what comes of them."""
+        work = next(steps)
         while True:
-            replies = await self.carry_out(calls)
+            if type(work) is list:
+                replies = await self.carry_out(work)
+                outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+            else:
+                outcome = await self._done(work)
             try:
-                calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
+                work = steps.send(outcome)
             except StopIteration as end:
-                found: list[Conversation] = end.value
-                return found
+                return end.value
 
     async def capabilities(self) -> Capabilities:
         if self._closed:
