@@ -20,6 +20,8 @@ from redis_history.events import (
     Cursor,
     Event,
     HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
     HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
@@ -59,7 +61,7 @@ from redis_history.model import (
     tool_use,
     user,
 )
-from redis_history.operations import Appended, Snapshot
+from redis_history.operations import Appended, Compacted, Expanded, Snapshot
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import Reindexed, SearchHit
 from redis_history.search.vectors import Embedder, VectorField
@@ -75,6 +77,7 @@ __all__ = [
     "AsyncSubscription",
     "AttachmentPart",
     "Capabilities",
+    "Compacted",
     "Conversation",
     "ConversationDeleted",
     "ConversationSearchTool",
@@ -82,9 +85,12 @@ __all__ = [
     "Cursor",
     "Embedder",
     "Event",
+    "Expanded",
     "Highlight",
     "History",
     "HistoryCleared",
+    "HistoryCompacted",
+    "HistoryExpanded",
     "HistoryRestored",
     "HistoryStore",
     "Message",

@@ -13,6 +13,7 @@
     │   ├── MessageConflictError                same id, other content
     │   ├── RevisionConflictError               `expected_revision` is not the current one
     │   ├── ConversationExistsError
+    │   ├── CompactionConflictError             what is to be replaced is not (any more) what was summarised
     │   └── LeaseLostError                      somebody else may work on the conversation by now
     ├── NotFoundError (also a LookupError)
     │   ├── ConversationNotFoundError
@@ -42,6 +43,7 @@ __all__ = [
     "BackendUnavailableError",
     "BatchTooLargeError",
     "CapabilityError",
+    "CompactionConflictError",
     "ConfigurationError",
     "ConflictError",
     "ConversationExistsError",
@@ -134,6 +136,11 @@ class RevisionConflictError(ConflictError):
 
 class ConversationExistsError(ConflictError):
     """The conversation exists, and the call required that it does not."""
+
+
+class CompactionConflictError(ConflictError):
+    """The messages in the range of a compaction are not those that were summarised: somebody edited, deleted,
+    inserted or compacted meanwhile. Read them again, and summarise anew."""
 
 
 class LeaseLostError(ConflictError):

@@ -23,9 +23,13 @@ __all__ = [
     "Appended",
     "Changes",
     "Clear",
+    "Compact",
+    "Compacted",
     "DeleteConversation",
     "DeleteMessages",
     "Entry",
+    "Expand",
+    "Expanded",
     "Fetch",
     "Fetched",
     "FindMessage",
@@ -78,13 +82,31 @@ class Entry(Struct, frozen=True):
     tools: bytes = b""
 
 
+class Lease(Struct, frozen=True):
+    """The right of one worker to work on a conversation, until it ends or is given back.
+
+    `fence` counts the leases of the conversation, so that a later one has a greater number; `claim` is random. A change
+    that is made with a lease is refused by the backend when that is not the present one.
+    """
+
+    conversation_id: str
+    fence: int
+    claim: str
+
+    @property
+    def value(self) -> str:
+        """What is stored while it holds."""
+        return f"{self.fence}:{self.claim}"
+
+
 class Precondition(Struct, frozen=True):
     """What must hold for a write; otherwise RevisionConflictError, ConversationNotFoundError or
-    ConversationExistsError, and nothing is written."""
+    ConversationExistsError, and nothing is written. `lease` must be the present one, else LeaseLostError."""
 
     expected_revision: int | None = None
     must_exist: bool = False
     must_not_exist: bool = False
+    lease: Lease | None = None
 
 
 ANY = Precondition()
@@ -142,6 +164,56 @@ class Clear(Struct, Op[int], frozen=True):
     token: str = field(default_factory=new_token)
 
 
+class Compacted(Struct, frozen=True):
+    """The outcome of a compaction: the change that made it, its summary as it stands in the store, and how many
+    messages that replaced, a former summary among them.
+
+    `changed` says whether this call did it. If not, an earlier call with the same summary had; or, without a `summary`,
+    there was nothing to compact, and `revision` is the present one.
+    """
+
+    revision: int
+    summary: Message | None
+    count: int
+    changed: bool
+
+
+class Compact(Struct, Op[Compacted], frozen=True):
+    """Put a summary in place of all messages up to `through` (inclusive), as one change, but for system messages;
+    what it replaces moves to the archive. It gets the position of the last one of them. A former summary is replaced
+    like any message.
+
+    `seen`: ids and digests of the messages that were summarised; CompactionConflictError unless it is exactly these
+    that would be replaced. Raises as well if a tool call would be torn from its result. Nothing but at most one
+    summary to replace: no change. A summary that an earlier call has put in its place already, with the same
+    content: no change.
+    """
+
+    conversation_id: str
+    through: Position
+    summary: Entry
+    seen: tuple[tuple[str, bytes], ...] | None = None
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+    vectors: tuple[bytes, ...] = ()
+
+
+class Expanded(Struct, frozen=True):
+    """The outcome of an expansion: the change, and how many messages came back."""
+
+    revision: int
+    count: int
+
+
+class Expand(Struct, Op[Expanded | None], frozen=True):
+    """Put what the live summary of this id replaced back in its place, as one change; None: this is no live summary."""
+
+    conversation_id: str
+    summary_id: str
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
 class WriteRecord(Struct, Op[int], frozen=True):
     """Set fields of a conversation's record (of RECORD_FIELDS), and create the conversation if the precondition lets.
     The outcome is the revision."""
@@ -168,10 +240,12 @@ class ListConversations(Struct, Op[list[Conversation]], frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt."""
+    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt. `archived`: of
+    each message whether it is, if archived messages were asked for."""
 
     messages: list[Message]
     unreadable: int = 0
+    archived: tuple[bool, ...] = ()
 
 
 class ReadPage(Struct, Op[Page], frozen=True):
@@ -180,6 +254,9 @@ class ReadPage(Struct, Op[Page], frozen=True):
     The window: `after` < position, `since` <= position, position < `before`; a bound that is only an instant has
     sequence 0, before all messages of that time. Of the window the first `limit` messages, or the last if `newest`;
     a page of `limit` stored messages, readable or not, may have more beyond it.
+
+    With `archived`, archived messages too. A summary stands behind what it replaced, at the same position; a page
+    has all or none of the messages of one position, and so may have more than `limit`.
     """
 
     conversation_id: str
@@ -188,17 +265,19 @@ class ReadPage(Struct, Op[Page], frozen=True):
     since: Position | None = None
     after: Position | None = None
     before: Position | None = None
+    archived: bool = False
 
 
 class FindMessage(Struct, Op[Message | None], frozen=True):
-    """The message of this id, or None."""
+    """The message of this id, archived or not, or None."""
 
     conversation_id: str
     message_id: str
 
 
 class DeleteMessages(Struct, Op[int], frozen=True):
-    """Remove messages by id as one change; unknown ids are ignored. The outcome is how many there were."""
+    """Remove messages by id, archived or not, as one change; unknown ids are ignored. The outcome is how many there
+    were."""
 
     conversation_id: str
     message_ids: tuple[str, ...]
@@ -215,7 +294,7 @@ class DeleteConversation(Struct, Op[bool], frozen=True):
 
 
 #: The operations that change a conversation.
-Write = Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord
+Write = Append | Clear | Compact | DeleteConversation | DeleteMessages | Expand | Restore | UpdateMessage | WriteRecord
 
 
 class Head(Struct, frozen=True):
@@ -253,23 +332,6 @@ class ReadChanges(Struct, Op[Changes], frozen=True):
     limit: int = 100
 
 
-class Lease(Struct, frozen=True):
-    """The right of one worker to work on a conversation, until it ends or is given back.
-
-    `fence` counts the leases of the conversation, so that a later one has a greater number; `claim` is random. A change
-    that is made with a lease is refused by the backend when that is not the present one.
-    """
-
-    conversation_id: str
-    fence: int
-    claim: str
-
-    @property
-    def value(self) -> str:
-        """What is stored while it holds."""
-        return f"{self.fence}:{self.claim}"
-
-
 class TakeLease(Struct, Op[Lease | None], frozen=True):
     """A lease for so many seconds; None: somebody has one, or there is no such conversation. It changes nothing that a
     reader sees."""
@@ -303,7 +365,8 @@ class Snapshot(Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a search found a message: `life` names the documents it was found by."""
+    """Where a search found a message: `life` names the documents it was found by. The sequence of a summary has a
+    minus, because a message that it replaced has the same."""
 
     conversation_id: str
     life: bytes
@@ -342,11 +405,12 @@ class SearchAll(Struct, Op[Found | None], frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """A message that was found, and those beside it, ascending."""
+    """A message that was found, and those beside it, ascending; of an archived one, those beside it in its archive."""
 
     message: Message
     before: list[Message]
     after: list[Message]
+    archived: bool = False
 
 
 class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
@@ -359,11 +423,13 @@ class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
 
 
 class WriteDocuments(Struct, Op[int], frozen=True):
-    """Write the search documents of messages as they were read; how many were still so."""
+    """Write the search documents of messages as they were read, and whether each was `archived` (none, if not given);
+    how many were still so."""
 
     conversation_id: str
     messages: tuple[Message, ...]
     vectors: tuple[bytes, ...] = ()
+    archived: tuple[bool, ...] = ()
     token: str = field(default_factory=new_token)
 
 

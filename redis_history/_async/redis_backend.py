@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -16,6 +16,7 @@ from redis_history._async._lines import Lines
 from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
@@ -49,6 +50,9 @@ class AsyncRedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
+    #: Knows Compact, Expand, and pages with archived messages.
+    compacts = True
+
     def __init__(
         self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
     ) -> None:
@@ -71,16 +75,19 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._until_usable()
         if type(op) is ListConversations:
-            listed = await self._follow_steps(list_conversations(op, self._settings))
-            return cast(T, listed)
+            return await self._in_steps(list_conversations(op, self._settings))  # type: ignore[no-any-return]
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
-        call = plan(op, self._settings)
+        if type(op) in STEPWISE:
+            return await self._in_steps(STEPWISE[type(op)](op, self._settings))  # type: ignore[no-any-return]
+        outcome: T = await self._done(plan(op, self._settings))
+        return outcome
+
+    async def _done(self, call: Call) -> Any:
         reply = await self.carry_out(call)
         if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
             await self._finish(call.follow(reply))
-        outcome: T = call.decode(reply)
-        return outcome
+        return call.decode(reply)
 
     async def _finish(self, call: Call | None) -> None:
         while call is not None:
@@ -129,18 +136,8 @@ class AsyncRedisBackend:
             raise StoreClosedError("the store was closed")
         if not self._usable:
             await self._until_usable()
-        return await self._follow_steps(find_changed(look, self._settings))
-
-    async def _follow_steps(self, steps: Generator[list[Call], list[Any], R]) -> R:
-        """What `steps` return, which yield calls that do no harm when repeated, and are sent their outcomes."""
-        try:
-            calls = next(steps)
-            while True:
-                replies = await self.carry_out(calls)
-                calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
-        except StopIteration as end:
-            outcome: R = end.value
-            return outcome
+        found: Found = await self._in_steps(find_changed(look, self._settings))
+        return found
 
     @property
     def doorbell_mode(self) -> str:
@@ -154,6 +151,20 @@ class AsyncRedisBackend:
     def _make_doorbell(self) -> Any:
         self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
         return self._newest_doorbell
+
+    async def _in_steps(self, steps: Generator[Any, Any, Any]) -> Any:
+        """Carries out calls, or lists of calls, one after the other, as their outcomes ask for; what comes of them."""
+        work = next(steps)
+        while True:
+            if type(work) is list:
+                replies = await self.carry_out(work)
+                outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+            else:
+                outcome = await self._done(work)
+            try:
+                work = steps.send(outcome)
+            except StopIteration as end:
+                return end.value
 
     async def capabilities(self) -> Capabilities:
         if self._closed:

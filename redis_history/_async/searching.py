@@ -18,6 +18,8 @@ from redis_history.errors import BackendUnavailableError, CapabilityError
 from redis_history.model import Message, Role, Scope
 from redis_history.operations import (
     Append,
+    Compact,
+    Entry,
     Fetch,
     Fetched,
     Found,
@@ -188,9 +190,12 @@ class AsyncSearching:
     async def _with_vectors(self, op: Op[T]) -> Op[T]:
         """A write with the vectors of its messages, if there is an embedder. History does not wait for a better day of
         an embedder that fails: then the message is found by its words."""
-        if self._options.embedder is None or not isinstance(op, Append | Restore | UpdateMessage):
+        if self._options.embedder is None or not isinstance(op, Append | Compact | Restore | UpdateMessage):
             return op
-        entries = (op.entry,) if isinstance(op, UpdateMessage) else op.entries
+        if isinstance(op, Compact):
+            entries: tuple[Entry, ...] = (op.summary,)
+        else:
+            entries = (op.entry,) if isinstance(op, UpdateMessage) else op.entries
         vectors = await self._embedded([entry.message for entry in entries])
         return replace(op, vectors=tuple(vectors))  # type: ignore[return-value]
 

@@ -10,14 +10,17 @@ from redis_history._sync._runtime import Lock
 from redis_history._sync.store import PAGE, HistoryStore
 from redis_history.errors import (
     BackendUnavailableError,
+    CapabilityError,
+    CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
+    MessageNotFoundError,
     RedisHistoryError,
     RevisionConflictError,
 )
 from redis_history.events import Reset
 from redis_history.history._replica import position_in_store
-from redis_history.history._steps import Add, Rewrite
+from redis_history.history._steps import Add, Compaction, Rewrite
 from redis_history.history.history import HistoryOptions
 from redis_history.history.shared import SharedHistory
 from redis_history.operations import ReadChanges, Snapshot
@@ -26,6 +29,8 @@ from redis_history.requests import MAX_BATCH_MESSAGES
 __all__ = ["Saving"]
 
 T = TypeVar("T")
+#: What no later attempt can mend.
+_REFUSED = (MessageConflictError, RevisionConflictError, CompactionConflictError, MessageNotFoundError, CapabilityError)
 
 
 class Saving(SharedHistory):
@@ -61,15 +66,25 @@ class Saving(SharedHistory):
                 if isinstance(step, Rewrite):
                     step.uncertain = True
                 raise
-            except (MessageConflictError, RevisionConflictError, InvalidInputError) as error:
+            except (*_REFUSED, InvalidInputError) as error:
                 if not self._is_done(step, error):
                     if not self._following:
+                        if isinstance(step, Compaction):  # nothing is lost: the entries are as they were
+                            self._refused([step])
+                            self._stale = True
                         raise
                     self._give_up(step, error)
         return sent
 
     def _rewrite(self, step: Rewrite) -> None:
         assert self.conversation_id is not None  # noqa: S101
+        if isinstance(step, Compaction):
+            done = self._store.compact(
+                self.conversation_id, through=step.removed[-1], summary=step.summary, seen=step.replaced
+            )
+            step.stored = done.summary
+            self._rewritten(step, done.revision, changed=done.changed)
+            return
         if step.target is not None:
             expected = step.seen
             if step.target:

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from redis_history import requests
 from redis_history._sync._attempt import Attempt
 from redis_history._sync._runtime import Job, Signal, ending, spawn
 from redis_history._sync.store import HistoryStore
@@ -30,7 +33,15 @@ from redis_history.errors import (
     SummaryError,
 )
 from redis_history.model import Conversation, Message
-from redis_history.operations import KeepLease, Lease, ListConversations, ReadConversation, ReadPage, TakeLease
+from redis_history.operations import (
+    KeepLease,
+    Lease,
+    ListConversations,
+    Precondition,
+    ReadConversation,
+    ReadPage,
+    TakeLease,
+)
 from redis_history.tokens import message_tokens
 
 __all__ = ["Compressor"]
@@ -158,6 +169,7 @@ class Compressor:
     def _go(self, look: Callable[[Signal], Any]) -> CompressorStats:
         if self._running:
             raise InvalidInputError("this compressor runs already")
+        self._store._check_compacts()
         self._running = True
         control = Signal()
         self._hands = {Signal() for _ in range(self._options.concurrency)}
@@ -335,12 +347,19 @@ class Compressor:
         before = sum(map(message_tokens, replaced))
         self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
         summary = self._summary(replaced, lease, signal)
-        self._store._compact(conversation_id, found.through, summary, seen=replaced, lease=lease)
+        self._write(lease, found, summary)
         after = message_tokens(summary)
         self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
         self._work.done(conversation_id)
         seconds = time.monotonic() - started
         return CompressionProgress("compressed", conversation_id, len(replaced), before, after, seconds)
+
+    def _write(self, lease: Lease, found: Plan, summary: Message) -> None:
+        """If what was summarised is still what is there, and the lease still the present one."""
+        last = found.through.position
+        assert last is not None  # noqa: S101 -- it was read from the store
+        op = requests.compact(lease.conversation_id, last, summary, found.messages, expected_revision=None)
+        self._store._write(replace(op, precondition=Precondition(lease=lease)))
 
     def _summary(self, replaced: Sequence[Message], lease: Lease, signal: Signal) -> Message:
         """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""

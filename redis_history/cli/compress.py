@@ -29,7 +29,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
         found: Summarizer = named_function(name)
         return found
     if name == "extractive":
-        return extractive_summarizer(language=language, **({} if tokens is None else {"max_tokens": tokens}))
+        return extractive_summarizer(language=language, max_tokens=tokens or 400)
     make = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}.get(name)
     if make is None:
         raise click.UsageError(
@@ -37,7 +37,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
         )
     if model is None:
         raise click.UsageError(f"--summarizer {name} needs --model")
-    return make(model, base_url=base_url, **({} if tokens is None else {"max_tokens": tokens}))
+    return make(model, base_url=base_url, max_tokens=tokens or 1024)
 
 
 @click.command(name="compress")
@@ -70,6 +70,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
 @click.pass_obj
 def command(
     context: Context,
+    /,
     max_tokens: int | None,
     max_messages: int | None,
     older_than: float | None,

@@ -26,6 +26,8 @@ from redis_history import (
     Highlight,
     History,
     HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
     HistoryRestored,
     HistoryStore,
     Message,
@@ -158,6 +160,12 @@ def every_event(event: Event) -> None:
             assert_type(event.message, Message)
         case HistoryRestored():
             assert_type(event.messages, tuple[Message, ...])
+        case HistoryCompacted():
+            assert_type(event.summary, Message)
+            assert_type(event.through, Position)
+            assert_type(event.count, int)
+        case HistoryExpanded():
+            assert_type(event.summary_id, str)
         case ConversationUpdated():
             assert_type(event.fields, dict[str, Any])
         case HistoryCleared() | ConversationDeleted():

@@ -1,13 +1,13 @@
 -- What every writing script begins and ends with. Put before them.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
--- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent' or ''   4 length of the change log
+-- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'lease:…' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''   7 '1' if this call may have run before
 --       8 channel to publish to or ''   9 '1' if the caller waits until its writes are kept
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
--- i, d, y search documents (_document.lua), f leases so far (lease.lua);
+-- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), uint64 revision, then
 -- uint32 characters, uint32 tokens, digest (16 bytes), 5 bytes for each tool call ('u') or result ('r') in it.
@@ -23,6 +23,9 @@ local function refused(epoch, revision)
   if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
   if ARGV[3] == 'exists' and not epoch then return {'missing'} end
   if ARGV[3] == 'absent' and epoch then return {'exists', revision} end
+  if string.sub(ARGV[3], 1, 6) == 'lease:' and redis.call('GET', string.sub(state, 1, -2) .. 'w') ~= string.sub(ARGV[3], 7) then
+    return {'lease'}
+  end
 end
 
 -- What the log tells of this very change: its revision and payload, if an earlier try was applied and its reply lost.
@@ -63,11 +66,11 @@ local function array_of(texts)
   return pack('>BI4', 0xdd, #items) .. table.concat(items)
 end
 
-local renew_documents -- of _document.lua
+local renew_documents, renew_archives -- of _document.lua
 
 -- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `life`: of its
--- search documents, if there are any.
-local function live(ttl, now, before, life)
+-- search documents, `archived`: until when its archives live, if there are any.
+local function live(ttl, now, before, life, archived)
   if ttl ~= '' then redis.call('HSET', state, 'l', ttl) else ttl = before end
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
@@ -79,6 +82,7 @@ local function live(ttl, now, before, life)
   if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', registry) == 1 then
     redis.call('PEXPIREAT', registry, ends)
   end
+  if archived and tonumber(archived) < math.floor(now / 1000) + ttl then renew_archives(now, ttl) end
   if life then renew_documents(life, now, ttl, ttl ~= before) end
 end
 

@@ -1,0 +1,79 @@
+-- Puts the messages that the live summary replaced back in its place, as one change. After _document.lua, _archived.lua.
+--
+-- What few there are on one side move in steps; above that one command merges both, which takes it about 1 us a message.
+--
+-- ARGV  10 id of the summary   11 the id as MessagePack
+--
+-- Returns {revision, how many messages came back, revision of the compaction, id of the summary that is live now or ''},
+-- or {'unknown'}: this is no live summary,
+-- or {'revision', current} | {'missing'}; then nothing was written.
+local id = ARGV[10]
+local before, payload = told()
+if before then
+  touch()
+  return {before, (struct.unpack('>I4', string.sub(payload, -4))), 0, ''}
+end
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id)
+local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
+local refusal = refused(known[1], revision)
+if refusal then return refusal end
+if known[8] ~= id or not place or not compaction then return {'unknown'} end
+local held, c, k, former = string.match(redis.call('HGET', state, '#' .. compaction), '^(%d+) (%d+) (%d+) %x+ ?(.*)$')
+local _, _, sequence, _, timestamp, _, own_c, own_k = struct.unpack('>BBI8Bi8I8I4I4', place)
+local member = locate_live(messages, format('%.0f', timestamp), sequence, id)
+local archive, life = archive_of(state, compaction), known[7]
+held = tonumber(held)
+local FEW = 1000
+
+-- Moves all members of a few to many, a thousand at a time.
+local function move(few, many)
+  while true do
+    local some, zadd = redis.call('ZPOPMIN', few, 1000), {}
+    if #some == 0 then return end
+    for i = 1, #some, 2 do
+      zadd[i], zadd[i + 1] = some[i + 1], some[i]
+    end
+    redis.call('ZADD', many, unpack(zadd))
+  end
+end
+
+local now = clock()
+revision = revision + 1
+redis.call('HSET', state, 'x', token) -- takes memory, so that a full server refuses here
+if member then redis.call('ZREM', messages, member) end
+if redis.call('EXISTS', archive) == 1 then
+  local live_count = redis.call('ZCARD', messages)
+  local count = redis.call('ZCARD', archive)
+  if live_count <= FEW then
+    move(messages, archive)
+    redis.call('RENAME', archive, messages)
+    redis.call('PERSIST', messages)
+  elseif count <= FEW then
+    move(archive, messages)
+  else
+    redis.call('ZUNIONSTORE', messages, 2, messages, archive)
+    redis.call('UNLINK', archive)
+  end
+end
+local rest = {}
+for _, one in ipairs(archives_in(known[9])) do
+  if one[1] ~= compaction then rest[#rest + 1] = format('%s %.0f %.0f;', unpack(one)) end
+end
+redis.call('HDEL', state, ':' .. id, '^' .. id, '#' .. compaction, 's', 'w', 'm')
+if #rest == 0 then redis.call('HDEL', state, 'a') end
+local hset = {'r', revision, 'u', format('%.0f', now), 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
+              'k', known[5] - own_k + k, 'h', revision}
+local function set(name, value)
+  hset[#hset + 1] = name
+  hset[#hset + 1] = value
+end
+if former ~= '' and redis.call('HEXISTS', state, '^' .. former) == 1 then set('s', former) else former = '' end
+if #rest > 0 then
+  set('w', table.concat(rest))
+  set('m', known[11] - held + (former ~= '' and 1 or 0))
+end
+redis.call('HSET', state, unpack(hset))
+forget_documents(life, {-sequence})
+announce(revision, now, 'expand', '\146' .. ARGV[11] .. pack('>BI4', 0xce, held))
+if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], life, #rest > 0 and known[10]) end
+return {revision, held, tonumber(compaction), former}
