@@ -1,9 +1,11 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.compressor import AsyncCompressor
 from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.compressor import Compressor
 from redis_history._sync.history import RedisHistory
 from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
@@ -14,6 +16,7 @@ from redis_history.capabilities import Capabilities
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
 from redis_history.compaction.summaries import Summarizer
+from redis_history.compaction.worker import CompressionProgress, CompressorStats
 from redis_history.events import (
     ConversationDeleted,
     ConversationUpdated,
@@ -30,12 +33,14 @@ from redis_history.events import (
     ResetReason,
 )
 from redis_history.history import (
+    Compression,
     History,
     Plugin,
     ReduceOptions,
     Reduction,
     RetrieveTool,
     ToolResultMasking,
+    compression,
     tool_result_masking,
 )
 from redis_history.model import (
@@ -70,6 +75,7 @@ from redis_history.tools import AsyncConversationSearchTool, ConversationSearchT
 
 __all__ = [
     "Appended",
+    "AsyncCompressor",
     "AsyncConversationSearchTool",
     "AsyncHistoryStore",
     "AsyncNamespaceSubscription",
@@ -78,6 +84,10 @@ __all__ = [
     "AttachmentPart",
     "Capabilities",
     "Compacted",
+    "Compression",
+    "CompressionProgress",
+    "Compressor",
+    "CompressorStats",
     "Conversation",
     "ConversationDeleted",
     "ConversationSearchTool",
@@ -128,6 +138,7 @@ __all__ = [
     "__version__",
     "anthropic_summarizer",
     "assistant",
+    "compression",
     "conversation_search_tool",
     "extractive_summarizer",
     "openai_summarizer",

@@ -192,7 +192,8 @@ class AsyncCompressor:
         return self.stats
 
     async def _look_once(self, control: Signal) -> None:
-        while await self._sweep() and not self._stopping:
+        self._work.rested()
+        while await self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
                 await control.wait(_LOOK)
                 control.clear()
@@ -218,11 +219,11 @@ class AsyncCompressor:
             await control.wait(max(0.0, wait if rested is None else min(wait, rested)))
             control.clear()
 
-    async def _sweep(self) -> int:
+    async def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
         found = await self._list(_ALL)
         self._work.count(sweeps=1)
-        return await self._found(found)
+        return await self._found(found, rested)
 
     async def _look(self) -> int:
         """Look at those that have changed since the last look."""
@@ -244,11 +245,11 @@ class AsyncCompressor:
     async def _list(self, limit: int) -> list[Conversation]:
         return await self._store._backend.execute(ListConversations(None, None, limit, 0))
 
-    async def _found(self, conversations: Sequence[Conversation]) -> int:
+    async def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
         if conversations:
             newest = max(map(_changed, conversations))
             self._seen = newest if self._seen is None else max(self._seen, newest)
-        new = self._work.offer(await self._too_long(conversations))
+        new = self._work.offer(await self._too_long(conversations), rested=rested)
         if new:
             self._wake()
         return new

@@ -193,7 +193,8 @@ class Compressor:
         return self.stats
 
     def _look_once(self, control: Signal) -> None:
-        while self._sweep() and not self._stopping:
+        self._work.rested()
+        while self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
                 control.wait(_LOOK)
                 control.clear()
@@ -219,11 +220,11 @@ class Compressor:
             control.wait(max(0.0, wait if rested is None else min(wait, rested)))
             control.clear()
 
-    def _sweep(self) -> int:
+    def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
         found = self._list(_ALL)
         self._work.count(sweeps=1)
-        return self._found(found)
+        return self._found(found, rested)
 
     def _look(self) -> int:
         """Look at those that have changed since the last look."""
@@ -245,11 +246,11 @@ class Compressor:
     def _list(self, limit: int) -> list[Conversation]:
         return self._store._backend.execute(ListConversations(None, None, limit, 0))
 
-    def _found(self, conversations: Sequence[Conversation]) -> int:
+    def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
         if conversations:
             newest = max(map(_changed, conversations))
             self._seen = newest if self._seen is None else max(self._seen, newest)
-        new = self._work.offer(self._too_long(conversations))
+        new = self._work.offer(self._too_long(conversations), rested=rested)
         if new:
             self._wake()
         return new

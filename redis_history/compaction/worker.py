@@ -152,8 +152,9 @@ class Work:
         self._settled: OrderedDict[str, int] = OrderedDict()
         self._counts: Counter[str] = Counter()
 
-    def offer(self, found: Iterable[Totals]) -> int:
-        """Conversations that are too long; how many of them are new work."""
+    def offer(self, found: Iterable[Totals], *, rested: bool = True) -> int:
+        """Conversations that are too long; how many of them are new work. Those that have `rested` are, unless told
+        otherwise."""
         new = 0
         now = self._clock()
         with self._lock:
@@ -161,9 +162,10 @@ class Work:
                 name, revision = totals.conversation_id, totals.revision
                 if name in self._working or name in self._waiting or self._settled.get(name) == revision:
                     continue
-                if self._resting.get(name, 0.0) > now:
-                    continue
-                self._resting.pop(name, None)
+                if name in self._resting:
+                    if not rested or self._resting[name] > now:
+                        continue
+                    del self._resting[name]
                 self._waiting[name] = revision
                 new += 1
         return new

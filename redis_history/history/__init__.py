@@ -1,11 +1,13 @@
 """The conversation of one process: `History`, its plugins and its selectors. No I/O."""
 
 from redis_history.history._reduction import ReduceOptions, Reduction
+from redis_history.history.compression import Compression, compression
 from redis_history.history.history import History, HistoryOptions
 from redis_history.history.masking import RetrieveTool, ToolResultMasking, tool_result_masking
 from redis_history.history.plugins import Plugin
 
 __all__ = [
+    "Compression",
     "History",
     "HistoryOptions",
     "Plugin",
@@ -13,5 +15,6 @@ __all__ = [
     "Reduction",
     "RetrieveTool",
     "ToolResultMasking",
+    "compression",
     "tool_result_masking",
 ]

@@ -1,0 +1,497 @@
+"""The compressor over every backend, in both faces, with summarisers that a test can hold."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from redis_history import (
+    AsyncCompressor,
+    CompressionProgress,
+    Compressor,
+    HistoryStore,
+    Message,
+    assistant,
+    extractive_summarizer,
+    system,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.backends.redis.planner import Call, as_is
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.operations import KeepLease, Lease, TakeLease
+from tests.conformance.conftest import Awaitable, Stores
+from tests.conformance.test_leases import execute
+
+LOTS = [
+    user(f"Message {number} tells at length about suitcase number {number}.", id=f"m{number}") for number in range(40)
+]
+
+
+def summarize(messages: Sequence[Message], previous: str | None) -> str:
+    """Short, and tells what it was given."""
+    return f"{previous or 'Nothing'} + {len(messages)}"
+
+
+class Held:
+    """A summariser that says when it has been called, and waits for a word."""
+
+    def __init__(self, answer: Any = "A summary.") -> None:
+        self.answer = answer
+        self.called = threading.Event()
+        self.go = threading.Event()
+        self.given: list[list[Message]] = []
+
+    def __call__(self, messages: Sequence[Message], previous: str | None) -> Any:
+        self.given.append(list(messages))
+        self.called.set()
+        assert self.go.wait(30)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def until_called(self) -> None:
+        assert await asyncio.to_thread(self.called.wait, 30)
+
+
+def compressor_of(store: Any, summarizer: Any, told: list[CompressionProgress] | None = None, **options: Any) -> Any:
+    """A compressor of the face of the store, that can be awaited."""
+    options = {"max_entries": 20, "first_wait": 0.01, "on_progress": None if told is None else told.append, **options}
+    if isinstance(store, Awaitable):
+        return Awaitable(Compressor(store._target, summarizer, **options))
+    return AsyncCompressor(store, summarizer, **options)
+
+
+def inner(compressor: Any) -> Any:
+    return compressor._target if isinstance(compressor, Awaitable) else compressor
+
+
+async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_long_conversation_is_compressed_and_a_short_one_is_not(store: Any) -> None:
+    await store.append_many("long", [system("Be kind."), *LOTS])
+    await store.append_many("short", LOTS[:20])
+    told: list[CompressionProgress] = []
+    stats = await compressor_of(store, summarize, told, keep_recent=4).run_once()
+    found = await store.get("long")
+    assert found[0].text == "Be kind."
+    assert found[1].is_summary
+    assert found[1].role == "user"
+    assert found[1].text == f"[Earlier conversation summary: Nothing + {stats.messages}]"
+    assert [message.id for message in found[2:]] == [message.id for message in LOTS[stats.messages :]]
+    assert len(found) <= 10  # half of the bound
+    assert [message.id for message in await store.get("short")] == [message.id for message in LOTS[:20]]
+    assert (stats.compressed, stats.failed, stats.waiting, stats.working, stats.resting) == (1, 0, 0, 0, 0)
+    assert [progress.kind for progress in told] == ["started", "compressed"]
+    assert told[1].messages == stats.messages
+    assert told[1].tokens_before == stats.tokens_before > stats.tokens_after == told[1].tokens_after
+
+
+async def test_the_summary_rolls(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    compressor = compressor_of(store, summarize, keep_recent=2)
+    first = await compressor.run_once()
+    more = [user(f"And another thing: {number}", id=f"x{number}") for number in range(30)]
+    await store.append_many("c", more)
+    second = await compressor.run_once()
+    found = await store.get("c")
+    assert [message.is_summary for message in found].count(True) == 1
+    given = second.messages - first.messages - 1  # beside the former summary
+    assert found[0].text == f"[Earlier conversation summary: Nothing + {first.messages} + {given}]"
+    every = await store.get("c", include_archived=True)
+    assert [message.id for message in every if not message.is_summary] == [message.id for message in [*LOTS, *more]]
+
+
+async def test_tokens_are_a_bound_too(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    before = (await store.get_conversation("c")).tokens
+    await compressor_of(store, summarize, max_entries=None, max_tokens=before).run_once()
+    assert len(await store.get("c")) == 40
+    await compressor_of(store, summarize, max_entries=None, max_tokens=before - 1).run_once()
+    assert (await store.get_conversation("c")).tokens <= before / 2
+
+
+async def test_age_is_a_bound_too(store: Any) -> None:
+    old = [
+        user(f"old {number} and long enough", id=f"o{number}", timestamp=f"2020-01-0{number + 1}")
+        for number in range(6)
+    ]
+    await store.append_many("c", [*old, *LOTS[:6]])
+    await store.append_many("young", LOTS[:6])
+    told: list[CompressionProgress] = []
+    stats = await compressor_of(store, summarize, told, max_entries=None, older_than=86_400, keep_recent=2).run_once()
+    assert stats.compressed == 1
+    found = await store.get("c")
+    assert [message.id for message in found[1:]] == [message.id for message in LOTS[:6]]
+    assert (await compressor_of(store, summarize, max_entries=None, older_than=86_400).run_once()).compressed == 0
+
+
+async def test_appends_while_the_summariser_thinks_stay(store: Any, stores: Stores) -> None:
+    await store.append_many("c", LOTS)
+    before = await store.get("c")
+    held, other = Held(), stores()
+    work = asyncio.create_task(compressor_of(store, held).run_once())
+    await held.until_called()
+    late = [user(f"late {number}", id=f"late{number}") for number in range(10)]
+    for message in late:
+        await other.append("c", message)
+    held.go.set()
+    assert (await work).compressed == 1
+    found = await store.get("c")
+    assert [message.id for message in found[-10:]] == [message.id for message in late]
+    (summary,) = [message for message in found if message.is_summary]
+    await store.expand("c", summary.id)
+    assert (await store.get("c"))[:40] == before
+
+
+@pytest.mark.parametrize("change", ["edit", "delete", "clear"])
+async def test_a_change_of_what_is_summarised_is_noticed_and_it_is_summarised_anew(store: Any, change: str) -> None:
+    await store.append_many("c", LOTS)
+    told: list[CompressionProgress] = []
+    held = Held()
+    compressor = compressor_of(store, held, told)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    if change == "edit":
+        await store.update_message("c", user("Something else entirely, and quite long, too.", id="m3"))
+    elif change == "delete":
+        await store.delete_messages("c", ["m3"])
+    else:
+        await store.clear("c")
+    held.go.set()
+    await until(lambda: inner(compressor).stats.conflicts == 1)
+    if change != "clear":
+        await until(lambda: inner(compressor).stats.compressed == 1)
+        assert ("Something else" in held.given[1][3].text) == (change == "edit")
+    inner(compressor).stop()
+    await work
+    assert [message.is_summary for message in await store.get("c")].count(True) == (change != "clear")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (RuntimeError("the model is away"), "RuntimeError: the model is away"),
+        ("", "no text"),
+        (None, "NoneType"),
+        ("word " * 200_000, "ask the summariser for a shorter one"),
+    ],
+)
+async def test_a_useless_summary_leaves_the_conversation_as_it_is_and_others_go_on(
+    store: Any, answer: Any, why: str
+) -> None:
+    for name in ("bad", "good", "better"):
+        await store.append_many(name, [user(f"{name} {message.text}", id=message.id) for message in LOTS])
+    before = await store.get("bad")
+
+    def some(messages: Sequence[Message], previous: str | None) -> Any:
+        if messages[0].text.startswith("bad"):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return "A summary."
+
+    told: list[CompressionProgress] = []
+    stats = await compressor_of(store, some, told).run_once()
+    assert (stats.compressed, stats.failed, stats.resting) == (2, 1, 1)
+    (failure,) = [progress for progress in told if progress.kind == "failed"]
+    assert failure.conversation_id == "bad"
+    assert failure.error is not None
+    assert "SummaryError" in failure.error
+    assert why in failure.error
+    assert failure.wait > 0
+    assert await store.get("bad") == before
+    assert [len(await store.get(name)) <= 10 for name in ("good", "better")] == [True, True]
+
+
+async def test_a_summariser_that_takes_too_long_is_given_up(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    held = Held()
+    told: list[CompressionProgress] = []
+    stats = await compressor_of(store, held, told, timeout=0.1).run_once()
+    held.go.set()
+    assert stats.failed == 1
+    assert told[-1].error == "SummaryError: the summariser took longer than 0.1 seconds"
+    assert len(await store.get("c")) == 40
+
+
+async def test_one_that_failed_rests_longer_each_time_and_is_tried_again(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    told: list[CompressionProgress] = []
+    answers = iter([ValueError("1"), ValueError("2"), ValueError("3")])
+
+    def fails(messages: Sequence[Message], previous: str | None) -> str:
+        for error in answers:
+            raise error
+        return "At last."
+
+    compressor = compressor_of(store, fails, told, first_wait=0.05)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.compressed == 1)
+    inner(compressor).stop()
+    await work
+    waits = [progress.wait for progress in told if progress.kind == "failed"]
+    assert len(waits) == 3
+    assert 0.03 < waits[0] < waits[1] < waits[2] < 0.3
+
+
+async def test_other_workers_leave_alone_what_failed(store: Any, stores: Stores) -> None:
+    await store.append_many("c", LOTS)
+    calls: list[int] = []
+
+    def fails(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(1)
+        raise ValueError
+
+    for each in (store, stores()):
+        stats = await compressor_of(each, fails, first_wait=60).run_once()
+    assert len(calls) == 1
+    assert (stats.failed, stats.busy) == (0, 1)
+
+
+async def test_four_workers_summarise_each_conversation_once(stores: Stores) -> None:
+    every = [stores() for _ in range(4)]
+    for number in range(12):
+        await every[0].append_many(f"c{number}", LOTS)
+    calls: list[int] = []
+
+    async def count(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(len(messages))
+        await asyncio.sleep(0)
+        return "A summary."
+
+    workers = [compressor_of(store, count, concurrency=2) for store in every]
+    found = await asyncio.gather(*(worker.run_once() for worker in workers))
+    assert sum(stats.compressed for stats in found) == len(calls) == 12
+    for number in range(12):
+        assert [message.is_summary for message in await every[0].get(f"c{number}")].count(True) == 1
+
+
+async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
+    """As if this process had stood still: the lease is over, and another worker has one."""
+    await store.append_many("c", LOTS)
+    before = await store.get("c")
+    held = Held()
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, held, told, lease=3600.0)  # it does not look after it
+    work = asyncio.create_task(compressor.run_once())
+    await held.until_called()
+    lease = await _present(store)
+    assert await execute(store, KeepLease(lease, 0))
+    other = await execute(store, TakeLease("c", 30))
+    held.go.set()
+    stats = await work
+    assert (stats.compressed, stats.leases_lost) == (0, 1)
+    assert told[-1].kind == "lease_lost"
+    assert await store.get("c") == before
+    assert await execute(store, KeepLease(other, 0))  # the other's is untouched
+
+
+async def test_a_lost_lease_is_noticed_while_the_summariser_thinks(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held, lease=0.3)
+    work = asyncio.create_task(compressor.run_once())
+    await held.until_called()
+    assert await execute(store, KeepLease(await _present(store), 0))
+    stats = await work
+    assert (stats.compressed, stats.leases_lost) == (0, 1)
+    held.go.set()
+
+
+async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    await store.append("other", user("x"))
+    held = Held()
+    work = asyncio.create_task(compressor_of(store, held, lease=0.4).run_once())
+    await held.until_called()
+    other = await execute(store, TakeLease("other", 1.0))
+    async with asyncio.timeout(20):  # a lease that is taken now and not kept ends before this one would have
+        while await execute(store, TakeLease("other", 1.0)) is None:
+            assert await execute(store, TakeLease("c", 1.0)) is None
+            await asyncio.sleep(0.02)
+    assert other is not None
+    held.go.set()
+    assert (await work).compressed == 1
+    assert await execute(store, TakeLease("c", 0.1)) is not None  # given back
+
+
+async def test_stop_lets_what_is_under_way_finish(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    await store.append_many("d", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held, concurrency=1)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    inner(compressor).stop()
+    held.go.set()
+    stats = await work
+    assert stats.compressed == 1
+    assert (stats.waiting, stats.working) == (0, 0)
+
+
+async def test_stop_gives_back_what_cannot_be_finished(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held, grace=0)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    inner(compressor).stop()
+    assert (await work).compressed == 0
+    held.go.set()
+    assert await execute(store, TakeLease("c", 0.1)) is not None
+    assert len(await store.get("c")) == 40
+
+
+async def test_what_grows_while_it_runs_is_found(store: Any, stores: Stores) -> None:
+    compressor = compressor_of(store, summarize, look_interval=0.05, sweep_interval=3600)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.sweeps == 1)
+    for start in range(0, 40, 10):
+        await stores().append_many("c", LOTS[start : start + 10])
+    await until(lambda: inner(compressor).stats.compressed >= 1)
+    inner(compressor).stop()
+    assert (await work).sweeps == 1
+
+
+async def test_what_cannot_be_shortened_is_left_alone(store: Any) -> None:
+    calls: list[int] = []
+
+    def count(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(1)
+        return "A summary."
+
+    await store.append_many("c", [system("s"), *(user("word " * 100, id=f"u{number}") for number in range(4))])
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, count, told, max_entries=None, max_tokens=100)
+    for _ in range(3):
+        stats = await compressor.run_once()
+    assert not calls
+    assert stats.nothing == 1  # and is not read again as long as it is as it was
+    assert [progress.kind for progress in told] == ["nothing"]
+
+
+async def test_no_call_is_torn_from_its_result(store: Any) -> None:
+    messages = []
+    for number in range(30):
+        messages += [
+            assistant(tool_use("same", "look", {"at": number}), id=f"a{number}"),
+            tool(tool_result("same", f"result {number} and more of it"), id=f"t{number}"),
+        ]
+    await store.append_many("c", messages)
+    for keep in (0, 1, 2, 3, 5):
+        await store.restore("c", messages)
+        await compressor_of(store, summarize, keep_recent=keep, max_entries=30).run_once()
+        found = await store.get("c")
+        assert [message.is_summary for message in found].count(True) == 1
+        assert [bool(message.tool_uses) for message in found[1:]] == [True, False] * ((len(found) - 1) // 2)
+
+
+async def test_a_preview_changes_nothing(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    await store.append_many("short", LOTS[:5])
+    before = await store.get_conversation("c")
+    held = Held()
+    (planned,) = await compressor_of(store, held).preview()
+    assert (planned.kind, planned.conversation_id) == ("planned", "c")
+    assert 30 <= planned.messages < 40
+    assert planned.tokens_before > 100
+    assert not held.given
+    assert await store.get_conversation("c") == before
+
+
+async def test_a_compressor_can_be_run_again_but_not_twice_at_once(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    with pytest.raises(InvalidInputError, match="runs already"):
+        await compressor.run_once()
+    held.go.set()
+    inner(compressor).stop()
+    await work
+    await store.append_many("d", LOTS)
+    assert (await compressor.run_once()).compressed == 2
+
+
+async def test_a_failing_on_progress_harms_nothing(store: Any) -> None:
+    await store.append_many("c", LOTS)
+
+    def fails(progress: CompressionProgress) -> None:
+        raise RuntimeError
+
+    assert (await compressor_of(store, summarize, on_progress=fails).run_once()).compressed == 1
+
+
+async def test_coroutine_functions_and_what_returns_awaitables(store: Any) -> None:
+    async def later(messages: Sequence[Message], previous: str | None) -> str:
+        await asyncio.sleep(0)
+        return "Later."
+
+    class Callable_:
+        async def __call__(self, messages: Sequence[Message], previous: str | None) -> str:
+            return await later(messages, previous)
+
+    for number, summarizer in enumerate((later, Callable_(), lambda messages, previous: later(messages, previous))):
+        await store.append_many(f"c{number}", LOTS)
+        assert (await compressor_of(store, summarizer).run_once()).compressed == 1
+        assert "Later." in (await store.get(f"c{number}"))[0].text
+
+
+async def test_without_a_model(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    assert (await compressor_of(store, extractive_summarizer(max_tokens=50)).run_once()).compressed == 1
+    assert "suitcase number" in (await store.get("c"))[0].text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_entries": None},
+        {"max_entries": 0},
+        {"max_tokens": True},
+        {"older_than": -1},
+        {"target": 0},
+        {"target": 1.5},
+        {"keep_recent": -1},
+        {"concurrency": 0},
+        {"timeout": 0},
+        {"timeout": float("inf")},
+        {"lease": 0.01},
+        {"longest_wait": 0.001},
+        {"grace": -1},
+    ],
+)
+def test_bad_options(options: dict[str, Any]) -> None:
+    with HistoryStore("memory://") as store, pytest.raises(ConfigurationError):
+        compressor_of(Awaitable(store), summarize, **options)
+
+
+def test_bad_stores_and_summarisers() -> None:
+    with pytest.raises(ConfigurationError, match="HistoryStore"):
+        Compressor("redis://", summarize, max_entries=3)  # type: ignore[arg-type]
+    with HistoryStore("memory://") as store, pytest.raises(ConfigurationError, match="summarizer"):
+        Compressor(store, "extractive", max_entries=3)  # type: ignore[arg-type]
+
+
+async def _present(store: Any) -> Any:
+    """The present lease on "c": of memory, or as the server has it."""
+    backend = store._target._backend if isinstance(store, Awaitable) else store._backend
+    memory = getattr(backend, "_memory", backend)
+    if hasattr(memory, "_leases"):
+        return memory._leases["c"][0]
+    key = backend._settings.keyspace.conversation("c").lease
+    reply = backend.carry_out(Call(None, b"", [b"GET", key], as_is))
+    fence, claim = (await reply if asyncio.iscoroutine(reply) else reply).decode().split(":")
+    return Lease("c", int(fence), claim)
