@@ -20,6 +20,8 @@ from redis_history import requests
 from redis_history._async._attempt import Attempt
 from redis_history._async._runtime import Job, Signal, ending, spawn
 from redis_history._async.store import AsyncHistoryStore
+from redis_history._bell import Bell
+from redis_history.backends.base import AsyncFollowsAll
 from redis_history.compaction.policy import Plan, plan
 from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, CompressorStats, Totals, Work
@@ -49,6 +51,8 @@ _logger = logging.getLogger("redis_history")
 
 #: Seconds after which what waits looks again whether it was told to end.
 _LOOK: Final = 1.0
+#: Seconds between looks while the doorbell rings.
+_RUNG: Final = 1.0
 #: Conversations read at the first look for changes; more if all of them have changed.
 _FIRST_LOOK: Final = 32
 #: How far clocks of a cluster's nodes may be apart: a look goes back so far behind the last one.
@@ -199,15 +203,32 @@ class AsyncCompressor:
                 control.clear()
 
     async def _keep_looking(self, control: Signal) -> None:
-        sweep_at = look_at = time.monotonic()
+        bell = Bell(control.set)
+        backend = self._store._backend
+        try:
+            if isinstance(backend, AsyncFollowsAll):
+                try:
+                    await backend.watch_all(bell.ring)
+                except RedisHistoryError as error:  # changes are looked for as well
+                    _logger.warning("a compressor that hears of no changes: %s", error)
+            await self._keep_looking_at(control, bell)
+        finally:
+            if isinstance(backend, AsyncFollowsAll):
+                await backend.unwatch_all(bell.ring)
+
+    async def _keep_looking_at(self, control: Signal, bell: Bell) -> None:
+        sweep_at = look_at = looked = time.monotonic()
         while not self._stopping and not ending():
             now = time.monotonic()
+            if any(bell.hear()):
+                look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
                     sweep_at = now + self._options.sweep_interval * random.uniform(0.9, 1.1)  # noqa: S311
-                    look_at = now + self._options.look_interval
+                    look_at, looked = now + self._options.look_interval, now
                     await self._sweep()
                 elif now >= look_at:
+                    looked = now
                     look_at = now + self._options.look_interval
                     await self._look()
                 await self._look_at(self._work.rested())

@@ -18,9 +18,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from redis_history import requests
+from redis_history._bell import Bell
 from redis_history._sync._attempt import Attempt
 from redis_history._sync._runtime import Job, Signal, ending, spawn
 from redis_history._sync.store import HistoryStore
+from redis_history.backends.base import FollowsAll
 from redis_history.compaction.policy import Plan, plan
 from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, CompressorStats, Totals, Work
@@ -50,6 +52,8 @@ _logger = logging.getLogger("redis_history")
 
 #: Seconds after which what waits looks again whether it was told to end.
 _LOOK: Final = 1.0
+#: Seconds between looks while the doorbell rings.
+_RUNG: Final = 1.0
 #: Conversations read at the first look for changes; more if all of them have changed.
 _FIRST_LOOK: Final = 32
 #: How far clocks of a cluster's nodes may be apart: a look goes back so far behind the last one.
@@ -200,15 +204,32 @@ class Compressor:
                 control.clear()
 
     def _keep_looking(self, control: Signal) -> None:
-        sweep_at = look_at = time.monotonic()
+        bell = Bell(control.set)
+        backend = self._store._backend
+        try:
+            if isinstance(backend, FollowsAll):
+                try:
+                    backend.watch_all(bell.ring)
+                except RedisHistoryError as error:  # changes are looked for as well
+                    _logger.warning("a compressor that hears of no changes: %s", error)
+            self._keep_looking_at(control, bell)
+        finally:
+            if isinstance(backend, FollowsAll):
+                backend.unwatch_all(bell.ring)
+
+    def _keep_looking_at(self, control: Signal, bell: Bell) -> None:
+        sweep_at = look_at = looked = time.monotonic()
         while not self._stopping and not ending():
             now = time.monotonic()
+            if any(bell.hear()):
+                look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
                     sweep_at = now + self._options.sweep_interval * random.uniform(0.9, 1.1)  # noqa: S311
-                    look_at = now + self._options.look_interval
+                    look_at, looked = now + self._options.look_interval, now
                     self._sweep()
                 elif now >= look_at:
+                    looked = now
                     look_at = now + self._options.look_interval
                     self._look()
                 self._look_at(self._work.rested())

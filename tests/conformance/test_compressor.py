@@ -364,6 +364,17 @@ async def test_what_grows_while_it_runs_is_found(store: Any, stores: Stores) -> 
     assert (await work).sweeps == 1
 
 
+async def test_a_change_rings(store: Any, stores: Stores) -> None:
+    compressor = compressor_of(store, summarize, look_interval=3600, sweep_interval=3600)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.sweeps == 1)
+    await stores.until_all_watched()
+    await stores().append_many("c", LOTS)
+    await until(lambda: inner(compressor).stats.compressed == 1)
+    inner(compressor).stop()
+    assert (await work).looks >= 1
+
+
 async def test_what_cannot_be_shortened_is_left_alone(store: Any) -> None:
     calls: list[int] = []
 
