@@ -332,13 +332,15 @@ class AsyncCompressor:
             self._tell(done)
         except _StoppedError:
             self._work.done(conversation_id)
-        except LeaseLostError as error:
-            self._work.count(leases_lost=1)
-            failed("lease_lost", error, self._options.first_wait)
-            lease = None
         except ConflictError as error:
-            self._work.count(conflicts=1)
-            failed("conflict", error, self._options.first_wait)
+            # Who has lost the lease may meet what its successor has done before it meets the lease.
+            if isinstance(error, LeaseLostError) or (lease is not None and not await self._keep(lease, 0.0)):
+                self._work.count(leases_lost=1)
+                failed("lease_lost", error, self._options.first_wait)
+            else:
+                self._work.count(conflicts=1)
+                failed("conflict", error, self._options.first_wait)
+            lease = None
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and others go on
             self._work.count(failed=1)
             # Others leave it alone as well; a little shorter, so that it is this one's turn first.
@@ -346,13 +348,15 @@ class AsyncCompressor:
             _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
         finally:
             if lease is not None:
-                await self._give_back(lease, keep)
+                await self._keep(lease, keep)
 
-    async def _give_back(self, lease: Lease, keep: float) -> None:
+    async def _keep(self, lease: Lease, seconds: float) -> bool:
+        """Let the lease end then, whatever happens; whether it was still the present one."""
         try:
-            await self._store._backend.execute(KeepLease(lease, keep))
+            return await self._store._backend.execute(KeepLease(lease, seconds))
         except RedisHistoryError as error:  # it ends by itself
             _logger.info("the lease on %r was not given back: %s", lease.conversation_id[:80], error)
+            return True
 
     async def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
         conversation_id = lease.conversation_id

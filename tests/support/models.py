@@ -16,6 +16,8 @@ class ModelServer:
 
     def __init__(self) -> None:
         self.answers: list[Any] = ["A summary."]
+        #: Instead of `answers`: from the body of a request to its answer.
+        self.answer: Any = None
         self.finish: str | None = None
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         outer = self
@@ -24,7 +26,7 @@ class ModelServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.requests.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
-                status, answer = outer._next(self.path)
+                status, answer = outer._next(self.path, body)
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 try:
                     self.send_response(status)
@@ -46,8 +48,11 @@ class ModelServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def _next(self, path: str) -> tuple[int, Any]:
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+    def _next(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if self.answer is not None:
+            answer = self.answer(body)
+        else:
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, threading.Event):
             answer.wait(30)
             return 200, _openai("late", None) if "chat" in path else _anthropic("late", None)

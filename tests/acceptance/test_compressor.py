@@ -1,0 +1,346 @@
+"""Compressor processes: with appends meanwhile, killed at random, stopped past their lease."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, Message, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.compaction.policy import plan
+from redis_history.formats import to_anthropic, to_openai_chat
+from redis_history.history._groups import groups
+from redis_history.importers import read_transcripts
+from redis_history.importers.transcript import Transcript
+from redis_history.tokens import message_tokens
+from tests.support.models import ModelServer
+from tests.support.sdk import is_valid
+from tests.support.servers import RealServer, wait_until
+
+FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+FILES = sorted(
+    path
+    for path in FOLDER.glob("*.json*")
+    if path.name.startswith(("taubench", "sweagent", "miniswe", "claude", "tau2"))
+)
+SUMMARIZERS = "tests.acceptance.compressor_worker"
+KEYS = Keyspace("default")
+
+
+class Worker:
+    """A process of `redis-history compress`."""
+
+    def __init__(self, url: str, summarizer: str, *options: str) -> None:
+        argv = [sys.executable, "-m", "redis_history.cli", "--url", url, "--json", "compress"]
+        argv += ["--summarizer", summarizer, "--look-interval", "100ms", *options]
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.told: list[Any] = []
+        self._errors: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self._tell)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self._errors.append)),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @staticmethod
+    def _read(stream: Any, tell: Callable[[str], None]) -> None:
+        for line in stream:
+            tell(line.rstrip("\n"))
+
+    def _tell(self, line: str) -> None:
+        self.told.append(json.loads(line) if line.startswith("{") else line)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [one["kind"] if isinstance(one, dict) else one for one in list(self.told)]
+
+    def until(self, kind: str, seconds: float = 60) -> None:
+        def there() -> bool:
+            assert self.process.poll() is None or kind in self.kinds, "\n".join(self._errors)
+            return kind in self.kinds
+
+        wait_until(there, f"{kind!r} from the worker", seconds)
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def end(self, how: signal.Signals | None = signal.SIGKILL) -> int:
+        """Its exit status; None: it ends by itself."""
+        if how is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(how)
+        status = self.process.wait(60)
+        for thread in self._threads:
+            thread.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+        return status
+
+
+@pytest.fixture
+def start(own_server: Callable[..., RealServer]) -> Iterator[Callable[..., Worker]]:
+    """Starts workers, and ends those that are left."""
+    workers: list[Worker] = []
+
+    def start(*arguments: str) -> Worker:
+        workers.append(Worker(*arguments))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.end()
+
+
+def lot(count: int) -> list[Message]:
+    return [
+        user(f"Message {number} tells at length about suitcase {number}.", id=f"m{number}") for number in range(count)
+    ]
+
+
+def members(client: Any, conversation_id: str) -> list[bytes]:
+    found: list[bytes] = client.zrange(KEYS.conversation(conversation_id).messages, 0, -1)
+    return found
+
+
+def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
+    own_server: Callable[..., RealServer], start: Callable[..., Worker], long: bool
+) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append_many("c", lot(300))
+        before, bytes_before = store.get("c"), members(client, "c")
+        summarizer = f"{SUMMARIZERS}:{'thirty_seconds' if long else 'held'}"
+        worker = start(server.url, summarizer, "--max-messages", "299", "--keep-recent", "10", "--lease", "2s")
+        worker.until("held")
+        writers = [
+            subprocess.Popen([sys.executable, "-m", "tests.acceptance.writer", server.url, f"w{number}", "125"])
+            for number in range(4)
+        ]
+        for writer in writers:
+            assert writer.wait(120) == 0
+        assert "compressed" not in worker.kinds
+        worker.go()
+        worker.until("compressed")
+        # The whole is too long again; this one is enough here.
+        assert worker.end(signal.SIGKILL) == -signal.SIGKILL
+
+        live = store.get("c")
+        (summary,) = [message for message in live if message.is_summary]
+        assert summary.role == "user"
+        (told,) = [one for one in worker.told if isinstance(one, dict) and one["kind"] == "compressed"]
+        assert summary.text == f"[Earlier conversation summary: Nothing + {told['messages']} messages]"
+        wanted = {f"w{number}-{count}" for number in range(4) for count in range(125)}
+        assert wanted <= {message.id for message in live}
+        assert len(live) == 1 + (300 - told["messages"]) + 500
+        every = [message.id for message in store.get("c", include_archived=True) if not message.is_summary]
+        assert len(every) == 800
+        assert every[:300] == [message.id for message in before]
+
+        store.expand("c", summary.id)
+        assert store.get("c")[:300] == before
+        assert members(client, "c")[:300] == bytes_before
+        assert len(store.get("c")) == 800
+
+
+def test_a_worker_that_stood_still_past_its_lease_cannot_commit(
+    own_server: Callable[..., RealServer], start: Callable[..., Worker]
+) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append_many("c", lot(60))
+        before = store.get("c")
+        worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--lease", "500ms")
+        worker.until("held")
+        worker.process.send_signal(signal.SIGSTOP)
+        lease = KEYS.conversation("c").lease
+        wait_until(lambda: client.get(lease) is None, "the lease to end")
+        worker.go()  # its summary is there as soon as it goes on
+        worker.process.send_signal(signal.SIGCONT)
+        worker.until("lease_lost")
+        assert store.get("c") == before
+        assert "compressed" not in worker.kinds
+        worker.end()
+
+
+def test_nor_if_another_worker_was_faster(own_server: Callable[..., RealServer], start: Callable[..., Worker]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        store.append_many("c", lot(60))
+        slow = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--lease", "500ms")
+        slow.until("held")
+        slow.process.send_signal(signal.SIGSTOP)
+        fast = start(server.url, "extractive", "--max-messages", "50", "--lease", "500ms")
+        fast.until("compressed")
+        found = store.get("c")
+        slow.go()
+        slow.process.send_signal(signal.SIGCONT)
+        slow.until("lease_lost")
+        assert store.get("c") == found
+        assert [message.is_summary for message in found].count(True) == 1
+        slow.end()
+        fast.end()
+
+
+def test_a_worker_ends_at_sigterm(own_server: Callable[..., RealServer], start: Callable[..., Worker]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append_many("c", lot(60))
+        lease = KEYS.conversation("c").lease
+        worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50")
+        worker.until("held")
+        assert client.get(lease)
+        worker.process.send_signal(signal.SIGTERM)
+        worker.go()  # what is under way is finished
+        assert worker.end(None) == 0
+        assert worker.told[-1]["compressed"] == 1
+        assert client.get(lease) is None
+
+        store.restore("c", lot(60))
+        worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--grace", "100ms")
+        worker.until("held")
+        assert worker.end(signal.SIGTERM) == 0  # or given back
+        assert worker.told[-1]["compressed"] == 0
+        assert client.get(lease) is None
+        assert len(store.get("c")) == 60
+
+
+@pytest.mark.parametrize("trouble", ["error", "time-out", "nothing", "megabyte"])
+def test_a_model_that_fails_leaves_the_conversation_as_it_is(
+    own_server: Callable[..., RealServer], start: Callable[..., Worker], trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    server, model, silent = own_server(), ModelServer(), threading.Event()
+    answers = {"error": (400, {"error": {"message": "no"}}), "time-out": silent, "nothing": "", "megabyte": "x" * 10**6}
+
+    def answer(body: dict[str, Any]) -> Any:
+        return answers[trouble] if "Nobody" in body["messages"][1]["content"] else "They spoke of suitcases."
+
+    model.answer = answer
+    try:
+        with HistoryStore(server.url) as store:
+            for name in ("bad", "good", "better"):
+                store.append_many(name, [user("Nobody knows." if name == "bad" else "Hello.", id="first"), *lot(60)])
+            before = store.get("bad")
+            worker = start(
+                server.url, "openai", "--model", "m", "--base-url", f"{model.url}/v1", "--max-messages", "50",
+                "--timeout", "2s", "--once",
+            )  # fmt: skip
+            assert worker.end(None) == 1
+            ended = worker.told[-1]
+            assert (ended["compressed"], ended["failed"]) == (2, 1)
+            (failure,) = [one for one in worker.told if one["kind"] == "failed"]
+            assert failure["conversation_id"] == "bad"
+            assert "SummaryError" in failure["error"]
+            assert store.get("bad") == before
+            for name in ("good", "better"):
+                assert store.get(name)[0].text == "[Earlier conversation summary: They spoke of suitcases.]"
+    finally:
+        silent.set()
+        model.close()
+
+
+def torn(original: list[Message], live: list[Message]) -> int:
+    """How many calls and results are on different sides."""
+    there = {message.id for message in live}
+    sides: dict[int, set[bool]] = {}
+    for group, message in zip(groups(original), original, strict=True):
+        sides.setdefault(group, set()).add(message.id in there)
+    return sum(len(side) > 1 for side in sides.values())
+
+
+if FILES:
+
+    def test_four_workers_killed_at_random_over_real_conversations(
+        own_server: Callable[..., RealServer], start: Callable[..., Worker], long: bool
+    ) -> None:
+        transcripts = sorted(
+            (transcript for path in FILES for transcript in read_transcripts(path)),
+            key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
+        )
+        wanted: dict[str, Transcript] = {}
+        for number, transcript in enumerate(islice(_again(transcripts), 300 if long else 60)):
+            wanted[f"{number} {transcript.conversation_id}"] = transcript
+        assert len({transcript.format for transcript in wanted.values()}) >= 4
+        most, keep = 3_000, 4
+        options = ("--max-tokens", str(most), "--keep-recent", str(keep), "--lease", "1s", "--concurrency", "2")
+        chance = random.Random(11)
+        server = own_server()
+        with HistoryStore(server.url) as store:
+            originals = {}
+            for name, transcript in wanted.items():
+                for first in range(0, len(transcript.messages), 200):
+                    store.append_many(name, transcript.messages[first : first + 200])
+                originals[name] = store.get(name)
+
+            def too_long() -> list[str]:
+                return [
+                    one.conversation_id
+                    for one in store.list_conversations(limit=len(wanted))
+                    if one.tokens > most
+                    and plan(store.get(one.conversation_id), max_tokens=most // 2, keep_recent=keep) is not None
+                ]
+
+            begun = len(too_long())
+            assert begun > len(wanted) // 4
+            workers = [start(server.url, f"{SUMMARIZERS}:slow", *options) for _ in range(4)]
+            kills, goals = 0, 40 if long else 10
+            deadline = time.monotonic() + (900 if long else 240)
+            while left := too_long():
+                assert time.monotonic() < deadline, left
+                if len(left) <= begun * (goals - kills) // (goals + 1):
+                    number = chance.randrange(4)
+                    workers[number].end(signal.SIGKILL)
+                    workers[number] = start(server.url, f"{SUMMARIZERS}:slow", *options)
+                    kills += 1
+            assert kills >= goals // 2
+            for worker in workers:
+                assert worker.end(signal.SIGTERM) == 0
+
+            shortened = 0
+            for name, original in originals.items():
+                live = store.get(name)
+                summaries = [message for message in live if message.is_summary]
+                was_long = sum(map(message_tokens, original)) > most
+                assert len(summaries) <= 1
+                if not summaries:
+                    assert live == original
+                    assert not was_long or plan(original, max_tokens=most // 2, keep_recent=keep) is None
+                    continue
+                shortened += 1
+                assert was_long
+                record = store.get_conversation(name)
+                assert record is not None
+                assert record.message_count == len(live)
+                assert record.tokens == sum(map(message_tokens, live))
+                assert record.tokens <= most or plan(live, max_tokens=most // 2, keep_recent=keep) is None
+                every = store.get(name, include_archived=True)
+                assert [message for message in every if not message.is_summary] == original  # live and archive are all
+                assert torn(original, live) == 0
+                assert is_valid("openai_chat", to_openai_chat(live, on_loss=lambda loss: None))
+                assert is_valid("anthropic", to_anthropic(live, on_loss=lambda loss: None))
+            assert shortened >= begun
+            print(f"\n{shortened} of {len(wanted)} conversations compressed by four workers, {kills} of them killed")
+
+    def _again(transcripts: list[Transcript]) -> Iterator[Transcript]:
+        while True:
+            yield from transcripts
