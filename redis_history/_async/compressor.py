@@ -22,9 +22,16 @@ from redis_history._async._runtime import Job, Signal, ending, spawn
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._bell import Bell
 from redis_history.backends.base import AsyncFollowsAll
-from redis_history.compaction.policy import Plan, plan
+from redis_history.compaction.policy import KEEP_RECENT, Plan
 from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
-from redis_history.compaction.worker import CompressionProgress, CompressorOptions, CompressorStats, Totals, Work
+from redis_history.compaction.worker import (
+    CompressionProgress,
+    CompressorOptions,
+    CompressorStats,
+    Totals,
+    Work,
+    summary_room,
+)
 from redis_history.errors import (
     ConfigurationError,
     ConflictError,
@@ -90,7 +97,7 @@ class AsyncCompressor:
         max_entries: int | None = None,
         older_than: float | timedelta | None = None,
         target: float = 0.5,
-        keep_recent: int = 4,
+        keep_recent: int = KEEP_RECENT,
         concurrency: int = 4,
         timeout: float = 120.0,
         lease: float = 30.0,
@@ -119,6 +126,7 @@ class AsyncCompressor:
             longest_wait,
             grace,
         )
+        self._policy = self._options.policy
         self._store = store
         self._summarizer = summarizer
         self._on_progress = on_progress
@@ -158,10 +166,10 @@ class AsyncCompressor:
         """What would be compressed, without any lease or change."""
         planned = []
         for totals in await self._too_long(await self._list(_ALL)):
-            found = self._plan(await self._store.get(totals.conversation_id))
+            found = self._policy.plan(await self._store.get(totals.conversation_id))
             if found is not None:
                 progress = CompressionProgress(
-                    "planned", totals.conversation_id, len(found.messages), sum(map(message_tokens, found.messages))
+                    "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
                 )
                 planned.append(progress)
                 self._tell(progress)
@@ -360,7 +368,8 @@ class AsyncCompressor:
 
     async def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
         conversation_id = lease.conversation_id
-        found = self._plan(await self._store.get(conversation_id))
+        messages = await self._store.get(conversation_id)
+        found = self._policy.plan(messages)
         if found is None:
             self._work.count(nothing=1)
             if self._options.older_than is None:
@@ -368,10 +377,10 @@ class AsyncCompressor:
             else:  # it will be older
                 self._work.rest(conversation_id, self._options.sweep_interval)
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
-        replaced = found.messages
+        replaced = found.seen
         before = sum(map(message_tokens, replaced))
         self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
-        summary = await self._summary(replaced, lease, signal)
+        summary = await self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
         await self._write(lease, found, summary)
         after = message_tokens(summary)
         self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
@@ -383,17 +392,16 @@ class AsyncCompressor:
         """If what was summarised is still what is there, and the lease still the present one."""
         last = found.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
-        op = requests.compact(lease.conversation_id, last, summary, found.messages, expected_revision=None)
+        op = requests.compact(lease.conversation_id, last, summary, found.seen, expected_revision=None)
         await self._store._write(replace(op, precondition=Precondition(lease=lease)))
 
-    async def _summary(self, replaced: Sequence[Message], lease: Lease, signal: Signal) -> Message:
+    async def _summary(self, found: Plan, room: int | None, lease: Lease, signal: Signal) -> Message:
         """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""
         options = self._options
-        previous = [message for message in replaced if message.is_summary]
-        texts = [message for message in replaced if not message.is_summary]
         kept = time.monotonic()
         ends = kept + options.timeout
-        attempt = Attempt(self._summarizer, (texts, read_summary(previous[-1]) if previous else None), signal)
+        previous = None if found.previous is None else read_summary(found.previous)
+        attempt = Attempt(self._summarizer, (list(found.messages), previous), signal)
         try:
             while True:
                 signal.clear()
@@ -420,20 +428,7 @@ class AsyncCompressor:
                 raise SummaryError(f"the summariser raised {_told(error)}") from error
         finally:
             await attempt.leave()
-        return usable(answer, replaced, options.target_tokens)
-
-    def _plan(self, messages: Sequence[Message]) -> Plan | None:
-        options = self._options
-        totals = Totals("", 0, len(messages), sum(map(message_tokens, messages)))
-        if options.older_than is None and not options.is_over(totals):
-            return None  # another worker was faster
-        return plan(
-            messages,
-            max_tokens=options.target_tokens,
-            max_entries=options.target_entries,
-            older_than=self._cutoff(),
-            keep_recent=options.keep_recent,
-        )
+        return usable(answer, found.seen, room)
 
     def _cutoff(self) -> datetime | None:
         age = self._options.age

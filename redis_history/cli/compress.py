@@ -18,6 +18,7 @@ from redis_history.cli._values import Duration, named_function
 from redis_history.cli.commands import FAILED, Context
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
+from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer
 from redis_history.compaction.worker import CompressionProgress, CompressorStats
 
@@ -46,7 +47,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
 @click.option("--older-than", type=Duration(), metavar="AGE", help="Compress messages that are older, such as 7d.")
 @click.option("--target", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
               help="To which share of these bounds.")  # fmt: skip
-@click.option("--keep-recent", type=click.IntRange(0), default=4, show_default=True, metavar="N",
+@click.option("--keep-recent", type=click.IntRange(0), default=KEEP_RECENT, show_default=True, metavar="N",
               help="The newest messages, which stay.")  # fmt: skip
 @click.option("--summarizer", default="extractive", show_default=True, metavar="WHAT",
               help="extractive (no model needed), openai, anthropic, or package.module:function.")  # fmt: skip

@@ -1,77 +1,190 @@
-"""What to compress, when, and up to where. Pure."""
+"""From limits and the messages of a conversation to what is to be summarised, or to nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from redis_history._time import Instant, from_microseconds, to_microseconds
+from redis_history.errors import InvalidInputError
 from redis_history.model import Message
 from redis_history.model.ranges import good_ends, stays
-from redis_history.tokens import message_tokens
+from redis_history.tokens import TokenCounter, message_tokens
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "Policy"]
+
+#: Messages that always stay, but for system messages; about three turns with a tool each.
+KEEP_RECENT: Final = 10
+#: What a summary is thought to take, in tokens.
+SUMMARY_TOKENS: Final = 500
 
 
 class Plan(Struct, frozen=True):
-    """`messages` are to be replaced by a summary, oldest first, a former summary among them; `through` is the last."""
+    """What is to be summarised: `messages`, ascending, and before them the `previous` summary, which the new one
+    absorbs.
 
-    through: Message
-    messages: tuple[Message, ...]
-    reason: str
+    `reason` says which limit is exceeded, in words. `enough`: whether the limits will hold afterwards, if the summary
+    takes no more than the policy thinks; if not, what must stay is too much by itself.
 
-
-def plan(
-    messages: Sequence[Message],
-    *,
-    max_tokens: int | None = None,
-    max_entries: int | None = None,
-    older_than: datetime | None = None,
-    keep_recent: int = 4,
-    tokens_of: Callable[[Message], int] = message_tokens,
-    time_of: Callable[[Message], datetime | None] = lambda message: message.timestamp,
-) -> Plan | None:
-    """The shortest range whose summary brings the messages within the bounds, or the longest if none does; None: they
-    are within, or nothing may leave.
-
-    System messages stay, so do the `keep_recent` newest others, and no tool call is torn from its result.
+    To carry it out: `store.compact(conversation_id, through=plan.through, summary=..., seen=plan.seen)`.
     """
-    tokens, count = sum(map(tokens_of, messages)), len(messages)
-    old = [index for index, message in enumerate(messages) if _is_old(message, older_than, time_of)]
-    reasons = []
-    if max_tokens is not None and tokens > max_tokens:
-        reasons.append(f"{tokens:,} tokens of at most {max_tokens:,}")
-    if max_entries is not None and count > max_entries:
-        reasons.append(f"{count:,} messages of at most {max_entries:,}")
-    if old:
-        reasons.append(f"{len(old):,} messages are older than {older_than}")
-    if not reasons:
-        return None
-    body = [index for index, message in enumerate(messages) if not stays(message)]
-    ends = good_ends(messages)
-    last_old = old[-1] if old else -1
-    chosen = None
-    for place, index in enumerate(body[: max(0, len(body) - keep_recent)]):
-        tokens -= tokens_of(messages[index])
-        if not ends[index] or (place == 0 and messages[index].is_summary):
-            continue
-        chosen = index
-        fits = (max_tokens is None or tokens <= max_tokens) and (max_entries is None or count - place <= max_entries)
-        if fits and index >= last_old:
-            break
-    if chosen is None:
-        return None
-    leaving = tuple(messages[index] for index in body if index <= chosen)
-    return Plan(messages[chosen], leaving, "; ".join(reasons))
+
+    messages: tuple[Message, ...]
+    previous: Message | None
+    reason: str
+    enough: bool
+
+    @property
+    def through(self) -> Message:
+        """The last message that leaves."""
+        return self.messages[-1]
+
+    @property
+    def seen(self) -> tuple[Message, ...]:
+        """All that the summary stands for."""
+        return self.messages if self.previous is None else (self.previous, *self.messages)
 
 
-def _is_old(message: Message, older_than: datetime | None, time_of: Callable[[Message], datetime | None]) -> bool:
-    time = time_of(message)
-    return (
-        older_than is not None
-        and not stays(message)
-        and not message.is_summary
-        and time is not None
-        and time < older_than
-    )
+class Policy(Struct, frozen=True, kw_only=True):
+    """When a conversation is to be compacted, and how far. At least one of the first three must be given.
+
+     `max_tokens` and `max_entries` count all messages, system messages too. `older_than` is an instant, or an age:
+    what is older is to leave.
+
+     The newest `keep_recent` messages stay, system messages not counted, whatever the limits say. When a limit is
+    exceeded so much leaves that `target` of it is left, so that not every further message exceeds it again.
+    `summary_tokens` is what a summary is thought to take. `counter` gives the tokens of a text; by default they are
+    estimated.
+
+    Raises InvalidInputError, InvalidTimestampError.
+    """
+
+    max_tokens: int | None = None
+    max_entries: int | None = None
+    older_than: Instant | timedelta | None = None
+    keep_recent: int = KEEP_RECENT
+    target: float = 0.5
+    summary_tokens: int = SUMMARY_TOKENS
+    counter: TokenCounter | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is None and self.max_entries is None and self.older_than is None:
+            raise InvalidInputError("a policy needs max_tokens, max_entries or older_than: else there is nothing to do")
+        for name, least in (("max_tokens", 1), ("max_entries", 1), ("keep_recent", 0), ("summary_tokens", 0)):
+            value = getattr(self, name)
+            optional = name.startswith("max")
+            if not (optional and value is None) and not _is_number(value, least):
+                raise InvalidInputError(f"{name} is a number from {least}{', or None' * optional}, not {value!r}")
+        if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
+            raise InvalidInputError(f"target is a share above 0 and up to 1, not {self.target!r}")
+        if self.older_than is not None and not isinstance(self.older_than, timedelta):
+            to_microseconds(self.older_than)
+        if self.counter is not None and not callable(self.counter):
+            raise InvalidInputError(f"a counter is a function of a text, not {self.counter!r}")
+
+    def plan(self, messages: Sequence[Message], *, now: datetime | None = None) -> Plan | None:
+        """What of a conversation is to be summarised; None: nothing, because all limits hold, or nothing that would
+        help may leave.
+
+        `messages` are all live messages, ascending. `now` is for an age. What leaves is the oldest; system messages
+        stay, and so does a tool call whose result would stay, or is still awaited.
+        """
+        messages = list(messages)
+        leaving = [index for index, message in enumerate(messages) if not stays(message)]
+        ends = good_ends(messages)
+        may = [index for index in leaving[: max(0, len(leaving) - self.keep_recent)] if ends[index]]
+        if may and messages[leaving[0]].is_summary and may[0] == leaving[0]:
+            del may[0]  # a summary in place of a summary is no gain
+        sizes = self._sizes(messages, leaving)
+        oldest = self._oldest(messages, leaving, now)
+        by_size = sizes.end(may)
+        by_age = max((index for index in may if oldest is not None and index <= oldest), default=None)
+        reasons = [
+            *(sizes.reasons if by_size is not None else ()),
+            *(["some are too old"] if by_age is not None else ()),
+        ]
+        if not reasons:
+            return None
+        end = max(index for index in (by_size, by_age) if index is not None)
+        gone = [messages[index] for index in leaving if index <= end]
+        previous = gone[0] if gone[0].is_summary else None
+        enough = sizes.hold(end, 1.0) and (oldest is None or end >= oldest)
+        return Plan(tuple(gone if previous is None else gone[1:]), previous, "; ".join(reasons), enough)
+
+    def _sizes(self, messages: list[Message], leaving: list[int]) -> _Sizes:
+        tokens = [message_tokens(message, self.counter) for message in messages]
+        before, numbers = 0, {}
+        for number, index in enumerate(leaving, 1):
+            before += tokens[index]
+            numbers[index] = number, before
+        return _Sizes(self, len(messages), sum(tokens), numbers)
+
+    def _oldest(self, messages: list[Message], leaving: list[int], now: datetime | None) -> int | None:
+        """The index of the last of the oldest messages that are all too old; None if there is none but a summary."""
+        if self.older_than is None:
+            return None
+        instant: Any = self.older_than
+        if isinstance(instant, timedelta):
+            instant = (now or datetime.now(UTC)) - instant
+        instant = from_microseconds(to_microseconds(instant))
+        last = None
+        for index in leaving:
+            timestamp = messages[index].timestamp
+            if timestamp is None or timestamp >= instant:
+                break
+            if not messages[index].is_summary:
+                last = index
+        return last
+
+
+class _Sizes(NamedTuple):
+    """A conversation beside the limits of its policy. `leaving`: of each message that could leave, by index, how many
+    leave with it, and their tokens."""
+
+    policy: Policy
+    count: int
+    tokens: int
+    leaving: dict[int, tuple[int, int]]
+
+    @property
+    def too_long(self) -> bool:
+        return self.policy.max_tokens is not None and self.tokens > self.policy.max_tokens
+
+    @property
+    def too_many(self) -> bool:
+        return self.policy.max_entries is not None and self.count > self.policy.max_entries
+
+    @property
+    def reasons(self) -> Iterator[str]:
+        if self.too_long:
+            yield f"{self.tokens:,} tokens, {self.policy.max_tokens:,} allowed"
+        if self.too_many:
+            yield f"{self.count:,} messages, {self.policy.max_entries:,} allowed"
+
+    def end(self, may: list[int]) -> int | None:
+        """The first of the places where enough has left, or the last where that helps at all."""
+        best = None
+        for index in may:
+            number, tokens = self.leaving[index]
+            # If a summary were no less than what leaves, compacting would go on for ever.
+            if (self.too_long and tokens > self.policy.summary_tokens) or (self.too_many and number > 1):
+                best = index
+                if self.hold(index, self.policy.target):
+                    break
+        return best
+
+    def hold(self, index: int, share: float) -> bool:
+        """Whether this share of the limits holds when all up to a message has become a summary."""
+        number, tokens = self.leaving[index]
+        count, left = self.count - number + 1, self.tokens - tokens + self.policy.summary_tokens
+        most_tokens, most_entries = self.policy.max_tokens, self.policy.max_entries
+        return (most_tokens is None or left <= most_tokens * share) and (
+            most_entries is None or count <= max(1, most_entries * share)
+        )
+
+
+def _is_number(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -12,10 +12,20 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from redis_history.compaction._checks import check_count, check_seconds
+from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
 from redis_history.errors import ConfigurationError
-from redis_history.model import Conversation
+from redis_history.model import Conversation, Message
+from redis_history.tokens import message_tokens
 
-__all__ = ["CompressionProgress", "CompressorOptions", "CompressorStats", "Totals", "Work"]
+__all__ = [
+    "CompressionProgress",
+    "CompressorOptions",
+    "CompressorStats",
+    "Totals",
+    "Work",
+    "summary_room",
+    "summary_share",
+]
 
 #: Conversations that are remembered as having nothing to compress as they are.
 _SETTLED: Final = 100_000
@@ -114,12 +124,28 @@ class CompressorOptions(Struct, frozen=True):
         )
 
     @property
-    def target_tokens(self) -> int | None:
-        return None if self.max_tokens is None else max(1, int(self.max_tokens * self.target))
+    def policy(self) -> Policy:
+        """What is to be compressed of a conversation that is too long."""
+        return Policy(
+            max_tokens=self.max_tokens,
+            max_entries=self.max_entries,
+            older_than=None if self.age is None else timedelta(seconds=self.age),
+            keep_recent=self.keep_recent,
+            target=self.target,
+            summary_tokens=summary_share(self.max_tokens),
+        )
 
-    @property
-    def target_entries(self) -> int | None:
-        return None if self.max_entries is None else max(1, int(self.max_entries * self.target))
+
+def summary_share(max_tokens: int | None) -> int:
+    """What a summary is thought to take, where so many tokens are allowed for the whole."""
+    return SUMMARY_TOKENS if max_tokens is None else min(SUMMARY_TOKENS, max_tokens // 4)
+
+
+def summary_room(messages: Iterable[Message], plan: Plan, max_tokens: int | None) -> int | None:
+    """The tokens a summary may have, so that the limit holds; None: there is none, or what stays exceeds it alone."""
+    seen = {message.id for message in plan.seen}
+    rest = sum(message_tokens(message) for message in messages if message.id not in seen)
+    return None if max_tokens is None or rest >= max_tokens else max_tokens - rest
 
 
 class Totals(Struct, frozen=True):

@@ -21,14 +21,14 @@ class Tokens:
     def __init__(self, counter: TokenCounter | None) -> None:
         if counter is not None and not callable(counter):
             raise ConfigurationError(f"token_counter is a function from text to a number, not {counter!r}")
-        self._counter = counter
+        self.counter = counter
         self._known: dict[str, tuple[tuple[Part, ...], int]] = {}
 
     def of(self, message: Message) -> int:
         known = self._known.get(message.id)
         if known is not None and (known[0] is message.parts or known[0] == message.parts):
             return known[1]
-        tokens = message_tokens(message, self._counter)
+        tokens = message_tokens(message, self.counter)
         self._known[message.id] = (message.parts, tokens)
         return tokens
 
@@ -37,7 +37,7 @@ class Tokens:
         known = self._known.get(message.id)
         if known is not None and known[0] is message.parts:
             return known[1]
-        return message_tokens(message, self._counter)
+        return message_tokens(message, self.counter)
 
     def keep(self, messages: list[Message]) -> None:
         """Forget all others, if they have become many."""

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from redis_history._time import Instant
 from redis_history.compaction._checks import check_count, check_seconds
-from redis_history.compaction.policy import plan
+from redis_history.compaction.policy import KEEP_RECENT, Plan, Policy
 from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.worker import summary_share
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
 from redis_history.history._reduction import ReduceOptions, reduce_options
 from redis_history.history.plugins import Plugin
@@ -83,28 +86,35 @@ class Compression(Plugin):
         history = self._history
         if history is None:
             raise InvalidInputError("the compression plugin has no history yet: call history.use(plugin) first")
-        found = plan(
-            entries,
-            max_tokens=options.max_tokens,
-            max_entries=options.max_entries,
-            older_than=options.older_than,
-            keep_recent=self._keep_recent,
-            tokens_of=history.count_tokens,
-            time_of=history._time_of,
-        )
+        if options == ReduceOptions():
+            return entries
+        found = self._policy(options).plan([_timed(history, entry) for entry in entries])
         if found is None:
             return entries
-        replaced = {message.id for message in found.messages}
+        replaced = {message.id for message in found.seen}
         last = max(index for index, entry in enumerate(entries) if entry.id in replaced)
-        summary = usable(await self._summarize(found.messages), found.messages, tokens_of=history.count_tokens)
+        answer = await self._summarize(found)
+        rest = sum(history.count_tokens(entry) for entry in entries if entry.id not in replaced)
+        most = None if options.max_tokens is None or rest >= options.max_tokens else options.max_tokens - rest
+        summary = usable(answer, found.seen, most, history.count_tokens)
         before = [entry for entry in entries[:last] if entry.id not in replaced]
         return [*before, summary, *entries[last + 1 :]]
 
-    async def _summarize(self, replaced: Sequence[Message]) -> object:
-        previous = [message for message in replaced if message.is_summary]
-        texts = [message for message in replaced if not message.is_summary]
+    def _policy(self, options: ReduceOptions) -> Policy:
+        history = self._history
+        return Policy(
+            max_tokens=None if options.max_tokens is None else max(1, options.max_tokens),
+            max_entries=None if options.max_entries is None else max(1, options.max_entries),
+            older_than=options.older_than,
+            keep_recent=self._keep_recent,
+            target=1,
+            summary_tokens=summary_share(options.max_tokens),
+            counter=None if history is None else history._tokens.counter,
+        )
+
+    async def _summarize(self, found: Plan) -> object:
         function: Callable[..., Any] = self._summarizer
-        arguments = texts, read_summary(previous[-1]) if previous else None
+        arguments = list(found.messages), None if found.previous is None else read_summary(found.previous)
         try:
             async with asyncio.timeout(self._timeout):
                 if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
@@ -139,7 +149,7 @@ def compression(
     summarizer: Summarizer,
     *,
     auto_reduce_when: ReduceWhen | None = None,
-    keep_recent: int = 4,
+    keep_recent: int = KEEP_RECENT,
     target: float = 0.5,
     timeout: float = 120.0,
 ) -> Compression:
@@ -173,6 +183,11 @@ def _bounds(when: ReduceWhen) -> ReduceOptions:
         return reduce_options(when.get("max_tokens"), when.get("max_entries"), when.get("older_than"))  # type: ignore[arg-type]
     except InvalidInputError as error:
         raise ConfigurationError(f"auto_reduce_when: {error}") from error
+
+
+def _timed(history: History, entry: Message) -> Message:
+    """The entry with the time it was added, if it has no other."""
+    return entry if entry.timestamp is not None else replace(entry, timestamp=history._time_of(entry))
 
 
 def _older(history: History, entry: Message, cutoff: datetime) -> bool:

@@ -21,7 +21,7 @@ import pytest
 
 from redis_history import HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.compaction.policy import plan
+from redis_history.compaction.policy import Policy
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.history._groups import groups
 from redis_history.importers import read_transcripts
@@ -283,6 +283,7 @@ if FILES:
         assert len({transcript.format for transcript in wanted.values()}) >= 4
         most, keep = 3_000, 4
         options = ("--max-tokens", str(most), "--keep-recent", str(keep), "--lease", "1s", "--concurrency", "2")
+        policy = Policy(max_tokens=most, keep_recent=keep)
         chance = random.Random(11)
         server = own_server()
         with HistoryStore(server.url) as store:
@@ -296,8 +297,7 @@ if FILES:
                 return [
                     one.conversation_id
                     for one in store.list_conversations(limit=len(wanted))
-                    if one.tokens > most
-                    and plan(store.get(one.conversation_id), max_tokens=most // 2, keep_recent=keep) is not None
+                    if one.tokens > most and policy.plan(store.get(one.conversation_id)) is not None
                 ]
 
             begun = len(too_long())
@@ -324,7 +324,7 @@ if FILES:
                 assert len(summaries) <= 1
                 if not summaries:
                     assert live == original
-                    assert not was_long or plan(original, max_tokens=most // 2, keep_recent=keep) is None
+                    assert not was_long or policy.plan(original) is None
                     continue
                 shortened += 1
                 assert was_long
@@ -332,7 +332,7 @@ if FILES:
                 assert record is not None
                 assert record.message_count == len(live)
                 assert record.tokens == sum(map(message_tokens, live))
-                assert record.tokens <= most or plan(live, max_tokens=most // 2, keep_recent=keep) is None
+                assert record.tokens <= most or policy.plan(live) is None
                 every = store.get(name, include_archived=True)
                 assert [message for message in every if not message.is_summary] == original  # live and archive are all
                 assert torn(original, live) == 0

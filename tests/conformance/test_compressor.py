@@ -62,7 +62,13 @@ class Held:
 
 def compressor_of(store: Any, summarizer: Any, told: list[CompressionProgress] | None = None, **options: Any) -> Any:
     """A compressor of the face of the store, that can be awaited."""
-    options = {"max_entries": 20, "first_wait": 0.01, "on_progress": None if told is None else told.append, **options}
+    options = {
+        "max_entries": 20,
+        "keep_recent": 4,
+        "first_wait": 0.01,
+        "on_progress": None if told is None else told.append,
+        **options,
+    }
     if isinstance(store, Awaitable):
         return Awaitable(Compressor(store._target, summarizer, **options))
     return AsyncCompressor(store, summarizer, **options)

@@ -1,0 +1,267 @@
+"""The compression plugin over a history of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from redis_history import (
+    Compression,
+    History,
+    Message,
+    ReduceOptions,
+    assistant,
+    compression,
+    extractive_summarizer,
+    system,
+    tool,
+    tool_result,
+    tool_result_masking,
+    tool_use,
+    user,
+)
+from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
+
+
+def counting(messages: Sequence[Message], previous: str | None) -> str:
+    return f"{previous or 'nothing'} + {len(messages)}"
+
+
+def plugin(summarizer: Any, **options: Any) -> Compression:
+    return compression(summarizer, **{"keep_recent": 4, **options})
+
+
+def filled(count: int = 12, **options: Any) -> History:
+    history = History(**options)
+    history.add_system("Be kind.")
+    for number in range(count):
+        history.add_text("user" if number % 2 == 0 else "assistant", f"Message {number}, which is long enough.")
+    return history
+
+
+def test_a_summary_takes_the_place_of_the_oldest() -> None:
+    history = filled().use(plugin(counting))
+    last = history.entries[-6:]
+    assert history.reduce(max_entries=8).removed == 6
+    first, summary, *rest = history.entries
+    assert first.text == "Be kind."
+    assert rest == last
+    assert summary.text == "[Earlier conversation summary: nothing + 6]"
+    assert summary.role == "user"
+    assert summary.is_summary
+
+
+def test_the_summary_rolls_and_there_is_one() -> None:
+    history = filled().use(plugin(counting, keep_recent=2))
+    history.reduce(max_entries=8)
+    for number in range(6):
+        history.add_text("user", f"More, number {number}, also long enough.")
+    history.reduce(max_entries=8)
+    assert [entry.is_summary for entry in history.entries].count(True) == 1
+    assert history.entries[1].text == "[Earlier conversation summary: nothing + 6 + 6]"
+    assert len(history) == 8
+
+
+def test_within_bounds_nothing_happens() -> None:
+    calls: list[Any] = []
+    history = filled().use(plugin(lambda *given: calls.append(given) or "x"))
+    before = history.get_snapshot()
+    assert history.reduce(max_entries=13, max_tokens=10_000).removed == 0
+    assert history.get_snapshot() is before
+    assert not calls
+
+
+def test_tokens_and_age() -> None:
+    history = filled().use(plugin(counting))
+    history.reduce(max_tokens=60)
+    assert history.total_estimated_tokens <= 60
+    history = History([user("old " * 30, timestamp="2020-01-01"), user("older " * 30, timestamp="2020-01-02")])
+    for number in range(5):
+        history.add_text("user", str(number))
+    history.use(plugin(counting)).reduce(older_than=timedelta(days=1))
+    assert [entry.text for entry in history.entries] == ["[Earlier conversation summary: nothing + 2]", *"01234"]
+
+
+def test_the_newest_stay_and_calls_keep_their_results() -> None:
+    history = History()
+    for number in range(8):
+        history.add_message("assistant", [tool_use("again", "look", {"n": number})])
+        history.add_message("tool", [tool_result("again", f"found {number}, and more of the same")])
+    history.use(plugin(counting, keep_recent=3)).reduce(max_entries=1)
+    assert [bool(entry.tool_uses) for entry in history.entries] == [False, True, False, True, False]
+    assert history.entries[0].text == "[Earlier conversation summary: nothing + 12]"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(RuntimeError("away"), "RuntimeError: away"), ("", "no text"), (7, "int"), ("x" * 10**6, "shorter")],
+)
+def test_what_is_no_summary_leaves_the_history_as_it_was(answer: Any, why: str) -> None:
+    def summarize(messages: Sequence[Message], previous: str | None) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    history = filled().use(plugin(summarize))
+    before = history.get_snapshot()
+    with pytest.raises(SummaryError, match=why):
+        history.reduce(max_entries=8)
+    assert history.get_snapshot() is before
+
+
+def test_a_summariser_that_takes_too_long() -> None:
+    go = threading.Event()
+    history = filled().use(plugin(lambda messages, previous: go.wait(20) and "x", timeout=0.05))
+    with pytest.raises(SummaryError, match=r"longer than 0\.05 seconds"):
+        history.reduce(max_entries=8)
+    go.set()
+    assert len(history) == 13
+
+
+async def test_what_is_added_meanwhile_stays_behind() -> None:
+    go = asyncio.Event()
+
+    async def held(messages: Sequence[Message], previous: str | None) -> str:
+        await go.wait()
+        return "Later."
+
+    history = filled().use(plugin(held))
+    work = asyncio.create_task(_await(history.reduce(max_entries=8)))
+    await asyncio.sleep(0)
+    history.add_text("user", "meanwhile")
+    assert await history.reduce(max_entries=2) == 0  # one at a time
+    go.set()
+    assert await work == 6
+    assert history.entries[-1].text == "meanwhile"
+    assert len(history) == 9
+
+
+async def test_it_reduces_by_itself() -> None:
+    given: list[int] = []
+
+    async def note(messages: Sequence[Message], previous: str | None) -> str:
+        given.append(len(messages))
+        return counting(messages, previous)
+
+    history = History().use(plugin(note, auto_reduce_when={"max_entries": 10}, keep_recent=2))
+    for number in range(60):
+        history.add_text("user", f"Message {number}, which is long enough.")
+        while len(history) > 10:
+            await asyncio.sleep(0)
+    assert 5 < len(given) < 20  # and not with each addition
+    assert [entry.is_summary for entry in history.entries].count(True) == 1
+    assert sum(given) + len(history) - 1 == 60
+
+
+def test_it_reduces_by_itself_without_an_event_loop() -> None:
+    history = History().use(plugin(counting, auto_reduce_when=ReduceOptions(max_tokens=100)))
+    for number in range(50):
+        history.add_text("user", f"Message {number}, which is long enough.")
+        assert history.total_estimated_tokens <= 100
+
+
+def test_a_failure_of_its_own_reduction_is_told_and_tried_again() -> None:
+    told: list[Any] = []
+    answers = iter([ValueError("no"), ""])
+
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return "At last."
+
+    which_plugin = plugin(summarize, auto_reduce_when={"max_entries": 12})
+    history = filled(11).use(which_plugin)
+    history.on("plugin_error", lambda error, which, hook: told.append((type(error), which is which_plugin, hook)))
+    for _ in range(3):
+        history.add_text("user", "One more.")
+    assert told == [(SummaryError, True, "after_add")] * 2
+    assert "At last." in history.entries[1].text
+
+
+def test_a_summariser_that_adds_to_the_history_is_not_called_again_for_that() -> None:
+    calls: list[int] = []
+    history = History()
+
+    def adds(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(len(messages))
+        for _ in range(20):
+            history.add_text("assistant", "I am summarising at the moment.")
+        return "x"
+
+    history.use(plugin(adds, auto_reduce_when={"max_entries": 5}, keep_recent=1))
+    for number in range(6):
+        history.add_text("user", f"Message {number}, which is long enough.")
+    assert len(calls) == 1
+
+
+def test_with_masking_the_originals_are_summarised() -> None:
+    seen: list[str] = []
+
+    def note(messages: Sequence[Message], previous: str | None) -> str:
+        seen.extend(message.text for message in messages)
+        return "x"
+
+    history = History().use(tool_result_masking(keep_recent_results=0)).use(plugin(note, keep_recent=0))
+    history.add_entry(assistant(tool_use("1", "look")))
+    history.add_entry(tool(tool_result("1", "The answer is forty-two.")))
+    history.add_entry(user("Thanks."))
+    history.reduce(max_entries=1)
+    assert "The answer is forty-two." in seen
+
+
+def test_without_a_model() -> None:
+    history = filled(40).use(plugin(extractive_summarizer(max_tokens=60)))
+    history.reduce(max_tokens=200)
+    assert history.total_estimated_tokens <= 200
+    assert history.entries[1].text.startswith("[Earlier conversation summary: ")
+
+
+def test_one_plugin_is_for_one_history() -> None:
+    only = plugin(counting)
+    filled().use(only)
+    with pytest.raises(InvalidInputError, match="another history"):
+        filled().use(only)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"auto_reduce_when": 8000},
+        {"auto_reduce_when": {}},
+        {"auto_reduce_when": {"max_token": 5}},
+        {"auto_reduce_when": {"max_tokens": "5"}},
+        {"auto_reduce_when": {"max_tokens": None}},
+        {"keep_recent": -1},
+        {"target": 0},
+        {"timeout": -1},
+        {"summarizer": "gpt"},
+    ],
+)
+def test_bad_options(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        compression(**{"summarizer": counting, **options})
+
+
+def test_system_entries_between_stay() -> None:
+    history = filled(6)
+    history.add_entry(system("And be brief."))
+    for number in range(6):
+        history.add_text("user", f"Message {number}, which is long enough.")
+    history.use(plugin(counting)).reduce(max_entries=7)
+    assert [entry.text for entry in history.entries][:3] == [
+        "Be kind.",
+        "And be brief.",
+        "[Earlier conversation summary: nothing + 8]",
+    ]
+
+
+async def _await(reduction: Any) -> int:
+    removed: int = await reduction
+    return removed
