@@ -57,6 +57,7 @@ class Compression(Plugin):
             _bounds(auto_reduce_when)
         self._history: History | None = None
         self._reducing = threading.Lock()
+        self._allowed: int | None = None  # the bound that made it begin by itself: what it aims at is less
 
     def on_registered(self, history: History) -> None:
         if self._history is not None and self._history is not history:
@@ -69,17 +70,19 @@ class Compression(Plugin):
         try:
             bounds = _bounds(self._when)
             if self._is_over(history, bounds):
-                return self._reduce_to(history, self._aim(bounds))
+                return self._reduce_by_itself(history, bounds)
         except BaseException:
             self._reducing.release()
             raise
         self._reducing.release()
         return None
 
-    async def _reduce_to(self, history: History, aim: ReduceOptions) -> None:
+    async def _reduce_by_itself(self, history: History, bounds: ReduceOptions) -> None:
+        self._allowed = bounds.max_tokens
         try:
-            await history._reduce_by(history._hooks("reduce"), aim)
+            await history._reduce_by(history._hooks("reduce"), self._aim(bounds))
         finally:
+            self._allowed = None
             self._reducing.release()
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
@@ -95,7 +98,8 @@ class Compression(Plugin):
         last = max(index for index, entry in enumerate(entries) if entry.id in replaced)
         answer = await self._summarize(found)
         rest = sum(history.count_tokens(entry) for entry in entries if entry.id not in replaced)
-        most = None if options.max_tokens is None or rest >= options.max_tokens else options.max_tokens - rest
+        bound = self._allowed or options.max_tokens
+        most = None if bound is None or rest >= bound else bound - rest
         summary = usable(answer, found.seen, most, history.count_tokens)
         before = [entry for entry in entries[:last] if entry.id not in replaced]
         return [*before, summary, *entries[last + 1 :]]

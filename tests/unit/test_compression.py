@@ -211,7 +211,7 @@ def test_with_masking_the_originals_are_summarised() -> None:
     history = History().use(tool_result_masking(keep_recent_results=0)).use(plugin(note, keep_recent=0))
     history.add_entry(assistant(tool_use("1", "look")))
     history.add_entry(tool(tool_result("1", "The answer is forty-two.")))
-    history.add_entry(user("Thanks."))
+    history.add_entry(user("Thank you very much for looking that up so quickly."))
     history.reduce(max_entries=1)
     assert "The answer is forty-two." in seen
 

@@ -1,0 +1,139 @@
+"""The command `redis-history`: its frame, and `compress`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, user
+from tests.support.servers import RealServer, free_port
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None, python: tuple[str, ...] = ()) -> Any:
+    """The finished process."""
+    argv = [sys.executable, *(python or ("-m", "redis_history.cli")), *arguments]
+    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **(environment or {})}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env=env)
+
+
+def fill(store: HistoryStore, name: str, count: int) -> None:
+    store.append_many(name, [user(f"Message {number} about the suitcase number {number}.") for number in range(count)])
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Any:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        fill(store, "long", 50)
+        fill(store, "short", 5)
+        yield store
+
+
+@pytest.fixture
+def where(server: RealServer, namespace: str) -> tuple[str, ...]:
+    return ("--url", server.url, "--namespace", namespace)
+
+
+def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
+    done = run(*where, "compress", "--max-messages", "20", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "1 conversations would be compressed" in done.stdout
+    assert "long" in done.stdout
+    done = run(*where, "--json", "compress", "--max-messages", "20", "--dry-run")
+    (planned,) = map(json.loads, done.stdout.splitlines())
+    assert (planned["kind"], planned["conversation_id"]) == ("planned", "long")
+    assert planned["messages"] > 10
+    assert len(store.get("long")) == 50
+
+
+def test_once_compresses_what_is_too_long_and_ends(store: Any, where: tuple[str, ...]) -> None:
+    done = run(*where, "compress", "--max-messages", "20", "--once")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("long: ")
+    assert "1 conversations compressed" in done.stdout
+    assert len(store.get("long")) <= 20
+    assert store.get("long")[0].is_summary
+    assert len(store.get("short")) == 5
+    done = run(*where, "--json", "compress", "--max-messages", "20", "--once")
+    (ended,) = map(json.loads, done.stdout.splitlines())
+    assert (ended["kind"], ended["compressed"], ended["sweeps"]) == ("ended", 0, 1)
+
+
+def test_url_and_namespace_of_the_environment(store: Any, server: RealServer, namespace: str) -> None:
+    environment = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": namespace}
+    done = run("compress", "--max-messages", "20", "--once", "--quiet", environment=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(store.get("long")) <= 20
+
+
+def test_a_failure_is_told_and_is_the_exit_status(store: Any, where: tuple[str, ...]) -> None:
+    done = run(*where, "compress", "--max-messages", "20", "--once", "--summarizer", "operator:add")
+    assert done.returncode == 1
+    assert "long: failed: SummaryError: the summariser raised TypeError" in done.stderr
+    assert "1 failed" in done.stdout
+    assert len(store.get("long")) == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "--max-tokens, --max-messages or --older-than"),
+        (("--max-tokens", "0"), "--max-tokens"),
+        (("--older-than", "soon"), "write it like 30s, 5m, 12h or 7d"),
+        (("--max-tokens", "5", "--summarizer", "gpt"), "extractive, openai, anthropic or package.module:function"),
+        (("--max-tokens", "5", "--summarizer", "openai"), "needs --model"),
+        (("--max-tokens", "5", "--summarizer", "no.such.module:f"), "cannot be found"),
+        (("--max-tokens", "5", "--summarizer", "operator:nothing"), "cannot be found"),
+        (("--max-tokens", "5", "--language", "klingon"), "klingon"),
+        (("--max-tokens", "5", "--lease", "1ms"), "lease"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], why: str) -> None:
+    done = run("compress", *arguments, environment={"OPENAI_API_KEY": "k"})
+    assert done.returncode == 2
+    assert why in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "redis://localhost:99999"])
+def test_a_url_that_is_none(url: str) -> None:
+    done = run("--url", url, "compress", "--max-tokens", "5", "--once")
+    assert done.returncode == 2
+    assert done.stderr.startswith("redis-history: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_no_server() -> None:
+    done = run("--url", f"redis://127.0.0.1:{free_port()}", "compress", "--max-tokens", "5")
+    assert done.returncode == 3
+    assert "redis-history: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_and_version_and_an_unknown_command() -> None:
+    assert "compress" in run("--help").stdout
+    assert "--summarizer" in run("compress", "--help").stdout
+    assert run("--version").returncode == 0
+    assert run("explode").returncode == 2
+
+
+def test_without_the_extra() -> None:
+    code = "import sys; sys.modules['click'] = None; from redis_history.cli import main; main()"
+    done = run("compress", python=("-c", code))
+    assert done.returncode == 2
+    assert done.stderr == "redis-history needs two more packages: pip install 'redis_history[cli]'\n"
+
+
+def test_old_messages(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
+        fill(store, "c", 5)
+        done = run("--url", server.url, "compress", "--older-than", "7d", "--keep-recent", "2", "--once")
+        assert done.returncode == 0, done.stderr
+        assert len(store.get("c")) == 6

@@ -1,0 +1,194 @@
+"""Compression of histories with a store: it is a compaction there, and others see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryCompacted, Message, compression, user
+from redis_history.errors import CompactionConflictError, SummaryError
+from tests.support.histories import history_over, texts, until
+
+LOTS = [user(f"Message {number}, which is long enough.", id=f"m{number}") for number in range(12)]
+
+
+def counting(messages: Sequence[Message], previous: str | None) -> str:
+    return f"{previous or 'nothing'} + {len(messages)}"
+
+
+def compressing(store: Any, summarizer: Any = counting, **options: Any) -> Any:
+    history = history_over(store)
+    history.use(compression(summarizer, keep_recent=4, **options))
+    return history
+
+
+async def test_a_reduction_is_saved_as_a_compaction(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    before = history.entries
+    async with store.subscribe("c") as subscription:
+        await history.reduce(max_entries=6)
+        assert len(history) == 6
+        assert len(await store.get("c")) == 12  # it is done by the next save
+        await history.save()
+        event = await subscription.get(timeout=20)
+    assert isinstance(event, HistoryCompacted)
+    assert event.count == 7
+    live = await store.get("c")
+    assert history.entries == live
+    assert texts(history)[0] == "[Earlier conversation summary: nothing + 7]"
+    every = await store.get("c", include_archived=True)
+    assert [message for message in every if not message.is_summary] == before
+    await store.expand("c", live[0].id)
+    assert await store.get("c") == before
+
+
+async def test_it_rolls_and_goes_on(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    for round_ in range(3):
+        await history.reduce(max_entries=6)
+        for number in range(4):
+            history.add_text("user", f"Round {round_}, message {number}, long enough.")
+        await history.save()
+        assert history.entries == await store.get("c")
+    assert [message.is_summary for message in history.entries].count(True) == 1
+    assert texts(history)[0] == "[Earlier conversation summary: nothing + 7 + 4 + 4]"
+
+
+async def test_what_was_added_here_and_not_saved_is_saved_first(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS[:6])
+    await history.load("c")
+    for message in LOTS[6:]:
+        history.add_entry(message)
+    await history.reduce(max_entries=5)
+    history.add_text("user", "behind it")
+    await history.save()
+    assert history.entries == await store.get("c")
+    assert texts(history)[-1] == "behind it"
+    every = await store.get("c", include_archived=True)
+    assert [message.id for message in every if not message.is_summary][:12] == [message.id for message in LOTS]
+
+
+async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    await history.reduce(max_entries=6)
+    for number in range(5):
+        await store.append("c", user(f"of others {number}"))
+    await history.save()
+    assert texts(history)[-5:] == [f"of others {number}" for number in range(5)]
+    assert history.entries == await store.get("c")
+    assert history.entries[0].is_summary
+
+
+async def test_an_edit_of_what_was_summarised_is_a_conflict_and_nothing_is_lost(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    await history.reduce(max_entries=6)
+    await store.update_message("c", user("Something else.", id="m2"))
+    history.add_text("user", "mine")
+    with pytest.raises(CompactionConflictError):
+        await history.save()
+    await history.save()  # goes on without the reduction
+    live = await store.get("c")
+    assert [message.text for message in live] == [
+        *(message.text if message.id != "m2" else "Something else." for message in LOTS),
+        "mine",
+    ]
+    assert history.entries == live
+
+
+async def test_two_who_reduce_make_one_summary(stores: Any) -> None:
+    store, one, other = stores(), compressing(stores()), compressing(stores())
+    await store.append_many("c", LOTS)
+    for history in (one, other):
+        await history.load("c")
+        await history.reduce(max_entries=6)
+    await one.save()
+    with pytest.raises(CompactionConflictError):
+        await other.save()
+    await other.save()
+    live = await store.get("c")
+    assert [message.is_summary for message in live].count(True) == 1
+    assert one.entries == other.entries == live
+
+
+async def test_others_who_follow_see_it(stores: Any) -> None:
+    store, history, other = stores(), compressing(stores()), history_over(stores())
+    await store.append_many("c", LOTS)
+    await history.autosave("c")
+    await other.autosave("c")
+    await history.reduce(max_entries=6)
+    await history.flush()
+    await until(lambda: len(other.entries) == 6, "the compaction at the other one")
+    live = await store.get("c")
+    await until(lambda: other.entries == history.entries == live, "the same everywhere")
+    await history.aclose()
+    await other.aclose()
+
+
+async def test_it_reduces_by_itself_while_it_saves_by_itself(stores: Any) -> None:
+    store, history = stores(), compressing(stores(), auto_reduce_when={"max_entries": 10})
+    await history.autosave("c")
+    for number in range(40):
+        history.add_text("user", f"Message {number}, which is long enough.")
+        await until(lambda: len(history) <= 10, "a reduction")
+    await history.flush()
+    await until(lambda: len(history.entries) <= 10, "the rest")
+    await history.flush()
+    live = await store.get("c")
+    assert [message.is_summary for message in live].count(True) == 1
+    every = [message.text for message in await store.get("c", include_archived=True) if not message.is_summary]
+    assert every == [f"Message {number}, which is long enough." for number in range(40)]
+    await until(lambda: history.entries == live, "what is stored")
+    await history.aclose()
+
+
+async def test_autosave_gives_up_a_reduction_that_came_too_late(stores: Any) -> None:
+    go = asyncio.Event()
+
+    async def held(messages: Sequence[Message], previous: str | None) -> str:
+        await go.wait()
+        return "x"
+
+    store, history = stores(), compressing(stores(), held)
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    work = asyncio.create_task(_await(history.reduce(max_entries=6)))
+    await asyncio.sleep(0)
+    await store.delete_messages("c", ["m1"])
+    go.set()
+    await work
+    errors: list[Exception] = []
+    history.on("error", errors.append)
+    await history.autosave()
+    await until(lambda: errors or len(history) == 11, "the refusal")
+    with pytest.raises(CompactionConflictError):
+        await history.flush()
+    assert history.entries == await store.get("c")
+    assert len(history) == 11
+    await history.aclose()
+
+
+async def test_a_failing_summariser_changes_nothing(stores: Any) -> None:
+    store, history = stores(), compressing(stores(), lambda messages, previous: "")
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    with pytest.raises(SummaryError):
+        await history.reduce(max_entries=6)
+    assert await history.save() == 0
+    assert (await store.snapshot("c")).cursor.revision == 1
+
+
+async def _await(reduction: Any) -> int:
+    removed: int = await reduction
+    return removed
