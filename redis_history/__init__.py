@@ -1,12 +1,15 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.capturing import AsyncCapture, AsyncTurn
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.capturing import Capture, Turn
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.capabilities import Capabilities
+from redis_history.capturing.capture import capture
 from redis_history.events import (
     ConversationDeleted,
     ConversationUpdated,
@@ -44,13 +47,26 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Snapshot
+from redis_history.prompt import (
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptOptions,
+    PromptReport,
+    assemble_messages,
+    assemble_prompt,
+)
 
 __all__ = [
     "Appended",
+    "AssembledPrompt",
+    "AsyncCapture",
     "AsyncHistoryStore",
     "AsyncSubscription",
+    "AsyncTurn",
     "AttachmentPart",
     "Capabilities",
+    "Capture",
     "Conversation",
     "ConversationDeleted",
     "ConversationUpdated",
@@ -59,6 +75,8 @@ __all__ = [
     "HistoryCleared",
     "HistoryRestored",
     "HistoryStore",
+    "LeftOut",
+    "LeftOutReason",
     "Message",
     "MessageUpdated",
     "MessagesAppended",
@@ -66,6 +84,8 @@ __all__ = [
     "Part",
     "Participant",
     "Position",
+    "PromptOptions",
+    "PromptReport",
     "ReasoningPart",
     "Reset",
     "ResetReason",
@@ -78,9 +98,13 @@ __all__ = [
     "TextPart",
     "ToolResultPart",
     "ToolUsePart",
+    "Turn",
     "UnknownPart",
     "__version__",
+    "assemble_messages",
+    "assemble_prompt",
     "assistant",
+    "capture",
     "system",
     "text",
     "tool",

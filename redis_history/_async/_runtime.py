@@ -8,7 +8,20 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self, TypeVar
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "begin",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "settle",
+    "sleep",
+    "spawn",
+    "uninterrupted",
+]
 
 T = TypeVar("T")
 
@@ -82,6 +95,24 @@ def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
         await work()
 
     return Job(asyncio.create_task(run(), name=name))
+
+
+async def uninterrupted(work: Callable[[], Awaitable[None]], unfinished: set[Any]) -> None:
+    """Do it to its end, which a caller who is cancelled does not wait for: `unfinished` has it meanwhile."""
+
+    async def run() -> None:
+        await work()
+
+    task = asyncio.create_task(run())
+    unfinished.add(task)
+    task.add_done_callback(unfinished.discard)
+    await asyncio.shield(task)
+
+
+async def settle(unfinished: set[Any]) -> None:
+    """Return when all of this has ended."""
+    while unfinished:
+        await asyncio.wait(list(unfinished))
 
 
 async def in_thread(function: Callable[[], T]) -> T:

@@ -9,7 +9,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Job", "Lock", "Openable", "Signal", "begin", "finish", "in_thread", "reset_after_fork", "sleep", "spawn"]
+__all__ = [
+    "Job",
+    "Lock",
+    "Openable",
+    "Signal",
+    "begin",
+    "finish",
+    "in_thread",
+    "reset_after_fork",
+    "settle",
+    "sleep",
+    "spawn",
+    "uninterrupted",
+]
 
 T = TypeVar("T")
 
@@ -63,6 +76,15 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return Job(thread)
+
+
+def uninterrupted(work: Callable[[], None], unfinished: set[Any]) -> None:
+    """Do it: a thread is not cancelled."""
+    work()
+
+
+def settle(unfinished: set[Any]) -> None:
+    """Nothing is ever unfinished here."""
 
 
 def in_thread(function: Callable[[], T]) -> T:

@@ -24,6 +24,7 @@ class Addressing:
         self._ids = {_plain(name) for name in (agent_id, *names)}
         # An id such as "1" stands in many texts without meaning the agent: it needs the @.
         self._spoken = tuple(dict.fromkeys([*map(_folded, names), "@" + _folded(agent_id)]))
+        self._blanks = any(" " in name for name in self._spoken)
 
     def mentioned(self, message: Message) -> bool:
         """Whether its metadata say that this agent is meant."""
@@ -31,7 +32,7 @@ class Addressing:
 
     def named(self, text: str) -> bool:
         """Whether a text has one of the names."""
-        folded = _folded(text)
+        folded = _folded(text) if self._blanks or not text.isascii() else text.casefold()
         for name in self._spoken:  # noqa: SIM110 -- as fast as can be: this runs for every message of a prompt
             if name in folded and _stands_alone(name, folded):
                 return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -91,7 +92,7 @@ def compose(selection: Selection, summary: Message | None, options: PromptOption
     summary_tokens = sum(map(count, summaries))
     tokens = system_tokens + summary_tokens
     chosen: dict[int, tuple[Message, ...]] = {}
-    newest_first = sorted(turns, key=lambda turn: turn.last, reverse=True)
+    newest_first = sorted(turns, key=attrgetter("last"), reverse=True)
     for place, turn in enumerate(newest_first):
         shown = _project(turn, left_out)
         if not shown:
@@ -170,7 +171,7 @@ def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[T
         return [], turns
     recent: set[int] = set()
     room = threshold
-    for turn in sorted(said, key=lambda turn: turn.last, reverse=True):
+    for turn in sorted(said, key=attrgetter("last"), reverse=True):
         room -= len(turn.sources)
         if room < 0 and recent:
             break

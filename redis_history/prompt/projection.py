@@ -109,9 +109,11 @@ def _changed(message: Message, role: Role, parts: tuple[Part, ...], meta: dict[s
         return message
     # Not `replace`: it checks all fields again, which is half the cost of a prompt, and they were checked when read.
     changed: Message = message.__copy__()  # type: ignore[attr-defined] # of every struct, for `copy.copy`
-    force_setattr(changed, "role", role)
     force_setattr(changed, "parts", parts)
-    force_setattr(changed, "provider_meta", meta)
+    if role != message.role:
+        force_setattr(changed, "role", role)
+    if meta is not message.provider_meta:
+        force_setattr(changed, "provider_meta", meta)
     return changed
 
 

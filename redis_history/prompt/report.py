@@ -16,7 +16,7 @@ LeftOutReason = Literal[
 ]
 
 
-class LeftOut(Struct, frozen=True):
+class LeftOut(Struct, frozen=True, gc=False):
     """A message that is not in the prompt, and why. `partial`: the rest of it is."""
 
     message_id: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
 from redis_history.prompt.pairing import Pairs, has_tools, pair_tools
 from redis_history.prompt.projection import Voice, voice_of, with_parts
@@ -12,20 +14,18 @@ from redis_history.prompt.report import LeftOut, LeftOutReason
 __all__ = ["Turn", "turns_of"]
 
 
-class Turn:
-    """`first` and `last`: where it begins and ends. `sources`: its messages as they are stored; `indices`: their places,
-    if there are several. `shown`: what a prompt would show of them, in order, before it is projected; results stand
+class Turn(Struct, gc=False):
+    """`first` and `last`: where it begins and ends. `sources`: its messages as they are stored; `indices`: where, if
+    there are several. `shown`: what a prompt would show of them, in order, before it is projected; results stand
     right behind their call. `leading`: of the system, and before all that others said."""
 
-    __slots__ = ("first", "indices", "last", "leading", "shown", "sources", "voice")
-
-    def __init__(self, index: int, message: Message, voice: Voice) -> None:
-        self.first = self.last = index
-        self.voice = voice
-        self.sources: tuple[Message, ...] = (message,)
-        self.shown = self.sources
-        self.indices: tuple[int, ...] = ()
-        self.leading = False
+    first: int
+    last: int
+    voice: Voice
+    sources: tuple[Message, ...]
+    shown: tuple[Message, ...]
+    indices: tuple[int, ...] = ()
+    leading: bool = False
 
     def add(self, index: int, message: Message, shown: Message) -> None:
         """One of its results."""
@@ -52,7 +52,8 @@ def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dic
             left_out[index] = LeftOut(message.id, "pair")
             continue
         else:
-            turn = Turn(index, message, voice)
+            one = (message,)
+            turn = Turn(index, index, voice, one, one)
         if voice is not Voice.SYSTEM:
             leading = leading and message.is_summary
         turn.leading = leading and voice is Voice.SYSTEM
@@ -97,9 +98,8 @@ def _tool_turn(
         left_out[index] = LeftOut(message.id, reason, partial=own or carried)
     if not own:
         return None
-    turn = Turn(index, message, voice)
-    if len(kept) < len(message.parts):
-        turn.shown = (with_parts(message, kept),)
+    shown = message if len(kept) == len(message.parts) else with_parts(message, kept)
+    turn = Turn(index, index, voice, (message,), (shown,))
     if calls:
         _add_results(turn, messages, index, pairs)
     return turn
