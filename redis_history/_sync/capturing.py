@@ -25,7 +25,7 @@ from redis_history._sync._runtime import (
 from redis_history.capturing.mapping import answering
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import Wrapping
-from redis_history.errors import BackendUnavailableError, StoreClosedError
+from redis_history.errors import BackendUnavailableError, RedisHistoryError, StoreClosedError
 from redis_history.model import Message
 
 __all__ = ["Appends", "Capture", "Turn"]
@@ -115,7 +115,9 @@ class Capture(Wrapping):
         on_error = self._settings.on_error
         if on_error is None:
             where = "" if conversation_id is None else f" of conversation {conversation_id[:80]!r}"
-            _logger.warning("a turn%s is not recorded: %s", where, error, exc_info=error)
+            # An outage fails many appends, all in the same way: there the text says all.
+            trace = None if isinstance(error, RedisHistoryError) else error
+            _logger.warning("a turn%s is not recorded: %s", where, error, exc_info=trace)
             return
         try:
             finish(on_error(error, conversation_id, messages))

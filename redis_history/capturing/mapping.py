@@ -32,6 +32,8 @@ _PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, 
 _PLACE = ("channel_type", "channel_name", "channel_id", "thread_id")
 _METADATA = (*_PLACE, "platform_message_id", "mentions")
 _FIELDS = ("id", "timestamp", "scope", "trace_id")
+#: Keys of a dict in chat form that say more than the form itself can.
+_OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
 
 
 def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
@@ -156,7 +158,7 @@ def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) 
     else:
         from redis_history.formats import from_openai_chat  # only who needs it pays for it
 
-        [message] = from_openai_chat([{"role": role, **value}])
+        [message] = from_openai_chat([{"role": role} | {key: value[key] for key in value if key not in _OURS}])
     metadata = {**(value.get("metadata") or {}), **{key: value[key] for key in _METADATA if key in value}}
     fields = {key: value[key] for key in _FIELDS if value.get(key) is not None}
     who = value.get("participant")

@@ -89,14 +89,14 @@ class Settings(Struct, frozen=True):
 
 
 def _given(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name, without `self`; a call that does not fit is the agent's to refuse."""
+    """The arguments by name; a call that does not fit is the agent's to refuse."""
     if signature is None:
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError:
         return dict(kwargs)
-    named = {name: value for name, value in bound.items() if name not in ("self", "cls")}
+    named = dict(bound)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD and name in named:
             named.update(named.pop(name))

@@ -73,12 +73,11 @@ def assemble_prompt(
     get = getattr(store, "get", None)
     if get is None or isinstance(store, Mapping):
         raise InvalidInputError(f"a prompt is assembled from a store, not {type(store).__name__}")
-    asynchronous = inspect.iscoroutinefunction(get)
-    if not asynchronous and inspect.iscoroutinefunction(summarizer):
-        raise InvalidInputError("an asynchronous summarizer needs an AsyncHistoryStore")
     found = get(conversation_id, limit=chosen.max_turns_to_load, scope=chosen.scope)
     if inspect.isawaitable(found):
         return _finish(found, agent_id, agent_name, chosen, summarizer)
+    if inspect.iscoroutinefunction(summarizer):
+        raise InvalidInputError("an asynchronous summarizer needs an AsyncHistoryStore")
     return assemble_messages(found, agent_id, agent_name, chosen, summarizer)
 
 
