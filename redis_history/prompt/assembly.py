@@ -82,7 +82,12 @@ def compose(selection: Selection, summary: Message | None, options: PromptOption
     instructions += [message for turn in selection.leading for message in _project(turn, left_out)]
     turns = selection.recent
     if summary is None:
-        summaries = [as_summary(message) for turn in selection.summaries for message in turn.shown]
+        summaries = []
+        for turn in selection.summaries:
+            if turn.shown[0].text.strip():
+                summaries.append(as_summary(turn.shown[0]))
+            else:
+                _leave(turn, "empty", left_out)
         turns = selection.older + turns
     else:
         summaries = [summary]

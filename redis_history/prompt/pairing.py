@@ -37,6 +37,8 @@ def pair_tools(messages: Sequence[Message]) -> Pairs:
     pairs = Pairs()
     calls: dict[str, list[Place]] = {}  # without a result yet
     for index, message in enumerate(messages):
+        if message.is_summary:  # it stands for others, and calls nothing itself
+            continue
         for at, part in enumerate(message.parts):
             if type(part) is ToolUsePart:
                 calls.setdefault(part.id, []).append((index, at))

@@ -42,7 +42,11 @@ def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dic
     leading = True
     for index, message in enumerate(messages):
         voice = voice_of(message, own_ids)
-        if has_tools(message):
+        if message.metadata and message.is_summary:
+            told = [part for part in message.parts if not isinstance(part, ToolUsePart | ToolResultPart)]
+            shown = message if len(told) == len(message.parts) else with_parts(message, told)
+            turn = Turn(index, index, voice, (message,), (shown,))
+        elif has_tools(message):
             if tooled is None:
                 tooled = pair_tools(messages)
             turn = _tool_turn(messages, index, voice, tooled, left_out, own_ids)

@@ -365,7 +365,7 @@ async def test_turns_by_hand(async_store: AsyncHistoryStore, store: HistoryStore
         with record.turn("hi", conversation_id="other") as turn:
             turn.add("H")
             turn.add("I")
-        with pytest.raises(ZeroDivisionError), record.turn() as turn:
+        with contextlib.suppress(ZeroDivisionError), record.turn() as turn:
             turn.add("half")
             raise ZeroDivisionError
     async with capture(async_store, "c") as async_record, async_record.turn("hi") as async_turn:

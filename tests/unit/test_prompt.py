@@ -542,8 +542,7 @@ def holds_pairs(messages: Sequence[Message]) -> None:
         calls = [part.id for part in message.tool_uses]
         if waiting:
             assert results, f"{message.id} stands between a call and its result"
-        for call in calls:
-            waiting.append(call)
+        waiting += calls
         for result in results:
             assert result in waiting, f"a result without its call: {message.id}"
             waiting.remove(result)
