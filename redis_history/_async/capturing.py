@@ -89,7 +89,7 @@ class AsyncCapture(AsyncWrapping):
             return AsyncTurn(self, None, [], error)
         return AsyncTurn(self, found, inbound, None)
 
-    def turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncTurn:
+    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncTurn:
         """The turn that is a call of an agent with these arguments."""
         try:
             conversation_id, inbound = self._settings.read_call(signature, args, kwargs)
@@ -97,7 +97,7 @@ class AsyncCapture(AsyncWrapping):
             return AsyncTurn(self, None, [], error)
         return AsyncTurn(self, conversation_id, inbound, None)
 
-    async def record(self, conversation_id: str, messages: list[Message]) -> None:
+    async def _record(self, conversation_id: str, messages: list[Message]) -> None:
         """Write messages as one change, after all that came before for this conversation. Raises nothing."""
         if not messages:
             return
@@ -106,7 +106,7 @@ class AsyncCapture(AsyncWrapping):
         else:
             await uninterrupted(lambda: self._in_line(conversation_id, messages), self._unfinished)
 
-    async def report(self, error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
+    async def _report(self, error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
         """Count, keep and tell what was not recorded."""
         with self._mutex:
             self.failed += max(len(messages), 1)
@@ -170,7 +170,7 @@ class AsyncCapture(AsyncWrapping):
                 if not line.waiting:
                     self._lines.pop(conversation_id, None)
         if error is not None:
-            await self.report(error, conversation_id, messages)
+            await self._report(error, conversation_id, messages)
 
     async def _append(self, conversation_id: str, messages: list[Message]) -> Exception | None:
         try:
@@ -203,7 +203,7 @@ class AsyncCapture(AsyncWrapping):
                     self._empty.clear()
                     self._ring.set()
         if error is not None:
-            await self.report(error, conversation_id, messages)
+            await self._report(error, conversation_id, messages)
 
     async def _work(self) -> None:
         ring, empty = self._ring, self._empty
@@ -229,7 +229,7 @@ class AsyncCapture(AsyncWrapping):
         for _ in range(given_up):
             conversation_id, messages = self._queue.popleft()
             if error is not None:
-                await self.report(error, conversation_id, messages)
+                await self._report(error, conversation_id, messages)
             with self._mutex:
                 self._pending -= len(messages)
 
@@ -257,9 +257,9 @@ class AsyncTurn:
 
     async def __aenter__(self) -> AsyncTurn:
         if self._error is not None:
-            await self._capture.report(self._error, None, [])
+            await self._capture._report(self._error, None, [])
         elif self.conversation_id is not None:
-            await self._capture.record(self.conversation_id, self.inbound)
+            await self._capture._record(self.conversation_id, self.inbound)
         return self
 
     async def __aexit__(
@@ -278,6 +278,6 @@ class AsyncTurn:
             inbound = self.inbound[-1] if self.inbound else None
             messages = answering(read(settings), inbound, settings.agent, incomplete=incomplete)
         except Exception as error:  # noqa: BLE001 -- of the caller's functions, too; it is reported
-            await capture.report(error, self.conversation_id, [])
+            await capture._report(error, self.conversation_id, [])
             return
-        await capture.record(self.conversation_id, messages)
+        await capture._record(self.conversation_id, messages)

@@ -90,7 +90,7 @@ class Capture(Wrapping):
             return Turn(self, None, [], error)
         return Turn(self, found, inbound, None)
 
-    def turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
+    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
         """The turn that is a call of an agent with these arguments."""
         try:
             conversation_id, inbound = self._settings.read_call(signature, args, kwargs)
@@ -98,7 +98,7 @@ class Capture(Wrapping):
             return Turn(self, None, [], error)
         return Turn(self, conversation_id, inbound, None)
 
-    def record(self, conversation_id: str, messages: list[Message]) -> None:
+    def _record(self, conversation_id: str, messages: list[Message]) -> None:
         """Write messages as one change, after all that came before for this conversation. Raises nothing."""
         if not messages:
             return
@@ -107,7 +107,7 @@ class Capture(Wrapping):
         else:
             uninterrupted(lambda: self._in_line(conversation_id, messages), self._unfinished)
 
-    def report(self, error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
+    def _report(self, error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
         """Count, keep and tell what was not recorded."""
         with self._mutex:
             self.failed += max(len(messages), 1)
@@ -171,7 +171,7 @@ class Capture(Wrapping):
                 if not line.waiting:
                     self._lines.pop(conversation_id, None)
         if error is not None:
-            self.report(error, conversation_id, messages)
+            self._report(error, conversation_id, messages)
 
     def _append(self, conversation_id: str, messages: list[Message]) -> Exception | None:
         try:
@@ -204,7 +204,7 @@ class Capture(Wrapping):
                     self._empty.clear()
                     self._ring.set()
         if error is not None:
-            self.report(error, conversation_id, messages)
+            self._report(error, conversation_id, messages)
 
     def _work(self) -> None:
         ring, empty = self._ring, self._empty
@@ -230,7 +230,7 @@ class Capture(Wrapping):
         for _ in range(given_up):
             conversation_id, messages = self._queue.popleft()
             if error is not None:
-                self.report(error, conversation_id, messages)
+                self._report(error, conversation_id, messages)
             with self._mutex:
                 self._pending -= len(messages)
 
@@ -258,9 +258,9 @@ class Turn:
 
     def __enter__(self) -> Turn:
         if self._error is not None:
-            self._capture.report(self._error, None, [])
+            self._capture._report(self._error, None, [])
         elif self.conversation_id is not None:
-            self._capture.record(self.conversation_id, self.inbound)
+            self._capture._record(self.conversation_id, self.inbound)
         return self
 
     def __exit__(
@@ -279,6 +279,6 @@ class Turn:
             inbound = self.inbound[-1] if self.inbound else None
             messages = answering(read(settings), inbound, settings.agent, incomplete=incomplete)
         except Exception as error:  # noqa: BLE001 -- of the caller's functions, too; it is reported
-            capture.report(error, self.conversation_id, [])
+            capture._report(error, self.conversation_id, [])
             return
-        capture.record(self.conversation_id, messages)
+        capture._record(self.conversation_id, messages)

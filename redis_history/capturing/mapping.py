@@ -144,7 +144,9 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
         return [make(list(value))]
     if isinstance(value, Mapping) and ("content" in value or "text" in value or "tool_calls" in value):
         return [_from_mapping(value, role)]
-    raise InvalidInputError(f"a {type(value).__name__} is no message, text or dict in chat form: give {name}=")
+    raise InvalidInputError(
+        f"a value of type {type(value).__name__} is no message, text or dict in chat form: give {name}="
+    )
 
 
 def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) -> Message:

@@ -32,12 +32,12 @@ class _AsyncTurn(Protocol):
 class AsyncWrapping:
     """A decorator for coroutine functions and asynchronous generators."""
 
-    def turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def __call__(self, function: F) -> F:
         """The agent, recorded. Raises ConfigurationError for a function that cannot be."""
-        turn_of = functools.partial(self.turn_of, _signature(function))
+        turn_of = functools.partial(self._turn_of, _signature(function))
         if _is(inspect.isasyncgenfunction, function):
             return _wrapped(function, _async_streaming(lambda args, kwargs: (turn_of(args, kwargs), function)))
         if _is(inspect.iscoroutinefunction, function):
@@ -48,14 +48,14 @@ class AsyncWrapping:
 class Wrapping:
     """A decorator for functions and generators, and for asynchronous ones, whose records are written by a thread."""
 
-    def turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def __call__(self, function: F) -> F:
         """The agent, recorded. Raises ConfigurationError for what cannot be called."""
         if not callable(function):
             raise ConfigurationError(f"{function!r} is no function")
-        turn_of = functools.partial(self.turn_of, _signature(function))
+        turn_of = functools.partial(self._turn_of, _signature(function))
         if _is(inspect.isasyncgenfunction, function):
             return _wrapped(
                 function, _async_streaming(lambda args, kwargs: (_InThread(turn_of(args, kwargs)), function))

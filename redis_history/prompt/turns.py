@@ -49,9 +49,10 @@ def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dic
         elif has_tools(message):
             if tooled is None:
                 tooled = pair_tools(messages)
-            turn = _tool_turn(messages, index, voice, tooled, left_out, own_ids)
-            if turn is None:
+            found = _tool_turn(messages, index, voice, tooled, left_out, own_ids)
+            if found is None:
                 continue
+            turn = found
         elif message.role == "tool":  # a result without a result
             left_out[index] = LeftOut(message.id, "pair")
             continue
