@@ -271,7 +271,8 @@ def prompts(store: HistoryStore) -> None:
 
 
 async def async_prompts(store: AsyncHistoryStore) -> None:
-    assert_type(assemble_prompt(store, "c", "bot"), Coroutine[Any, Any, AssembledPrompt])
+    coroutine: Coroutine[Any, Any, AssembledPrompt] = assemble_prompt(store, "c", "bot")
+    assert_type(await coroutine, AssembledPrompt)
     assert_type(await assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, summarize_later), AssembledPrompt)
     assert_type(await assemble_prompt(store, "c", "bot", summarizer=summarize), AssembledPrompt)
 
