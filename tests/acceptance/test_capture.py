@@ -266,6 +266,22 @@ async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistory
     assert asked == sorted(asked)
 
 
+async def test_closing_waits_for_what_a_cancelled_agent_left(async_store: AsyncHistoryStore) -> None:
+    await async_store.append("c", user("connects"))
+    for steps in range(1, 8):
+        record = capture(async_store, f"c{steps}")
+        task = asyncio.create_task(record(upper)("hi"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await record.aclose()
+        recorded = record.recorded
+        assert len(await async_store.get(f"c{steps}")) == recorded
+        if steps > 3:
+            assert recorded, "the append had begun"
+
+
 def test_what_the_message_says_of_its_place_is_the_answers_too(store: HistoryStore) -> None:
     @capture(store, "c", agent=BOT)
     def agent(message: Message) -> list[Message]:
@@ -539,9 +555,20 @@ async def upper(message: str) -> str:
 
 def test_the_background_outlives_an_outage_and_stores_each_once(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
+    tries: list[str] = []
+
+    class Watched:
+        """A store that says what is tried."""
+
+        def append(self, conversation_id: str, message: Message) -> Any:
+            tries.append(message.id)
+            return store.append(conversation_id, message)
+
+        append_many = None
+
     with (
-        HistoryStore(server.url, retry=RetryPolicy(deadline=0.05)) as store,
-        capture(store, "c", background=True) as record,
+        HistoryStore(server.url, retry=RetryPolicy(deadline=0.0)) as store,
+        capture(Watched(), "c", background=True) as record,  # type: ignore[call-overload]
     ):
         agent = record(str.upper)
         agent("before")
@@ -549,7 +576,9 @@ def test_the_background_outlives_an_outage_and_stores_each_once(own_server: Call
         server.kill()
         for n in range(20):
             assert agent(f"m{n}") == f"M{n}"
-        assert record.pending > 30
+        wait_until(lambda: len(tries) > 5, "some tries in vain")
+        assert record.pending == 40
+        assert len(set(tries[2:])) == 1, "the same message, with the same id"
         server.start()
         record.flush()
         assert (record.failed, record.pending) == (0, 0)

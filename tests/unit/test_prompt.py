@@ -248,6 +248,15 @@ def test_the_same_id_for_another_call() -> None:
     assert ids(talk) == ["c0", "r0", "c1", "r1", "c2", "r2"]
 
 
+def test_a_result_answers_the_nearest_call() -> None:
+    talk = [
+        assistant(tool_use("c", "a"), id="lost"),
+        assistant(tool_use("c", "b"), id="call"),
+        tool(tool_result("c"), id="result"),
+    ]
+    assert ids(talk) == ["call", "result"]
+
+
 def test_agents_that_number_their_calls_alike() -> None:
     mine, theirs = {"participant": HELPER}, {"participant": CRITIC}
     talk = [
@@ -397,6 +406,8 @@ def test_a_pair_is_not_split_by_a_summary() -> None:
             summarizer=lambda messages: given.append([message.id for message in messages]),
         )
     assert given == [["a", "call", "result"], ["a", "call", "result"], ["a"]]
+    kept = ids(talk[:3], rolling_summary_threshold=1, summarizer=lambda messages: "they met")
+    assert kept == ["summary", "call", "result"], "the newest turn is not summarised, however long"
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  ", user("")])
