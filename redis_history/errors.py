@@ -17,6 +17,7 @@
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
     ├── CapabilityError                         this server or backend cannot do that
+    ├── MissingExtraError (also an ImportError) a package that this part needs is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
         ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
@@ -24,6 +25,7 @@
         ├── UnsupportedServerError              too old, or not a Redis
         ├── CorruptDataError                    stored bytes are not what this package writes
         ├── StoreClosedError
+        ├── UnsavedLimitError                   too many messages wait for a server that is away
         └── EmbeddedServerError                 the private server cannot be found, started or reached
 
 Messages say what was wrong, with which value, and what to do. An error of a library
@@ -53,10 +55,12 @@ __all__ = [
     "MessageConflictError",
     "MessageNotFoundError",
     "MessageTooLargeError",
+    "MissingExtraError",
     "NotFoundError",
     "RedisHistoryError",
     "RevisionConflictError",
     "StoreClosedError",
+    "UnsavedLimitError",
     "UnsupportedServerError",
 ]
 
@@ -144,6 +148,10 @@ class CapabilityError(RedisHistoryError):
     """The server or backend in use cannot do this; the text says what could."""
 
 
+class MissingExtraError(RedisHistoryError, ImportError):
+    """A package that this part of ours needs is not installed; the text says which extra brings it."""
+
+
 class BackendError(RedisHistoryError):
     """The backend failed."""
 
@@ -186,6 +194,10 @@ class CorruptDataError(BackendError):
 
 class StoreClosedError(BackendError):
     """The store was closed."""
+
+
+class UnsavedLimitError(BackendError):
+    """So much waits for the server that no more is taken; this message, or this rewrite, was not."""
 
 
 class EmbeddedServerError(BackendError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis, RedisCluster
@@ -30,11 +29,15 @@ _SLOTS: Final = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
 
 class Node(NamedTuple):
-    """One node: calls go over its lines; `client` is for the doorbell."""
+    """One node: calls go over its lines."""
 
     address: Address
     lines: Lines
-    client: Redis
+
+    @property
+    def client(self) -> Redis:
+        """For the doorbell of this event loop."""
+        return Redis(connection_pool=self.lines.pool)
 
 
 class ClusterLines:
@@ -76,8 +79,7 @@ class ClusterLines:
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
-            pool = self._pool(address)
-            node = Node(address, Lines(pool, keep=True), Redis(connection_pool=pool))
+            node = Node(address, Lines(lambda: self._pool(address), keep=True))
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         return node
 
@@ -109,9 +111,7 @@ class ClusterLines:
         nodes, self._nodes = [*self._nodes.values(), *self._left], {}
         self._left = []
         for node in nodes:
-            with suppress(RuntimeError):  # a connection of another event loop, which has ended
-                await node.lines.aclose()
-                await node.client.connection_pool.disconnect()
+            await node.lines.aclose()
 
     async def _forget(self, topology: Topology) -> None:
         """Let go of nodes that have left, so that a cluster whose addresses change does not fill a table here."""
@@ -119,14 +119,12 @@ class ClusterLines:
         left = [address for address in [*self._nodes] if address not in topology.nodes]
         ended, self._left = self._left, [node for address in left if (node := self._nodes.pop(address, None))]
         for node in [*ended, *self._left]:
-            with suppress(RuntimeError):
-                await node.lines.aclose()
-                await node.client.connection_pool.disconnect(inuse_connections=False)
+            await node.lines.let_go()
 
     async def _ask(self, lines: Lines) -> Any:
         connection = await lines.take()
         try:
-            await connection.send_packed_command([_SLOTS])
+            await lines.send(connection, _SLOTS)
             reply = await connection.read_response(disable_decoding=True)
         except BaseException:  # a cancelled task too
             await lines.drop(connection)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError
+
+from redis_history._async._loops import PerLoop, at_the_end
 
 __all__ = ["Lines"]
 
@@ -23,83 +24,92 @@ MOST: Final = 64
 
 
 class _Ready:
-    """What belongs to one event loop: connections cannot be shared between loops."""
+    """What belongs to one event loop: connections cannot be shared between loops, nor can a pool, which has locks."""
 
-    __slots__ = ("guard", "idle", "loop", "turns")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def __init__(self, pool: ConnectionPool, *, keep: bool) -> None:
+        self.pool = pool
         self.idle: list[Any] = []
         self.turns = asyncio.Semaphore(MOST)
-        self.guard: AsyncGenerator[None, None] | None = None
+        self._keep = keep
+        self._guard = at_the_end(self._close)
+
+    async def aclose(self) -> None:
+        await self._guard.aclose()
+        await self._close()
+
+    async def _close(self) -> None:
+        await self.let_go(calls=True)
+
+    async def let_go(self, *, calls: bool = False) -> None:
+        """Close what is idle, and with `calls` also what is in use."""
+        while self.idle:
+            connection = self.idle.pop()
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect()
+            await self.pool.release(connection)
+        if self._keep:
+            with contextlib.suppress(RedisError, OSError):
+                await self.pool.disconnect(inuse_connections=calls)
 
 
 class Lines:
-    """Connections of one pool, ready to be used."""
+    """Connections, ready to be used in any event loop."""
 
-    def __init__(self, pool: ConnectionPool, *, keep: bool) -> None:
-        self._pool = pool
+    def __init__(self, make_pool: Callable[[], ConnectionPool], *, keep: bool) -> None:
+        """`make_pool` is called for each event loop. With `keep` its pools are ours to close."""
+        self._make_pool = make_pool
         self._keep = keep
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Ready] = WeakKeyDictionary()
-        self._recent: _Ready | None = None
+        self._ready = PerLoop(lambda: _Ready(make_pool(), keep=keep))
+
+    @property
+    def pool(self) -> ConnectionPool:
+        """That of this loop."""
+        return self._ready.here().pool
 
     async def take(self) -> Any:
         """A connection, for one exchange; to be given back, or dropped."""
-        ready = self._ready()
-        if ready.guard is None:
-            ready.guard = self._guard(ready)
-            await anext(ready.guard)
+        ready = self._ready.here()
         await ready.turns.acquire()
         try:
-            return ready.idle.pop() if ready.idle else await self._pool.get_connection()
+            return ready.idle.pop() if ready.idle else await ready.pool.get_connection()
         except BaseException:
             ready.turns.release()
             raise
+
+    async def send(self, connection: Any, packed: bytes) -> None:
+        # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a cancellation that comes just as it is
+        # done: then the caller would go on, and wait for the reply, and for what comes after it.
+        task = asyncio.current_task()
+        before = task.cancelling() if task is not None else 0
+        await connection.send_packed_command([packed])
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
     async def give(self, connection: Any) -> None:
         """Back, after a whole reply."""
         if connection.should_reconnect():  # the server said that it moves elsewhere
             await self.drop(connection)
             return
-        ready = self._ready()
+        ready = self._ready.here()
         ready.turns.release()
         if self._keep:
             ready.idle.append(connection)
         else:
-            await self._pool.release(connection)
+            await ready.pool.release(connection)
 
     async def drop(self, connection: Any) -> None:
         """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
-        self._ready().turns.release()
+        ready = self._ready.here()
+        ready.turns.release()
         with contextlib.suppress(RedisError, OSError):
             await connection.disconnect(nowait=True)
-        await self._pool.release(connection)
+        await ready.pool.release(connection)
 
     async def aclose(self) -> None:
-        """Close all idle connections of this loop."""
-        ready = self._ready()
-        if ready.guard is not None:
-            await ready.guard.aclose()
-            ready.guard = None
+        """Close the connections of every loop, there."""
+        await self._ready.aclose()
 
-    async def _guard(self, ready: _Ready) -> AsyncGenerator[None, None]:
-        """Closes the connections of an event loop while it can still be done: asyncio.run ends all asynchronous
-        generators before it closes the loop, and afterwards nothing could close them."""
-        try:
-            yield
-        finally:
-            while ready.idle:
-                connection = ready.idle.pop()
-                with contextlib.suppress(RedisError, OSError):
-                    await connection.disconnect()
-                await self._pool.release(connection)
-
-    def _ready(self) -> _Ready:
-        loop = asyncio.get_running_loop()
-        ready = self._recent
-        if ready is None or ready.loop is not loop:
-            ready = self._loops.get(loop)
-            if ready is None:
-                ready = self._loops[loop] = _Ready(loop)
-            self._recent = ready
-        return ready
+    async def let_go(self) -> None:
+        """Close those that are not in use."""
+        for home, ready in self._ready.every():
+            await home.run(ready.let_go)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Self, TypeVar
+
+from redis_history._async._loops import Home
 
 __all__ = [
     "Job",
     "Lock",
     "Openable",
     "Signal",
+    "at_exit",
     "begin",
+    "ending",
     "finish",
     "in_thread",
+    "place",
     "reset_after_fork",
     "settle",
     "sleep",
@@ -51,6 +57,7 @@ class Signal:
     """Set from any thread, waited for by one task."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._thread = threading.get_ident()
@@ -80,9 +87,13 @@ class Job:
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
+        self._home = Home()
 
     async def stop(self) -> None:
         """End it, and return when it has ended."""
+        await self._home.run(self._stop)
+
+    async def _stop(self) -> None:
         self._task.cancel()
         if self._task is not asyncio.current_task():
             await asyncio.gather(self._task, return_exceptions=True)
@@ -110,9 +121,21 @@ async def uninterrupted(work: Callable[[], Awaitable[None]], unfinished: set[Any
 
 
 async def settle(unfinished: set[Any]) -> None:
-    """Return when all of this has ended."""
-    while unfinished:
-        await asyncio.wait(list(unfinished))
+    """Return when all of this that runs in this event loop has ended."""
+    loop = asyncio.get_running_loop()
+    while here := [task for task in list(unfinished) if task.get_loop() is loop]:
+        await asyncio.wait(here)
+
+
+def place() -> int:
+    """Where this runs: what waits for one another must be in one place."""
+    return id(asyncio.get_running_loop())
+
+
+def ending() -> bool:
+    """Whether this task was told to end; it must ask, as redis-py may have lost that (see Lines.send)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -126,4 +149,14 @@ async def finish(outcome: Any) -> Any:
 
 
 def reset_after_fork(thing: Any) -> None:
-    """An event loop does not survive a fork, and neither do its stores: nothing to do."""
+    """An event loop does not survive a fork, and neither does what belongs to one: see _loops.PerLoop."""
+
+
+def at_exit(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends, in an event loop of its own; the outcome takes that back."""
+
+    def run() -> None:
+        asyncio.run(work())
+
+    atexit.register(run)
+    return lambda: atexit.unregister(run)

@@ -15,6 +15,7 @@ from redis_history._async._runtime import (
     Lock,
     Signal,
     finish,
+    place,
     reset_after_fork,
     settle,
     sleep,
@@ -65,7 +66,7 @@ class AsyncCapture(AsyncWrapping):
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[tuple[int, str], _Line] = {}
         self._unfinished: set[Any] = set()
         self._queue: deque[tuple[str, list[Message]]] = deque()
         self._pending = 0
@@ -158,8 +159,9 @@ class AsyncCapture(AsyncWrapping):
         self._ring = self._empty = self._worker = None
 
     async def _in_line(self, conversation_id: str, messages: list[Message]) -> None:
+        where = (place(), conversation_id)  # a lock is of one event loop
         with self._mutex:
-            line = self._lines.setdefault(conversation_id, _Line())
+            line = self._lines.setdefault(where, _Line())
             line.waiting += 1
         try:
             async with line.lock:
@@ -168,7 +170,7 @@ class AsyncCapture(AsyncWrapping):
             with self._mutex:
                 line.waiting -= 1
                 if not line.waiting:
-                    self._lines.pop(conversation_id, None)
+                    self._lines.pop(where, None)
         if error is not None:
             await self._report(error, conversation_id, messages)
 

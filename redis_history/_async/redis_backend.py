@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -13,10 +13,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
+from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
+from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, as_is, plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
@@ -24,12 +26,12 @@ from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
 from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
-from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
 __all__ = ["INFO", "AsyncRedisBackend", "told"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
@@ -54,7 +56,9 @@ class AsyncRedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._newest_doorbell: Any = None
+        self._listens = settings.doorbell != "poll"
         self._searcher = None if searching is None else AsyncSearcher(self, searching, settings)
         self._usable = False
         self._closed = False
@@ -67,7 +71,8 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._until_usable()
         if type(op) is ListConversations:
-            return await self._list(op)  # type: ignore[return-value]
+            listed = await self._follow_steps(list_conversations(op, self._settings))
+            return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
@@ -119,16 +124,36 @@ class AsyncRedisBackend:
             return "client"
         return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
-    async def _list(self, op: ListConversations) -> list[Conversation]:
-        steps = list_conversations(op, self._settings)
-        calls = next(steps)
-        while True:
-            replies = await self.carry_out(calls)
-            try:
+    async def find_changed(self, look: Look) -> Found:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        if not self._usable:
+            await self._until_usable()
+        return await self._follow_steps(find_changed(look, self._settings))
+
+    async def _follow_steps(self, steps: Generator[list[Call], list[Any], R]) -> R:
+        """What `steps` return, which yield calls that do no harm when repeated, and are sent their outcomes."""
+        try:
+            calls = next(steps)
+            while True:
+                replies = await self.carry_out(calls)
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
-            except StopIteration as end:
-                found: list[Conversation] = end.value
-                return found
+        except StopIteration as end:
+            outcome: R = end.value
+            return outcome
+
+    @property
+    def doorbell_mode(self) -> str:
+        """How subscriptions hear of changes at the moment: "keyspace", "publish", or "poll" if by looking only."""
+        if not self._listens:
+            return "poll"
+        if self._newest_doorbell is None:  # nobody listens yet
+            return "publish" if self._settings.doorbell == "publish" else "keyspace"
+        return str(self._newest_doorbell.mode)
+
+    def _make_doorbell(self) -> Any:
+        self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._newest_doorbell
 
     async def capabilities(self) -> Capabilities:
         if self._closed:
@@ -137,17 +162,32 @@ class AsyncRedisBackend:
             with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
                 await self._until_usable()
         found: Capabilities = await self.persist(self._look)
-        return replace(found, search="server" if self.search_mode == "server" else "client")
+        mode = self._settings.doorbell
+        return replace(
+            found,
+            search="server" if self.search_mode == "server" else "client",
+            doorbell=mode if mode in ("publish", "poll") else found.doorbell,
+        )
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.watch(self._channel(conversation_id), wake)
+        if self._listens and not self._closed:
+            await self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbell.unwatch(self._channel(conversation_id), wake)
+        if self._listens:
+            await self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        if self._listens and not self._closed:
+            await self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        if self._listens:
+            await self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
 
     async def aclose(self) -> None:
         self._closed = True
-        await self._doorbell.aclose()
+        await self._doorbells.aclose()
         await self._lines.aclose()
         await self._connected.aclose()
 
@@ -212,20 +252,30 @@ class AsyncRedisBackend:
 
     async def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = AsyncRetrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             await self._connected.start()
             return await retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
@@ -245,7 +295,7 @@ class AsyncRedisBackend:
         lines = lines or self._lines
         connection = await lines.take()
         try:
-            await connection.send_packed_command([packed])
+            await lines.send(connection, packed)
             if not count:
                 reply = await connection.read_response(disable_decoding=True)
             else:

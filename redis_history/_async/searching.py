@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -40,17 +40,24 @@ from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
+from redis_history.search.text import MAX_CHARACTERS
 from redis_history.search.vectors import embedding_text, pack_all
+from redis_history.tokens import count_characters
 
 __all__ = ["AsyncSearching"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
-#: Messages whose documents are written at once: some 10 ms of the server's time.
+#: Messages whose documents are written at once, and their text: some 10 ms of the server's time.
 _DOCUMENTS: Final = 100
+_DOCUMENTS_CHARACTERS: Final = 100_000
 #: Messages read at once.
 _PAGE: Final = 1000
+#: How often the conversations are listed to write their documents anew. A list is not of one moment, so what moved
+#: within it while it was read is in the next; those that keep coming write their documents themselves.
+_PASSES: Final = 4
+_ALL: Final = 1_000_000
 #: Messages fetched at once, of those a search has found.
 _FETCHED: Final = 50
 
@@ -156,19 +163,20 @@ class AsyncSearching:
         share = await self._asked(MakeIndex(self._options.search_wait))
         if share is None:
             await self._refuse_search_all()
-        seen: dict[str, None] = {}
-        while True:
-            page = await self._backend.execute(ListConversations(None, None, _PAGE, len(seen)))
-            new = [one.conversation_id for one in page if one.conversation_id not in seen]
-            seen.update(dict.fromkeys(new))
+        seen: set[str] = set()
+        documents = done = 0
+        for _ in range(_PASSES):
+            listed = await self._backend.execute(ListConversations(None, None, _ALL, 0))
+            new = [one.conversation_id for one in listed if one.conversation_id not in seen]
             if not new:
                 break
-        documents = 0
-        for done, conversation_id in enumerate(seen, 1):
-            async for messages in self._pages(conversation_id):
-                documents += await self._document(conversation_id, messages)
-            if on_progress is not None:
-                on_progress(done, len(seen))
+            seen.update(new)
+            for conversation_id in new:
+                async for messages in self._pages(conversation_id):
+                    documents += await self._document(conversation_id, messages)
+                done += 1
+                if on_progress is not None:
+                    on_progress(done, len(seen))
         removed = cursor = 0
         while (swept := await self._asked(SweepDocuments(cursor))) is not None:
             cursor = swept[0]
@@ -281,7 +289,7 @@ class AsyncSearching:
     async def _scanned_all(self, request: _Request) -> list[SearchHit]:
         every = replace(request, limit=request.offset + request.limit, offset=0)
         hits: list[SearchHit] = []
-        for conversation in await self._backend.execute(ListConversations(None, None, 1_000_000, 0)):
+        for conversation in await self._backend.execute(ListConversations(None, None, _ALL, 0)):
             hits += await self._scanned(conversation.conversation_id, every)
         hits.sort(key=lambda hit: hit.score, reverse=True)
         return hits[request.offset : every.limit]
@@ -310,8 +318,7 @@ class AsyncSearching:
 
     async def _document(self, conversation_id: str, messages: list[Message]) -> int:
         written = 0
-        for start in range(0, len(messages), _DOCUMENTS):
-            chunk = messages[start : start + _DOCUMENTS]
+        for chunk in _chunks(messages):
             vectors = await self._embedded(chunk) if self._options.embedder is not None else []
             written += await self._asked(WriteDocuments(conversation_id, tuple(chunk), tuple(vectors))) or 0
         return written
@@ -322,6 +329,19 @@ class AsyncSearching:
             language = self._options.language
             hits = [replace(hit, highlights=highlights(hit.message, request.query, language=language)) for hit in hits]
         return hits
+
+
+def _chunks(messages: list[Message]) -> Iterator[list[Message]]:
+    chunk: list[Message] = []
+    left = _DOCUMENTS_CHARACTERS
+    for message in messages:
+        left -= min(count_characters(message), MAX_CHARACTERS)
+        if chunk and (left < 0 or len(chunk) == _DOCUMENTS):
+            yield chunk
+            chunk, left = [], _DOCUMENTS_CHARACTERS
+        chunk.append(message)
+    if chunk:
+        yield chunk
 
 
 def _can_match(request: _Request) -> bool:

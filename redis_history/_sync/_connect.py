@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,12 +34,22 @@ MAX_CONNECTIONS = 10_000
 
 
 class Connected:
-    """A client, where it leads, and what must be given back at the end."""
+    """A client, where it leads, and what must be given back at the end.
 
-    def __init__(self, client: Redis, address: str, *, owned: bool, embedded: Any = None) -> None:
-        self.client = client
+    Of a client of our own, `make`, each event loop has one: redis-py's pools are for a single loop.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        make: Callable[[], Redis] | None = None,
+        client: Redis | None = None,
+        embedded: Any = None,
+    ) -> None:
         self.address = address
-        self.owned = owned
+        self._make = make
+        self.client: Any = make() if make is not None else client
         self._embedded = embedded
 
     @property
@@ -57,17 +68,16 @@ class Connected:
 
     def lines(self) -> Any:
         """What calls go over."""
-        return Lines(self.client.connection_pool, keep=self.owned)
+        make = self._make
+        if make is None:
+            return Lines(lambda: self.client.connection_pool, keep=False)
+        return Lines(lambda: make().connection_pool, keep=True)
 
-    def doorbell(self, lines: Any) -> Any:
-        """What hears of changes."""
-        return Doorbell(self.client)
+    def doorbell(self, lines: Any, mode: str) -> Any:
+        """What hears of changes, for this event loop, in one of `requests.DOORBELLS`."""
+        return Doorbell(self.client if self._make is None else Redis(connection_pool=lines.pool), mode)
 
     def close(self) -> None:
-        if self.owned:
-            with suppress(RuntimeError):  # a connection of another event loop, which has ended
-                self.client.close()
-                self.client.connection_pool.disconnect()
         if self._embedded is not None:
             in_thread(self._embedded.close)
 
@@ -93,11 +103,11 @@ class ConnectedCluster(Connected):
     def lines(self) -> ClusterLines:
         return self._lines
 
-    def doorbell(self, lines: Any) -> ClusterDoorbell:
-        return ClusterDoorbell(self._lines)
+    def doorbell(self, lines: Any, mode: str) -> ClusterDoorbell:
+        return ClusterDoorbell(self._lines, mode)
 
     def close(self) -> None:
-        self._lines.close()
+        pass
 
 
 def connect(url: str | None, client: Any) -> Connected:
@@ -113,19 +123,19 @@ def connect(url: str | None, client: Any) -> Connected:
                 f"{RedisCluster.__module__}.{RedisCluster.__name__}; "
                 "asynchronous stores take redis clients, the others redis.Redis and redis.RedisCluster"
             )
-        return Connected(client, "the server of the given client", owned=False)
+        return Connected("the server of the given client", client=client)
     target = parse_url(url)
     if target.scheme == "embedded":
         server = embedded_server(target)
-        return Connected(_client(server.url), "the embedded server", owned=True, embedded=server)
+        return Connected("the embedded server", make=lambda: _client(server.url), embedded=server)
     if target.scheme in CLUSTER:
         several = parse_several(target.url)
         seeds = [Address(*host) for host in several.hosts]
         return ConnectedCluster(ClusterLines(seeds, _client(several.url).connection_pool), target.address)
     if target.scheme in SENTINEL:
         several = parse_several(target.url)
-        return Connected(client_of_service(several, _client(several.url).connection_pool), target.address, owned=True)
-    return Connected(_client(target.url), target.address, owned=True)
+        return Connected(target.address, make=lambda: client_of_service(several, _client(several.url).connection_pool))
+    return Connected(target.address, make=lambda: _client(target.url))
 
 
 def _client(url: str) -> Redis:
@@ -142,6 +152,10 @@ def _client(url: str) -> Redis:
         pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its own options
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{_without_secrets(url)} is not a Redis URL: {error}") from error
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+        path = pool.connection_kwargs.get(name)
+        if path and not Path(path).exists():
+            raise ConfigurationError(f"{name} of {_without_secrets(url)} is not there: {path}")
     return Redis(connection_pool=pool)
 
 

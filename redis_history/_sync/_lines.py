@@ -8,6 +8,7 @@ a call. Connections of a client that is the user's go back to its pool each time
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from redis.connection import ConnectionPool
@@ -19,10 +20,11 @@ __all__ = ["Lines"]
 
 
 class Lines:
-    """Connections of one pool, ready to be used by any thread. As many as threads have called at once."""
+    """Connections, ready to be used by any thread. As many as threads have called at once."""
 
-    def __init__(self, pool: ConnectionPool, *, keep: bool) -> None:
-        self._pool = pool
+    def __init__(self, make_pool: Callable[[], ConnectionPool], *, keep: bool) -> None:
+        """With `keep` the pool is ours to close."""
+        self.pool = make_pool()
         self._keep = keep
         self._idle: list[Any] = []
         reset_after_fork(self)
@@ -32,7 +34,10 @@ class Lines:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._pool.get_connection()
+            return self.pool.get_connection()
+
+    def send(self, connection: Any, packed: bytes) -> None:
+        connection.send_packed_command([packed])
 
     def give(self, connection: Any) -> None:
         """Back, after a whole reply."""
@@ -41,18 +46,29 @@ class Lines:
         elif self._keep:
             self._idle.append(connection)
         else:
-            self._pool.release(connection)
+            self.pool.release(connection)
 
     def drop(self, connection: Any) -> None:
         """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
         with contextlib.suppress(RedisError, OSError):
             connection.disconnect()
-        self._pool.release(connection)
+        self.pool.release(connection)
 
     def close(self) -> None:
-        """Give all idle connections back to the pool."""
+        """Close the connections."""
+        self._release()
+        if self._keep:
+            self.pool.disconnect()
+
+    def let_go(self) -> None:
+        """Close those that are not in use."""
+        self._release()
+        if self._keep:
+            self.pool.disconnect(inuse_connections=False)
+
+    def _release(self) -> None:
         while self._idle:
-            self._pool.release(self._idle.pop())
+            self.pool.release(self._idle.pop())
 
     def forget(self) -> None:
         """Let go of all idle connections without a word to the server: they are the parent process's."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import threading
 import time
@@ -9,14 +11,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from redis_history._sync._loops import Home
+
 __all__ = [
     "Job",
     "Lock",
     "Openable",
     "Signal",
+    "at_exit",
     "begin",
+    "ending",
     "finish",
     "in_thread",
+    "place",
     "reset_after_fork",
     "settle",
     "sleep",
@@ -43,20 +50,27 @@ def begin(openable: Openable) -> bool:
 
 
 class Signal:
-    """Set from any thread, waited for by one."""
+    """Set from any thread, and waited for. A lock that is open while the signal is set: threading.Event makes a lock
+    for each wait, which takes twice as long."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self.home = Home()
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def set(self) -> None:
-        self._event.set()
+        with contextlib.suppress(RuntimeError):  # it is set already
+            self._gate.release()
 
     def clear(self) -> None:
-        self._event.clear()
+        self._gate.acquire(blocking=False)
 
     def wait(self, seconds: float) -> bool:
         """Whether it was set within so many seconds."""
-        return self._event.wait(seconds)
+        found = self._gate.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        if found:
+            self.set()  # it stays set, for others who wait, until it is cleared
+        return found
 
 
 class Job:
@@ -87,6 +101,16 @@ def settle(unfinished: set[Any]) -> None:
     """Nothing is ever unfinished here."""
 
 
+def place() -> int:
+    """Threads may all wait for one another."""
+    return 0
+
+
+def ending() -> bool:
+    """Whether this work was told to end: a thread cannot be."""
+    return False
+
+
 def in_thread(function: Callable[[], T]) -> T:
     """The outcome of a function that blocks."""
     return function()
@@ -111,3 +135,9 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def at_exit(work: Callable[[], None]) -> Callable[[], None]:
+    """Run `work` when the interpreter ends; the outcome takes that back."""
+    atexit.register(work)
+    return lambda: atexit.unregister(work)

@@ -16,6 +16,7 @@ from redis_history._sync._runtime import (
     Lock,
     Signal,
     finish,
+    place,
     reset_after_fork,
     settle,
     sleep,
@@ -66,7 +67,7 @@ class Capture(Wrapping):
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[tuple[int, str], _Line] = {}
         self._unfinished: set[Any] = set()
         self._queue: deque[tuple[str, list[Message]]] = deque()
         self._pending = 0
@@ -159,8 +160,9 @@ class Capture(Wrapping):
         self._ring = self._empty = self._worker = None
 
     def _in_line(self, conversation_id: str, messages: list[Message]) -> None:
+        where = (place(), conversation_id)  # a lock is of one event loop
         with self._mutex:
-            line = self._lines.setdefault(conversation_id, _Line())
+            line = self._lines.setdefault(where, _Line())
             line.waiting += 1
         try:
             with line.lock:
@@ -169,7 +171,7 @@ class Capture(Wrapping):
             with self._mutex:
                 line.waiting -= 1
                 if not line.waiting:
-                    self._lines.pop(conversation_id, None)
+                    self._lines.pop(where, None)
         if error is not None:
             self._report(error, conversation_id, messages)
 

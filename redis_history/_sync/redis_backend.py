@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -14,10 +14,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
+from redis_history._sync._loops import PerLoop
 from redis_history._sync._searcher import Searcher
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
+from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, as_is, plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
@@ -25,12 +27,12 @@ from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
 from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
-from redis_history.model import Conversation
 from redis_history.operations import ListConversations, Op
 
 __all__ = ["INFO", "RedisBackend", "told"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
@@ -55,7 +57,9 @@ class RedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbell = connected.doorbell(self._lines)
+        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._newest_doorbell: Any = None
+        self._listens = settings.doorbell != "poll"
         self._searcher = None if searching is None else Searcher(self, searching, settings)
         self._usable = False
         self._closed = False
@@ -68,7 +72,8 @@ class RedisBackend:
         if not self._usable:
             self._until_usable()
         if type(op) is ListConversations:
-            return self._list(op)  # type: ignore[return-value]
+            listed = self._follow_steps(list_conversations(op, self._settings))
+            return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else self._searcher.execute(op)  # type: ignore[return-value]
         call = plan(op, self._settings)
@@ -120,16 +125,36 @@ class RedisBackend:
             return "client"
         return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
-    def _list(self, op: ListConversations) -> list[Conversation]:
-        steps = list_conversations(op, self._settings)
-        calls = next(steps)
-        while True:
-            replies = self.carry_out(calls)
-            try:
+    def find_changed(self, look: Look) -> Found:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        if not self._usable:
+            self._until_usable()
+        return self._follow_steps(find_changed(look, self._settings))
+
+    def _follow_steps(self, steps: Generator[list[Call], list[Any], R]) -> R:
+        """What `steps` return, which yield calls that do no harm when repeated, and are sent their outcomes."""
+        try:
+            calls = next(steps)
+            while True:
+                replies = self.carry_out(calls)
                 calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
-            except StopIteration as end:
-                found: list[Conversation] = end.value
-                return found
+        except StopIteration as end:
+            outcome: R = end.value
+            return outcome
+
+    @property
+    def doorbell_mode(self) -> str:
+        """How subscriptions hear of changes at the moment: "keyspace", "publish", or "poll" if by looking only."""
+        if not self._listens:
+            return "poll"
+        if self._newest_doorbell is None:  # nobody listens yet
+            return "publish" if self._settings.doorbell == "publish" else "keyspace"
+        return str(self._newest_doorbell.mode)
+
+    def _make_doorbell(self) -> Any:
+        self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._newest_doorbell
 
     def capabilities(self) -> Capabilities:
         if self._closed:
@@ -138,17 +163,32 @@ class RedisBackend:
             with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
                 self._until_usable()
         found: Capabilities = self.persist(self._look)
-        return replace(found, search="server" if self.search_mode == "server" else "client")
+        mode = self._settings.doorbell
+        return replace(
+            found,
+            search="server" if self.search_mode == "server" else "client",
+            doorbell=mode if mode in ("publish", "poll") else found.doorbell,
+        )
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.watch(self._channel(conversation_id), wake)
+        if self._listens and not self._closed:
+            self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbell.unwatch(self._channel(conversation_id), wake)
+        if self._listens:
+            self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+
+    def watch_all(self, wake: WakeAll) -> None:
+        if self._listens and not self._closed:
+            self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
+
+    def unwatch_all(self, wake: WakeAll) -> None:
+        if self._listens:
+            self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
 
     def close(self) -> None:
         self._closed = True
-        self._doorbell.close()
+        self._doorbells.close()
         self._lines.close()
         self._connected.close()
 
@@ -213,20 +253,30 @@ class RedisBackend:
 
     def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
-        _logger.info("%s: %s; trying again", self._connected.address, error)
+        address = self._connected.address
+        _logger.info("%s: %s; trying again", address, error)
+        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
             wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
+            before_sleep=self._before_wait,
             reraise=True,
         )
         try:
             self._connected.start()
             return retrying(work, what, again=True)
         except (RedisError, OSError) as last:
-            raise translate(last, self._connected.address) from last
+            raise translate(last, address) from last
+
+    def _before_wait(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert error is not None  # noqa: S101
+        waited = state.idle_for - state.upcoming_sleep
+        address = self._connected.address
+        self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
     def _before_try(self, state: RetryCallState) -> None:
         if self._closed:
@@ -246,7 +296,7 @@ class RedisBackend:
         lines = lines or self._lines
         connection = lines.take()
         try:
-            connection.send_packed_command([packed])
+            lines.send(connection, packed)
             if not count:
                 reply = connection.read_response(disable_decoding=True)
             else:

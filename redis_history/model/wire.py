@@ -33,7 +33,9 @@ __all__ = [
     "decode_member",
     "encode_body",
     "encode_member",
+    "from_map",
     "placed",
+    "to_map",
 ]
 
 #: Enough that two different bodies under one id never look equal by chance.
@@ -161,6 +163,21 @@ def decode_member(member: bytes) -> Message:
     except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError, CorruptDataError) as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
     return message
+
+
+def to_map(message: Message) -> dict[str, Any]:
+    """The fields of a message that are not at their default, as plain values; `timestamp` is a datetime."""
+    return _flattened(message)
+
+
+def from_map(fields: dict[str, Any]) -> Message:
+    """The message of such fields; what this version does not know is kept. Raises InvalidMessageError."""
+    try:
+        return _message(fields)
+    except InvalidMessageError:
+        raise
+    except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidMessageError(f"{str(fields)[:80]!r} is not a message: {error}") from error
 
 
 def _only_text(parts: tuple[Part, ...]) -> bool:

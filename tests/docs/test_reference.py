@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -28,9 +29,10 @@ def _methods(kind: type) -> set[str]:
 
 
 def _properties(kind: type) -> set[str]:
-    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property)}
+    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property) and name[0] != "_"}
 
 
+HISTORIES = (redis_history.RedisHistory, redis_history.AsyncRedisHistory)
 METHODS = [f"store.{name}" for name in sorted(_methods(STORES[0]))]
 METHODS += [f"subscription.{name}" for name in sorted(_methods(SUBSCRIPTIONS[0]))]
 
@@ -98,8 +100,45 @@ def test_the_options_of(method: str) -> None:
     _agree(method, _options(_target(method)))
 
 
-def test_the_options_of_a_store() -> None:
-    _agree("HistoryStore", _options(STORES[0].__init__))
+@pytest.mark.parametrize("name", ["HistoryStore", "History", "RedisHistory"])
+def test_the_options_of_a_class(name: str) -> None:
+    _agree(name, _options(getattr(redis_history, name).__init__))
+
+
+def test_both_kinds_of_histories_are_the_same() -> None:
+    sync, async_ = HISTORIES
+    assert _methods(sync) - {"close"} == _methods(async_) - {"aclose"}
+    assert _properties(sync) == _properties(async_)
+    for method in ("__init__", *_methods(sync) - {"close"}):
+        assert _options(getattr(sync, method)) == _options(getattr(async_, method)), method
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "without"),
+    [
+        ("Methods of a history", redis_history.History, set()),
+        ("Methods of a history with a store", HISTORIES[0], _methods(redis_history.History)),
+    ],
+)
+def test_the_methods_of_a_history(section: str, kind: type, without: set[str]) -> None:
+    found = {call.partition("(")[0]: call for row in rows(SECTIONS[section]) if "(" in (call := code(row[0]) or "")}
+    assert set(found) == _methods(kind) - without
+    for method, call in found.items():
+        assert call == f"{method}({', '.join(_options(getattr(kind, method)))})"
+    properties = _properties(kind) - (_properties(redis_history.History) if without else set())
+    named = {code(row[0]) for row in rows(SECTIONS[section])}
+    assert properties <= named
+
+
+def test_the_events_of_a_history() -> None:
+    found = {code(row[0]) for row in rows(SECTIONS["Methods of a history"])}
+    assert {f'"{event}"' for event in HISTORIES[0]._EVENTS} <= found
+
+
+def test_the_hooks_of_a_plugin() -> None:
+    found = {code(row[0]) for row in rows(SECTIONS["Plugin"])}
+    plugin = redis_history.Plugin
+    assert found == {f"{name}({', '.join(_options(getattr(plugin, name)))})" for name in _methods(plugin)}
 
 
 @pytest.mark.parametrize(
@@ -107,9 +146,10 @@ def test_the_options_of_a_store() -> None:
     [
         *("user", "assistant", "system", "tool", "text", "tool_use", "tool_result"),
         *("assemble_prompt", "assemble_messages", "capture"),
+        *("tool_result_masking", "tiktoken_counter"),
     ],
 )
-def test_the_options_of_a_function(name: str) -> None:
+def test_the_options_of_a_helper(name: str) -> None:
     _agree(name, _options(getattr(redis_history, name)))
 
 
@@ -217,3 +257,35 @@ def test_every_scheme_is_there() -> None:
 
     for scheme in SCHEMES:
         assert f"`{scheme}://" in SECTIONS["HistoryStore"]
+
+
+FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
+
+
+@pytest.mark.parametrize(
+    ("section", "modules"),
+    [
+        ("Formats", ["formats"]),
+        ("Importers", ["importers"]),
+        (
+            "Frameworks",
+            [f"integrations.{name}" for name in ("langchain", "llama_index", "openai_agents", "pydantic_ai")],
+        ),
+    ],
+)
+def test_the_names_of_the_parts_around(section: str, modules: list[str]) -> None:
+    found = {code(row[0]): " ".join(row[1:]) for row in rows(SECTIONS[section])}
+    targets = {}
+    for module in modules:
+        part = importlib.import_module(f"redis_history.{module}")
+        targets |= {name: getattr(part, name) for name in part.__all__}
+    assert set(found) == set(targets)
+    for name, target in targets.items():
+        if isinstance(target, type) and issubclass(target, msgspec.Struct):
+            assert all(f"`{one.name}`" in found[name] for one in msgspec.structs.fields(target)), name
+        elif inspect.isroutine(target) and "the same" not in found[name]:
+            for one in inspect.signature(target).parameters.values():
+                shown = (
+                    f'`{one.name}="{one.default}"`' if isinstance(one.default, str) else f"`{one.name}={one.default!r}`"
+                )
+                assert one.kind is not one.KEYWORD_ONLY or shown in found[name], f"{name}, {one.name}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
 import redis.asyncio
@@ -12,15 +12,22 @@ from redis_history import (
     Appended,
     AssembledPrompt,
     AsyncCapture,
+    AsyncConversationSearchTool,
     AsyncHistoryStore,
+    AsyncNamespaceSubscription,
+    AsyncRedisHistory,
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
     Capture,
     ConversationDeleted,
+    ConversationSearchTool,
     ConversationUpdated,
     Cursor,
+    Embedder,
     Event,
+    Highlight,
+    History,
     HistoryCleared,
     HistoryRestored,
     HistoryStore,
@@ -30,14 +37,22 @@ from redis_history import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    NamespaceSubscription,
     Part,
     Participant,
+    Plugin,
     Position,
     PromptOptions,
     PromptReport,
     ReasoningPart,
+    RedisHistory,
+    ReduceOptions,
+    Reduction,
+    Reindexed,
     Reset,
+    RetryDetails,
     RetryPolicy,
+    SearchHit,
     Snapshot,
     Source,
     Subscription,
@@ -45,19 +60,41 @@ from redis_history import (
     ToolResultPart,
     ToolUsePart,
     UnknownPart,
+    VectorField,
     __version__,
     assemble_messages,
     assemble_prompt,
     assistant,
     capture,
+    conversation_search_tool,
     system,
     text,
+    tiktoken_counter,
     tool,
     tool_result,
+    tool_result_masking,
     tool_use,
     user,
 )
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    to_anthropic,
+    to_anthropic_system,
+    to_gemini_system,
+    to_mistral,
+    to_openai_responses,
+)
+from redis_history.importers import (
+    Exported,
+    Imported,
+    async_export_messages,
+    async_import_messages,
+    export_messages,
+    import_messages,
+    read_transcripts,
+)
 
 assert_type(__version__, str)
 
@@ -166,11 +203,35 @@ def errors(store: HistoryStore) -> None:
 # Stores
 
 HistoryStore("memory://")
+HistoryStore("redis://localhost", doorbell="poll")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
+
+
+def note(details: RetryDetails) -> None:
+    assert_type(details.retry_num, int)
+    assert_type(details.wait_for, float)
+    assert_type(details.caused_by, BaseException)
+
+
+HistoryStore(retry=RetryPolicy(on_retry=note))
+HistoryStore(retry=RetryPolicy(on_retry=print))
 HistoryStore(client=redis.Redis())
 AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
 AsyncHistoryStore(client=redis.asyncio.Redis())
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[0.0] for _ in texts]
+
+
+async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
+    return embed(texts)
+
+
+a_function: Embedder = embed
+HistoryStore("redis://", search="require", language="german", embedder=embed, vectors=1)
+AsyncHistoryStore("redis://", search="off", embedder=embed_elsewhere, vectors=VectorField(1, algorithm="hnsw"))
 
 
 def synchronous() -> None:
@@ -203,12 +264,30 @@ def synchronous() -> None:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
 
+        hits = store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
+        assert_type(hits, list[SearchHit])
+        assert_type(hits[0].message, Message)
+        assert_type(hits[0].highlights, tuple[Highlight, ...])
+        assert_type(hits[0].before, tuple[Message, ...])
+        assert_type(store.search_all("word", token_cap=None, tool_names={"f"}), list[SearchHit])
+        assert_type(store.reindex(on_progress=print), Reindexed)
+        search_tool = conversation_search_tool(store, "c")
+        assert_type(search_tool, ConversationSearchTool)
+        assert_type(search_tool(query="word", limit=3), str)
+
+        with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
+            assert_type(all_changes, NamespaceSubscription)
+            assert_type(all_changes.cursors, dict[str, Cursor])
+            for event in all_changes:
+                every_event(event)
+
         def callback(event: Event) -> int:
             return event.revision
 
         def on_error(error: Exception, event: Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
+        assert_type(store.on_change_all(callback, on_error=on_error), Callable[[], None])
         store.on_change("c", every_event, after=None)()
 
 
@@ -233,6 +312,18 @@ async def asynchronous() -> None:
             assert_type(subscription, AsyncSubscription)
             assert_type(await subscription.get(timeout=0.5), Event | None)
             async for event in subscription:
+                every_event(event)
+
+        assert_type(await store.search("c", "word", limit=3, before=datetime.now(UTC)), list[SearchHit])
+        assert_type(await store.search_all("word"), list[SearchHit])
+        assert_type(await store.reindex(), Reindexed)
+        search_tool = conversation_search_tool(store, "c")
+        assert_type(search_tool, AsyncConversationSearchTool)
+        assert_type(await search_tool.run('{"query": "word"}'), str)
+
+        assert_type(await store.subscribe_all(), AsyncNamespaceSubscription)
+        async with store.subscribe_all(after={"c": snapshot.cursor}) as all_changes:
+            async for event in all_changes:
                 every_event(event)
 
         async def callback(event: Event) -> None: ...
@@ -306,3 +397,80 @@ async def captures(store: HistoryStore, async_store: AsyncHistoryStore) -> None:
         await async_turn.reply("y")
         async_turn.add("z")
         await async_same.flush()
+
+
+# Histories
+
+
+class Shorter(Plugin):
+    def on_registered(self, history: History) -> None: ...
+
+    async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
+        assert_type(options.older_than, datetime | None)
+        return entries[1:]
+
+    def transform(self, entries: list[Message]) -> list[Message]:
+        return entries
+
+
+def histories() -> None:
+    history = History(max_length=5, max_tokens=100, token_counter=len, on_plugin_error=lambda error, plugin, hook: None)
+    assert_type(history.add_text("user", "x"), Message)
+    assert_type(history.add_message("assistant", ["x", tool_use("c", "n")]), Message)
+    assert_type(history.add_entry({"role": "user", "content": "x"}), Message)
+    assert_type(history.entries, list[Message])
+    assert_type(history.get_entries(), list[Message])
+    assert_type(history.get_snapshot(), tuple[Message, ...])
+    assert_type(history.last_user(), Message | None)
+    assert_type(history.range(from_end=3, to_end=1), list[Message])
+    assert_type(history.recent_text(3), str)
+    assert_type(history.get_system_message(), str | None)
+    assert_type(history.total_estimated_tokens, int)
+    assert_type(history.use(Shorter()).use(tool_result_masking(exclude=["a"])), History)
+    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), Reduction)
+    assert_type(history.on("entry", print), Callable[[], None])
+    assert_type(history.subscribe(lambda snapshot: None), Callable[[], None])
+    assert_type(history.clone(max_length=3), History)
+    assert_type(History.from_json(history.to_json(), max_length=3), History)
+    assert_type(tiktoken_counter("gpt-4o")("x"), int)
+    with RedisHistory(HistoryStore("memory://"), max_length=5, max_unsaved=7) as shared:
+        assert_type(shared, RedisHistory)
+        assert_type(shared.save("c"), int)
+        assert_type(shared.unsaved, list[Message])
+        assert_type(shared.use(Shorter()), RedisHistory)
+        shared.load("c")
+        shared.autosave()
+        shared.flush()
+
+
+async def asynchronous_histories() -> None:
+    async with AsyncRedisHistory(redis.asyncio.Redis(), namespace="n", token_counter=len) as history:
+        assert_type(history, AsyncRedisHistory)
+        await history.load("c")
+        assert_type(history.add_text("user", "x"), Message)
+        assert_type(await history.reduce(max_entries=5), int)
+        assert_type(await history.save(), int)
+        await history.autosave("c")
+        await history.flush()
+
+
+# Formats and importers
+
+assert_type(from_anthropic([{"role": "user", "content": "hi"}], system="Be brief."), list[Message])
+assert_type(to_anthropic([message], shape="request"), list[dict[str, Any]])
+assert_type(to_anthropic_system([message]), str | list[dict[str, Any]] | None)
+assert_type(to_openai_responses([message], on_loss=lambda loss: None), list[dict[str, Any]])
+assert_type(to_mistral([message], short_ids=True), list[dict[str, Any]])
+assert_type(to_gemini_system([message]), dict[str, Any] | None)
+assert_type(Loss("m", None, "why").part, int | None)
+
+
+def transfers(sync: HistoryStore) -> None:
+    assert_type(next(read_transcripts("a.jsonl")).messages, tuple[Message, ...])
+    assert_type(import_messages("a.jsonl", sync, format="chatgpt", on_progress=lambda done: None), Imported)
+    assert_type(export_messages(sync, "out.jsonl", conversation_ids=["c"]), Exported)
+
+
+async def transfers_too(store: AsyncHistoryStore) -> None:
+    assert_type(await async_import_messages("a.jsonl", store), Imported)
+    assert_type(await async_export_messages(store, "out.jsonl"), Exported)

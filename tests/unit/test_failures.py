@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ PASSING = [
     BrokenPipeError(32, "Broken pipe"),
     TimeoutError("timed out"),
     OSError(113, "No route to host"),
+    redis.exceptions.ConnectionError("Error 8 while writing to socket. EOF occurred (_ssl.c:2427)."),
+    redis.exceptions.ConnectionError("[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC] (_ssl.c:2580)"),
     said("LOADING Redis is loading the dataset in memory"),
     said("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."),
     said("CLUSTERDOWN The cluster is down"),
@@ -62,6 +65,11 @@ REFUSED = [
     (said(OOM), "out of memory"),
     (said(f"{OOM} script: 5e0b1c, on @user_script:54."), "out of memory"),
     (said(INSIDE + OOM), "out of memory"),
+    (said("NOREPLICAS Not enough good replicas to write."), "takes no writes"),
+    (said(INSIDE + "NOREPLICAS Not enough good replicas to write."), "takes no writes"),
+    (said(INSIDE + "MISCONF Errors writing to the AOF file: No space left on device"), "takes no writes"),
+    (redis.exceptions.ConnectionError("Error 1. [SSL: CERTIFICATE_VERIFY_FAILED] certificate"), "ssl_ca_certs"),
+    (redis.exceptions.ConnectionError("Error while reading: (1, '[SSL: TLSV1_ALERT_UNKNOWN_CA] x')"), "ssl_certfile"),
 ]
 OTHER: list[tuple[Exception, type[BackendError]]] = [
     (redis.exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400'"), UnsupportedServerError),
@@ -152,6 +160,7 @@ def test_every_error_of_redis_py_has_one_of_ours(kind: str) -> None:
         {"longest_wait": 0.001},
         {"longest_wait": float("nan")},
         {"longest_wait": "1"},
+        {"on_retry": "log"},
     ],
     ids=str,
 )
@@ -160,7 +169,13 @@ def test_a_retry_policy_that_makes_no_sense(fields: dict[str, Any]) -> None:
         RetryPolicy(**fields)
 
 
+def test_a_hook_that_would_have_to_be_awaited() -> None:
+    with pytest.raises(ConfigurationError, match="plain function"):
+        RetryPolicy(on_retry=asyncio.sleep)
+
+
 def test_a_retry_policy() -> None:
     assert RetryPolicy() == RetryPolicy(10.0, 0.02, 1.0)
     assert RetryPolicy(deadline=0).deadline == 0
     assert RetryPolicy(deadline=1, first_wait=1, longest_wait=1).longest_wait == 1
+    assert RetryPolicy(on_retry=print).on_retry is print

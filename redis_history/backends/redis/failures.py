@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from redis.exceptions import (
     AskError,
@@ -30,7 +35,24 @@ from redis_history.errors import (
     UnsupportedServerError,
 )
 
-__all__ = ["RetryPolicy", "is_transient", "translate"]
+__all__ = ["RetryDetails", "RetryPolicy", "is_transient", "translate"]
+
+_logger = logging.getLogger("redis_history")
+
+
+class RetryDetails(NamedTuple):
+    """A call is about to be tried again. Times in seconds.
+
+    `server` is the address, without secrets. `retry_num` is 1 before the first repetition. `wait_for` is the wait that
+    comes now, `waited_so_far` those before it, without the tries themselves. `caused_by` is what redis-py raised, or
+    the operating system.
+    """
+
+    server: str
+    retry_num: int
+    wait_for: float
+    waited_so_far: float
+    caused_by: BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +62,56 @@ class RetryPolicy:
     Repeating is safe: every change carries a token and every message an id, so what was applied before a lost reply is
     recognised. A wait between tries is random, of up to `first_wait`, and up to twice as long each time until
     `longest_wait`, so that a fleet does not come back all at once.
+
+    `on_retry` is called before each repetition, by the thread or in the event loop of the call, so it must not block.
+    What it raises is logged and changes nothing.
     """
 
     deadline: float = 10.0
     first_wait: float = 0.02
     longest_wait: float = 1.0
+    on_retry: Callable[[RetryDetails], object] | None = None
 
     def __post_init__(self) -> None:
         times = (self.deadline, self.first_wait, self.longest_wait)
         numbers = all(isinstance(time, int | float) and math.isfinite(time) for time in times)
         if not numbers or self.deadline < 0 or not 0 < self.first_wait <= self.longest_wait:
             raise ConfigurationError(f"a retry policy needs 0 <= deadline and 0 < first_wait <= longest_wait: {self}")
+        hook = self.on_retry
+        if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
+            raise ConfigurationError(f"on_retry of a retry policy is a plain function of one argument, not {hook!r}")
+
+    def tell(self, details: RetryDetails) -> None:
+        """Call `on_retry`. Its errors must not become those of a write that may still succeed."""
+        if self.on_retry is None:
+            return
+        try:
+            self.on_retry(details)
+        except Exception:
+            _logger.exception("the on_retry of a retry policy failed")
 
 
 # Replies that name a passing state: a script of somebody runs too long; a failover is under way.
 _PASSING = ("BUSY ", "LOADING", "UNBLOCKED")
 _PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py takes the word off their texts
+# Of TLS, what does not pass. A connection that ends in the middle of a handshake is as passing as any other.
+_UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
+_REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may well succeed a little later."""
-    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _is_untrusted(error):
         return False
     if isinstance(error, ConnectionError | TimeoutError | OSError | _PASSING_KINDS) or _is_read_only(error):
         return True
     return isinstance(error, ResponseError) and str(error).startswith(_PASSING)
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    # By the text: of what is behind it redis-py sometimes keeps no more.
+    reason = _REASON.search(str(error)) if isinstance(error, ConnectionError | OSError) else None
+    return reason is not None and any(word in reason[1] for word in _UNTRUSTED)
 
 
 def _is_read_only(error: BaseException) -> bool:
@@ -87,15 +134,21 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(f"{server} is a read-only replica; connect to the primary: {text}")
     if _is_out_of_memory(error):
         return BackendRefusedError(f"{server} is out of memory; raise maxmemory or delete conversations: {text}")
+    if _is_untrusted(error):
+        return BackendRefusedError(
+            f"no secure connection to {server}: {text}; ssl_ca_certs names who signed the server's certificate, "
+            "ssl_certfile and ssl_keyfile the one the server may ask for"
+        )
     if is_transient(error):
-        return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}")
+        hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
+        return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}{hint}")
     if isinstance(error, AskError):  # and MovedError
         return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")
     if isinstance(error, InvalidResponse):
         return UnsupportedServerError(f"{server} does not speak the Redis protocol: {text}")
     if "WRONGTYPE" in text:
         return CorruptDataError(f"a key of this conversation holds something else; use another namespace: {text}")
-    if text.startswith(("MISCONF", "NOREPLICAS")):
+    if "MISCONF " in text or "NOREPLICAS " in text:  # Redis before 7: inside an error of the script
         return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}")
     if "unknown command" in text.lower():
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")

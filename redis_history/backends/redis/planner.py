@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, cast
@@ -24,6 +24,7 @@ from redis_history.backends.redis.scripts import (
     DELETE_CONVERSATION,
     FIND,
     HEAD,
+    INDEX,
     PAGE,
     REAP,
     RECORD,
@@ -59,8 +60,9 @@ from redis_history.operations import (
     Write,
     WriteRecord,
 )
+from redis_history.search.text import MAX_CHARACTERS
 
-__all__ = ["Call", "Settings", "as_is", "change_header", "plan", "reap"]
+__all__ = ["Call", "Settings", "as_is", "plan", "reap", "write_documents"]
 
 T = TypeVar("T")
 encode = msgspec.msgpack.Encoder().encode
@@ -71,6 +73,9 @@ _logger = logging.getLogger("redis_history")
 _LOG_OUTLIVES_MS: Final = b"60000"
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 _CHANGES_BYTES: Final = b"1000000"
+#: Search documents written at once, and their text: some 15 ms of the server's time.
+DOCUMENTS: Final = 150
+DOCUMENTS_CHARACTERS: Final = 150_000
 #: Search documents removed at once: some 3 ms of the server's time.
 _REAPED: Final = b"500"
 
@@ -87,6 +92,7 @@ _AGAIN: Final = 6
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
+    `doorbell`: how changes are heard of, as in `requests.DOORBELLS`.
     `confirm`: what every write is to be confirmed by; None: by its reply alone. `document`: the fields and values of
     the search document of a message and its vector; None: without search.
     """
@@ -98,10 +104,20 @@ class Settings:
     max_messages: int | None = None
     confirm: Confirmation | None = None
     document: Callable[[Message, bytes], list[bytes]] | None = None
+    doorbell: str = "auto"
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
-        """The keyspace-notification channel that rings when the conversation's change log changes."""
-        return b"__keyspace@%d__:%b" % (self.database, keys.log)
+        """The channel that rings when the conversation's change log changes."""
+        return self._channel(keys.log)
+
+    @property
+    def doorbell_pattern(self) -> bytes:
+        """The channels of all conversations."""
+        return self._channel(self.keyspace.logs)
+
+    def _channel(self, log: bytes) -> bytes:
+        # A notification of the server's own, or a channel named as the log, to which the writing scripts publish.
+        return log if self.doorbell == "publish" else b"__keyspace@%d__:%b" % (self.database, log)
 
 
 class Call(Struct, frozen=True):
@@ -147,7 +163,8 @@ def change_header(
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
     kept = b"" if settings.confirm is None else b"1"
-    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", b"", kept]
+    channel = keys.log if settings.doorbell == "publish" else b""
+    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", channel, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -171,7 +188,28 @@ def _refused(op: Write, reply: list[Any]) -> NoReturn:
 
 def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(APPEND, keys.writing, _added(op, settings, keys, b"0"), partial(_appended, op), retry_at=_AGAIN)
+    args = _added(op, settings, keys, b"0")
+    follow = partial(_after, op, settings, keys) if len(op.entries) > 1 and settings.document is not None else None
+    return Call(APPEND, keys.writing, args, partial(_appended, op), _AGAIN, follow=follow)
+
+
+def _after(op: Append | Restore, settings: Settings, keys: ConversationKeys, reply: Any) -> Call | None:
+    """What is left to do after many messages were written."""
+    if type(reply) is list and reply[0] not in (b"stored", b"buried"):
+        return None
+    later = _documents_later(op, settings, 0)
+    reaping = _reap(keys, reply)
+    return later if reaping is None else _then(reaping, later)
+
+
+def _then(call: Call, last: Call | None) -> Call:
+    """A call, those that follow it, and then one more."""
+
+    def follow(reply: Any) -> Call | None:
+        following = call.follow(reply) if call.follow else None
+        return last if following is None else _then(following, last)
+
+    return msgspec.structs.replace(call, follow=follow)
 
 
 def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
@@ -182,13 +220,61 @@ def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, rep
         tokens += its_tokens
         what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
         rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
-    if settings.document is not None:
-        for place, entry in enumerate(op.entries):
-            document = settings.document(entry.message, op.vectors[place] if op.vectors else b"")
-            rest += (b"%d" % len(document), *document)
+    if _share(op, 0) == len(op.entries):
+        for place in range(len(op.entries)):
+            rest += _document(op, settings, place)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
     return [*_change(op, settings, keys), replace, most, *numbers, *rest]
+
+
+def _document(op: Append | Restore, settings: Settings, place: int) -> list[bytes]:
+    """How many fields and values the search document of a message has, and these; nothing without search."""
+    if settings.document is None:
+        return []
+    document = settings.document(op.entries[place].message, op.vectors[place] if op.vectors else b"")
+    return [b"%d" % len(document), *document]
+
+
+def _share(op: Append | Restore, start: int) -> int:
+    """Where to end if documents are written from `start` on."""
+    end, left = start, DOCUMENTS_CHARACTERS
+    while end < len(op.entries) and end < start + DOCUMENTS:
+        left -= min(op.entries[end].characters, MAX_CHARACTERS)
+        if left < 0 and end > start:
+            break
+        end += 1
+    return end
+
+
+def _documents_later(op: Append | Restore, settings: Settings, start: int) -> Call | None:
+    """Writes the documents of a large batch after it, some at a time; until then its conversation is searched without
+    the index, which tells that it has not all of them."""
+    end = _share(op, start)
+    places = range(start, end)
+    if settings.document is None or not places or (start == 0 and end == len(op.entries)):
+        return None
+    entries = [(op.entries[place].message.id, op.entries[place].digest) for place in places]
+    documents = [_document(op, settings, place) for place in places]
+    call = write_documents(op.token, settings, op.conversation_id, entries, documents)
+    return msgspec.structs.replace(call, follow=lambda _: _documents_later(op, settings, end))
+
+
+def write_documents(
+    token: str,
+    settings: Settings,
+    conversation_id: str,
+    entries: Sequence[tuple[str, bytes]],
+    documents: Sequence[list[bytes]],
+) -> Call:
+    """Writes search documents of messages that are there; `entries` are their ids and digests. How many still were."""
+    keys = settings.keyspace.conversation(conversation_id)
+    args = [*change_header(token, settings, keys), b"%d" % len(entries)]
+    for message_id, digest in entries:
+        args += (b":" + message_id.encode(), digest)
+    for document in documents:
+        args += document
+    return Call(INDEX, keys.writing, args, as_is)
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -228,7 +314,9 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, settings.doorbell_channel(keys)]
+    # Of those who look, or listen at another node, the server cannot know.
+    channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
+    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, channel]
     return Call(
         DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(_reap, keys)
     )
@@ -243,7 +331,7 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
 def _restore(op: Restore, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = _added(op, settings, keys, b"1")
-    return Call(APPEND, keys.writing, args, partial(_restored, op), _AGAIN, partial(_reap, keys))
+    return Call(APPEND, keys.writing, args, partial(_restored, op), _AGAIN, follow=partial(_after, op, settings, keys))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
@@ -257,7 +345,7 @@ def _restored(op: Restore, reply: bytes | list[Any]) -> int:
 def _clear(op: Clear, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = _change(op, settings, keys)
-    return Call(CLEAR, keys.writing, args, partial(_revised, op), _AGAIN, partial(_reap, keys))
+    return Call(CLEAR, keys.writing, args, partial(_revised, op), _AGAIN, follow=partial(_reap, keys))
 
 
 def _revised(op: Write, reply: int | list[Any]) -> int:
@@ -406,11 +494,12 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 
 
 def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
+    revision = int(entry_id.partition(b"-")[0])
+    if len(fields) == 6 and fields[0] == b"t" and fields[2] == b"k" and fields[4] == b"p":  # as nearly all are
+        return LogEntry(revision, fields[1].decode(errors="replace"), fields[3].decode(errors="replace"), fields[5])
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
-    return LogEntry(
-        int(entry_id.split(b"-")[0]), token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b"")
-    )
+    return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
 
 
 _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {

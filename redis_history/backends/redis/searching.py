@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from redis_history.backends.redis.keys import Keyspace, pack_keys
-from redis_history.backends.redis.planner import Call, Settings, as_is, change_header
-from redis_history.backends.redis.scripts import FETCH, INDEX, SEARCH
+from redis_history.backends.redis.planner import Call, Settings, as_is, write_documents
+from redis_history.backends.redis.scripts import FETCH, SEARCH
 from redis_history.errors import CorruptDataError
 from redis_history.model import Message
 from redis_history.model.wire import body_digest, decode_member, encode_body
@@ -209,14 +209,12 @@ def _fetched(conversation_id: str, reply: list[Any]) -> list[Fetched | None]:
 
 def plan_documents(op: WriteDocuments, settings: Settings, searching: Searching) -> Call:
     """Writes documents of messages that were read."""
-    keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*change_header(op.token, settings, keys), b"%d" % len(op.messages)]
-    for message in op.messages:
-        args += (b":" + message.id.encode(), body_digest(encode_body(message)))
+    documents = []
     for position, message in enumerate(op.messages):
         fields = searching.document(message, op.vectors[position] if op.vectors else b"")
-        args += (b"%d" % len(fields), *fields)
-    return Call(INDEX, keys.writing, args, as_is)
+        documents.append([b"%d" % len(fields), *fields])
+    entries = [(message.id, body_digest(encode_body(message))) for message in op.messages]
+    return write_documents(op.token, settings, op.conversation_id, entries, documents)
 
 
 def scan_documents(cursor: int, settings: Settings) -> Call:

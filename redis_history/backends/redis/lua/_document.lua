@@ -6,7 +6,7 @@
 -- are found no more at that moment, and are removed at once if they are few, else little by little (reap.lua).
 -- With a time to live they have one of their own, half as long again, so that not every change must renew all of them:
 -- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
-local AT_ONCE, RENEWED = 1000, 256
+local AT_ONCE, RENEWED = 500, 256
 
 local function documents_of(life)
   return 'rhd' .. string.sub(state, 3, -2) .. life .. ':'

@@ -68,6 +68,8 @@ else
       local at = FIRST + (i - 1) * WIDTH
       local _, _, sequence, _, timestamp, changed, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
       if string.sub(place, 28) ~= ARGV[at + 2] or (ARGV[at + 1] ~= '' and tonumber(ARGV[at + 1]) ~= timestamp) then
+        local before, payload = told() -- an earlier try may have stored it, and somebody changed it since
+        if before then return recall(before, payload, known) end
         return {'conflict', string.sub(ARGV[at], 2)}
       end
       local own = 0
@@ -137,6 +139,7 @@ hset[10] = stamp > first_stamp and format('%.0f', stamp - 1) or known[4] or '0'
 local more
 local life, buried = known[10], nil
 if replace then
+  if epoch then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
   buried, life = bury(life, tonumber(before_count), known[9] or ARGV[6]), nil
 end
 if not life and #documents > 0 then
@@ -145,17 +148,18 @@ if not life and #documents > 0 then
   hset[#hset + 1] = life
 end
 if not epoch then
-  more = begin()
   redis.call('HSET', state, 'v', 1, 'e', token, 'b', now_text)
+  more = begin()
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 elseif replace then
   empty()
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
-  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first.
+  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first:
+  -- longer than hash-max-listpack-value, which is 64, or 512 where search documents are to be lists.
   hset[#hset + 1] = 'z'
-  hset[#hset + 1] = string.rep('z', 65)
+  hset[#hset + 1] = string.rep('z', 513)
   redis.call('HSET', state, unpack(hset))
   redis.call('HDEL', state, 'z')
 else

@@ -21,15 +21,17 @@ local hset = {'r', revision, 'x', token, 'u', now_text}
 for i = 11, #ARGV do
   hset[#hset + 1] = ARGV[i]
 end
-local more
 if not known[1] then
-  more = begin()
   for _, value in ipairs({'v', 1, 'e', token, 'b', now_text, 'q', 0, 't', 0, 'n', 0, 'c', 0, 'k', 0}) do
     hset[#hset + 1] = value
   end
-  if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
 redis.call('HSET', state, unpack(hset))
+local more
+if not known[1] then
+  more = begin()
+  if ARGV[6] == '' then redis.call('PERSIST', registry) end
+end
 announce(revision, now, 'record', ARGV[10], more)
 if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3], known[4]) end
 return revision

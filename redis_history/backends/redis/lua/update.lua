@@ -32,10 +32,10 @@ local member = head .. ARGV[12]
 local new_c, new_k = struct.unpack('>I4I4', ARGV[11])
 local now = clock()
 revision = revision + 1
-if old then redis.call('ZREM', messages, old) end
-redis.call('ZADD', messages, timestamp_text, member)
 redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'c', known[3] - c + new_c,
            'k', known[4] - k + new_k, ARGV[10], head .. pack('>I8', revision) .. ARGV[11])
+if old then redis.call('ZREM', messages, old) end
+redis.call('ZADD', messages, timestamp_text, member)
 local life = known[7]
 if #ARGV > 12 then
   if not life then

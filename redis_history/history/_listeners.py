@@ -1,0 +1,129 @@
+"""Handlers of events: called one at a time, in the order of what happened, with no lock held.
+
+Whoever changes something posts what is to be told, and then delivers. If somebody else is just delivering, that one
+delivers this too: a handler that changes the history causes no recursion, and several threads no disorder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from redis_history.errors import InvalidInputError
+
+__all__ = ["Late", "Listeners", "run_aside"]
+
+_logger = logging.getLogger("redis_history")
+_running: set[asyncio.Task[None]] = set()
+
+
+def run_aside(work: Awaitable[Any], failed: Callable[[Exception], None]) -> None:
+    """Let a coroutine run: as a task where an event loop runs; where none does, to its end, here."""
+
+    async def run() -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 -- it belongs to the handler or plugin; it is reported
+            failed(error)
+
+    coroutine: Coroutine[Any, Any, None] = run()
+    try:
+        task = asyncio.get_running_loop().create_task(coroutine)
+    except RuntimeError:
+        asyncio.run(coroutine)
+    else:
+        _running.add(task)  # a loop holds its tasks only weakly
+        task.add_done_callback(_running.discard)
+
+
+class Listeners:
+    """Who wants to know of which event."""
+
+    def __init__(self, events: tuple[str, ...]) -> None:
+        self._handlers: dict[str, list[Callable[..., object]]] = {event: [] for event in events}
+        self._posted: deque[Callable[[], None]] = deque()
+        self._delivering = False
+        self._lock = threading.Lock()
+
+    def on(self, event: str, handler: Callable[..., object]) -> Callable[[], None]:
+        """Call `handler` from now on, with as many of the event's arguments as it takes; the outcome ends that."""
+        if event not in self._handlers:
+            raise InvalidInputError(f"there is no event {event!r}; there are {', '.join(self._handlers)}")
+        if not callable(handler):
+            raise InvalidInputError(f"a handler is a function, not {handler!r}")
+        called = _with_what_it_takes(handler)
+        with self._lock:
+            self._handlers[event] = [*self._handlers[event], called]
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._handlers[event] = [other for other in self._handlers[event] if other is not called]
+
+        return unsubscribe
+
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+        self._delivering = False
+
+    def wants(self, event: str) -> bool:
+        return bool(self._handlers[event])
+
+    def post(self, event: str, *arguments: Any) -> None:
+        """Have it delivered; an argument that is `Late` is asked for then."""
+        if self._handlers[event]:
+            self.post_call(lambda: self._tell(event, arguments))
+
+    def post_call(self, call: Callable[[], None]) -> None:
+        self._posted.append(call)
+
+    def deliver(self) -> None:
+        """Call the handlers of all that was posted. Not to be called with a lock held."""
+        while self._posted:
+            with self._lock:
+                if self._delivering:
+                    return
+                self._delivering = True
+            try:
+                while self._posted:
+                    self._posted.popleft()()
+            finally:
+                self._delivering = False
+
+    def _tell(self, event: str, arguments: tuple[Any, ...]) -> None:
+        for handler in self._handlers[event]:
+            try:
+                outcome = handler(*(one() if isinstance(one, Late) else one for one in arguments))
+                if inspect.isawaitable(outcome):
+                    run_aside(outcome, lambda error: self._failed(event, error))
+            except Exception as error:  # noqa: BLE001 -- a handler's error must not reach who changed the history
+                self._failed(event, error)
+
+    @staticmethod
+    def _failed(event: str, error: Exception) -> None:
+        _logger.error("a handler of %r failed", event, exc_info=error)
+
+
+class Late:
+    """An argument whose value is that of the moment of delivery."""
+
+    def __init__(self, value: Callable[[], Any]) -> None:
+        self._value = value
+
+    def __call__(self) -> Any:
+        return self._value()
+
+
+def _with_what_it_takes(handler: Callable[..., object]) -> Callable[..., object]:
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        return lambda *arguments: handler(*arguments)
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return lambda *arguments: handler(*arguments)
+    count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    return lambda *arguments: handler(*arguments[:count])

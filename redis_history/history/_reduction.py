@@ -1,0 +1,103 @@
+"""Making a list of messages smaller by leaving out the oldest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from redis_history._time import Instant, from_microseconds, to_microseconds
+from redis_history.errors import InvalidInputError
+from redis_history.history._groups import groups
+from redis_history.model import Message
+
+__all__ = ["ReduceOptions", "Reduction", "drop_oldest", "reduce_options"]
+
+
+class ReduceOptions(Struct, frozen=True):
+    """How small a history shall become; None: this does not matter.
+
+    `max_tokens` and `max_entries` count all entries, system messages too. `older_than` is an instant: what is older
+    shall leave.
+    """
+
+    max_tokens: int | None = None
+    max_entries: int | None = None
+    older_than: datetime | None = None
+
+
+class Reduction(Awaitable[int]):
+    """The outcome of `history.reduce`: how many entries left. Awaiting it gives that number.
+
+    `removed` is None as long as a plugin is at work, which is only so in an event loop, until this is awaited.
+    """
+
+    def __init__(self, removed: int | None, rest: Awaitable[int] | None = None) -> None:
+        self.removed = removed
+        self._rest = rest
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            self.removed = yield from rest.__await__()
+        return self.removed or 0
+
+
+def reduce_options(
+    max_tokens: int | None, max_entries: int | None, older_than: Instant | timedelta | None
+) -> ReduceOptions:
+    """The options, checked; an age becomes an instant. Raises InvalidInputError, InvalidTimestampError."""
+    for name, value in (("max_tokens", max_tokens), ("max_entries", max_entries)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise InvalidInputError(f"{name} is a number from 0, or None, not {value!r}")
+    if isinstance(older_than, timedelta):
+        older_than = datetime.now(UTC) - older_than
+    instant = None if older_than is None else from_microseconds(to_microseconds(older_than))
+    return ReduceOptions(max_tokens, max_entries, instant)
+
+
+def drop_oldest(
+    messages: Sequence[Message],
+    options: ReduceOptions,
+    tokens_of: Callable[[Message], int],
+    time_of: Callable[[Message], datetime | None],
+) -> list[Message]:
+    """What is left when the oldest messages leave until the options are met, or nothing more may leave.
+
+    System messages stay, and so does the newest message. A tool call and its results leave together: for age, when all
+    of them are old enough.
+    """
+    if not messages:
+        return []
+    group = groups(messages)
+    members: dict[int, list[int]] = {}
+    for index, message in enumerate(messages):
+        if message.role != "system":
+            members.setdefault(group[index], []).append(index)
+    members.pop(group[-1], None)
+    count = len(messages)
+    tokens = sum(map(tokens_of, messages)) if options.max_tokens is not None else 0
+    gone: set[int] = set()
+    for indices in members.values():  # in the order of their oldest messages
+        over = (options.max_entries is not None and count > options.max_entries) or (
+            options.max_tokens is not None and tokens > options.max_tokens
+        )
+        if not over and (options.older_than is None or not _all_older(indices, messages, options.older_than, time_of)):
+            continue
+        gone.update(indices)
+        count -= len(indices)
+        if options.max_tokens is not None:
+            tokens -= sum(tokens_of(messages[index]) for index in indices)
+    return [message for index, message in enumerate(messages) if index not in gone]
+
+
+def _all_older(
+    indices: Sequence[int],
+    messages: Sequence[Message],
+    instant: datetime,
+    time_of: Callable[[Message], datetime | None],
+) -> bool:
+    times = (time_of(messages[index]) for index in indices)
+    return all(time is not None and time < instant for time in times)

@@ -1,0 +1,144 @@
+"""A plugin that shows old tool results as references, and a tool with which a model fetches one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+from msgspec.structs import replace
+
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.history._groups import results
+from redis_history.history.plugins import Plugin
+from redis_history.model import Message, Part, ToolResultPart
+from redis_history.tokens import message_tokens
+
+if TYPE_CHECKING:
+    from redis_history.history.history import History
+
+__all__ = ["RetrieveTool", "ToolResultMasking", "tool_result_masking"]
+
+_NAME = "retrieve_tool_result"
+
+
+class RetrieveTool:
+    """What a model is given to fetch a masked result. Call it with the arguments the model gave.
+
+    `parameters` is the JSON schema of these.
+    """
+
+    name = _NAME
+    description = (
+        "Retrieve the full result of an earlier tool call that is shown as [MASKED - ref: …] in the conversation. "
+        "Use it when you need to look at that result again."
+    )
+
+    def __init__(self) -> None:
+        self._history: History | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {
+                "tool_call_id": {"type": "string", "description": "The ref of the masked tool result"},
+                "occurrence": {"type": "integer", "description": "The occurrence, if the marker names one"},
+            },
+            "required": ["tool_call_id"],
+        }
+
+    def __call__(self, tool_call_id: str, occurrence: int | None = None) -> str:
+        """The result as text: itself, or JSON. Of an unknown id a sentence that says so, for the model to read.
+
+        Raises InvalidInputError if its plugin was not registered with a history.
+        """
+        if self._history is None:
+            raise InvalidInputError("the masking plugin has no history yet: call history.use(plugin) first")
+        found = self._history.get_tool_result(tool_call_id, occurrence)
+        if found is None:
+            return f"No tool result found for id: {tool_call_id}"
+        return found if isinstance(found, str) else orjson.dumps(found, default=str).decode()
+
+
+class ToolResultMasking(Plugin):
+    """See `tool_result_masking`."""
+
+    def __init__(
+        self,
+        keep_recent_results: int,
+        exclude: Iterable[str] | None,
+        include: Iterable[str] | None,
+        min_tokens_to_mask: int | None,
+    ) -> None:
+        if exclude is not None and include is not None:
+            raise ConfigurationError("exclude and include cannot be given together")
+        self._keep = _count(keep_recent_results, "keep_recent_results")
+        self._exclude = frozenset(_names(exclude, "exclude")) | {_NAME}  # what was fetched must be readable
+        self._include = None if include is None else frozenset(_names(include, "include"))
+        self._least = None if min_tokens_to_mask is None else _count(min_tokens_to_mask, "min_tokens_to_mask")
+        self._history: History | None = None
+        self.retrieve_tool = RetrieveTool()
+
+    def on_registered(self, history: History) -> None:
+        if self._history is not None and self._history is not history:
+            raise InvalidInputError("this masking plugin belongs to another history: make one for each")
+        self._history = self.retrieve_tool._history = history
+
+    def transform(self, entries: list[Message]) -> Sequence[Message]:
+        candidates: list[tuple[int, int, str, int]] = []
+        repeated: set[str] = set()
+        for index, place, part, call, occurrence in results(entries):
+            name = call.name if call is not None else part.name or ""
+            if occurrence > 1:
+                repeated.add(part.tool_use_id)
+            if name in self._exclude or (self._include is not None and name not in self._include):
+                continue
+            if self._least is not None and self._tokens(part) < self._least:
+                continue
+            candidates.append((index, place, part.tool_use_id, occurrence))
+        masked = candidates[: max(0, len(candidates) - self._keep)]
+        if not masked:
+            return entries
+        shown = list(entries)
+        for index, place, identity, occurrence in masked:
+            where = f", occurrence: {occurrence}" if identity in repeated else ""
+            message = shown[index]
+            parts: list[Part] = list(message.parts)
+            parts[place] = replace(cast(ToolResultPart, parts[place]), content=f"[MASKED - ref: {identity}{where}]")
+            shown[index] = replace(message, parts=tuple(parts))
+        return shown
+
+    def _tokens(self, part: ToolResultPart) -> int:
+        message = Message(id="-", role="tool", parts=(part,))
+        return message_tokens(message) if self._history is None else self._history.count_tokens(message)
+
+
+def tool_result_masking(
+    *,
+    keep_recent_results: int = 2,
+    exclude: Iterable[str] | None = None,
+    include: Iterable[str] | None = None,
+    min_tokens_to_mask: int | None = None,
+) -> ToolResultMasking:
+    """A plugin that shows all tool results but the newest as `[MASKED - ref: <id>]`; what is stored stays whole.
+
+    `exclude` names tools whose results are always shown, `include` those that alone are masked; both together raise
+    ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are always shown. What is always shown does
+    not count as one of the `keep_recent_results`. The tool of a result is that of the nearest earlier call of its id;
+    where ids repeat, the marker tells which occurrence it is. Give `.retrieve_tool` to the model.
+    """
+    return ToolResultMasking(keep_recent_results, exclude, include, min_tokens_to_mask)
+
+
+def _count(value: int, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigurationError(f"{name} is a number from 0, not {value!r}")
+    return value
+
+
+def _names(names: Iterable[str] | None, option: str) -> list[str]:
+    found = [] if names is None or isinstance(names, str) else list(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
+        raise ConfigurationError(f"{option} is a list of names of tools, not {names!r}")
+    return found

@@ -1,0 +1,83 @@
+"""Choosing messages for a prompt: pure functions over a sequence of messages, oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from redis_history.errors import InvalidInputError
+from redis_history.history._groups import groups
+from redis_history.model import AttachmentPart, Message, TextPart, ToolResultPart
+from redis_history.model.message import content_text
+from redis_history.tokens import message_tokens
+
+__all__ = ["by_tokens", "last_assistant", "last_user", "range_from_end", "recent", "recent_text"]
+
+
+def last_user(messages: Sequence[Message]) -> Message | None:
+    """The newest message of role user that is more than results of tools, or None."""
+    return next((one for one in reversed(messages) if one.role == "user" and not _only_results(one)), None)
+
+
+def last_assistant(messages: Sequence[Message]) -> Message | None:
+    """The newest message of role assistant, or None."""
+    return next((one for one in reversed(messages) if one.role == "assistant"), None)
+
+
+def range_from_end(messages: Sequence[Message], from_end: int, to_end: int = 0) -> list[Message]:
+    """Messages counted from the end: the `from_end` newest without the `to_end` newest, oldest first.
+
+    Raises InvalidInputError unless from_end > to_end >= 0.
+    """
+    for value, name in ((from_end, "from_end"), (to_end, "to_end")):
+        _check_count(value, name)
+    if from_end <= to_end:
+        raise InvalidInputError(f"from_end must be more than to_end, not {from_end} and {to_end}")
+    size = len(messages)
+    return list(messages[max(0, size - from_end) : max(0, size - to_end)])
+
+
+def recent(messages: Sequence[Message], count: int) -> list[Message]:
+    """The `count` newest messages, oldest first."""
+    _check_count(count, "the count")
+    return list(messages[max(0, len(messages) - count) :])
+
+
+def by_tokens(
+    messages: Sequence[Message], max_tokens: int, tokens_of: Callable[[Message], int] = message_tokens
+) -> list[Message]:
+    """The newest messages that fit into so many tokens, oldest first, without a gap.
+
+    It does not begin inside of a tool call: results whose call does not fit are left out with it.
+    """
+    _check_count(max_tokens, "max_tokens")
+    start, left = len(messages), max_tokens
+    while start > 0 and (left := left - tokens_of(messages[start - 1])) >= 0:
+        start -= 1
+    group = groups(messages)
+    for index in range(start, len(messages)):
+        if group[index] < start:
+            start = index + 1
+    return list(messages[start:])
+
+
+def recent_text(messages: Sequence[Message], count: int) -> str:
+    """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`, `Tool: …`, `System: …`."""
+    lines: list[str] = []
+    for message in recent(messages, count):
+        for part in message.parts:
+            if isinstance(part, TextPart):
+                lines.append(f"{message.role.capitalize()}: {part.text}")
+            elif isinstance(part, ToolResultPart):
+                lines.append(f"Tool: {content_text(part.content)}")
+            elif isinstance(part, AttachmentPart):
+                lines.append(f"File: {part.name or part.id or part.reference or 'unnamed'}")
+    return "\n".join(lines)
+
+
+def _only_results(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)
+
+
+def _check_count(value: int, name: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInputError(f"{name} is a number from 0, not {value!r}")

@@ -1,0 +1,229 @@
+"""Histories of several processes: nothing is lost, nothing is twice, all agree; also when killed or cut off."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count as counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from redis_history import HistoryStore
+from tests.support.servers import RealServer, wait_until
+
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class Worker:
+    """A process of history_worker.py."""
+
+    def __init__(self, mode: str, url: str, name: str, count: int = 0) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.acceptance.history_worker", mode, url, name, str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, *command: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"{self.name} ended with {self.process.wait(20)}"
+        return json.loads(line)
+
+    def ask(self, *command: object) -> Any:
+        self.tell(*command)
+        return self.hear()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def workers() -> Iterator[Callable[..., Worker]]:
+    made: list[Worker] = []
+
+    def start(*arguments: Any) -> Worker:
+        made.append(Worker(*arguments))
+        return made[-1]
+
+    yield start
+    for worker in made:
+        worker.close()
+
+
+def _at_once(workers: Callable[..., Worker], mode: str, url: str, processes: int, rounds: int) -> list[list[str]]:
+    """What each process reads in the end."""
+    running = [workers(mode, url, str(index), rounds) for index in range(processes)]
+    for step in ("ready", "done"):
+        for worker in running:
+            assert worker.hear() == step
+        for worker in running:
+            worker.tell("go")
+    return [worker.hear() for worker in running]
+
+
+@pytest.mark.parametrize("processes", [2, 8])
+def test_processes_that_load_add_and_save_keep_everything(
+    own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, long: bool
+) -> None:
+    rounds = 200 if long or processes == 2 else 40
+    url = own_server("plain").url
+    read = _at_once(workers, "rounds", url, processes, rounds)
+    assert sorted(read[0]) == sorted(f"{name}-{number}" for name in range(processes) for number in range(rounds))
+    assert all(other == read[0] for other in read)
+    for name in range(processes):
+        mine = [text for text in read[0] if text.startswith(f"{name}-")]
+        assert mine == [f"{name}-{number}" for number in range(rounds)]
+    with HistoryStore(url) as store:
+        assert [message.text for message in store.get("c")] == read[0]
+
+
+def test_writing_the_whole_list_back_loses_messages(
+    own_server: Callable[..., RealServer], workers: Callable[..., Worker]
+) -> None:
+    """The test above can fail: the usual way of saving does."""
+    processes, rounds = 4, 50
+    read = _at_once(workers, "naive", own_server("plain").url, processes, rounds)
+    assert len(read[0]) < processes * rounds
+
+
+def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Callable[..., Worker], long: bool) -> None:
+    url = own_server("plain").url
+    kills, count = (100, 3000) if long else (12, 400)
+    chance = random.Random(5)
+    acknowledged = {"a": 0, "b": 0}
+    running = {name: workers("killed", url, name, count) for name in acknowledged}
+    for kill in range(kills):
+        name = chance.choice("ab")
+        worker = running[name]
+        goal = acknowledged[name] + chance.randrange(3, 2 * count // kills)
+        while acknowledged[name] < min(goal, count):
+            line = worker.process.stdout.readline()  # type: ignore[union-attr]
+            if not line:
+                break
+            acknowledged[name] = json.loads(line)
+        worker.process.kill()
+        rest = worker.process.communicate()[0].splitlines()
+        if rest and rest[-1].isdigit():
+            acknowledged[name] = int(rest[-1])
+        with HistoryStore(url) as store:
+            stored = {message.text for message in store.get("c")}
+        assert {f"{name}-{number}" for number in range(acknowledged[name])} <= stored, f"lost at kill {kill}"
+        running[name] = workers("killed", url, name, count)
+    for worker in running.values():
+        worker.process.communicate()
+        assert worker.process.returncode == 0
+    with HistoryStore(url) as store:
+        texts = [message.text for message in store.get("c")]
+    assert sorted(texts) == sorted(f"{name}-{number}" for name in "ab" for number in range(count))
+    for name in "ab":
+        assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("mode", ["exits", "exits_async"])
+def test_the_end_of_the_interpreter_saves_the_rest(
+    own_server: Callable[..., RealServer], workers: Callable[..., Worker], mode: str
+) -> None:
+    url = own_server("plain", tcp=True).url
+    worker = workers(mode, url, "m", 300)
+    assert worker.process.wait(60) == 0
+    with HistoryStore(url) as store:
+        assert [message.text for message in store.get("c")] == [f"m-{number}" for number in range(300)]
+
+
+ADDS = st.tuples(st.sampled_from("ab"), st.just("add"))
+COMMANDS = st.one_of(
+    ADDS,
+    ADDS,
+    ADDS,
+    st.tuples(st.sampled_from("ab"), st.just("flush")),
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["clear"])),
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["restore", "reduce"]), st.integers(1, 4)),
+)
+
+
+@pytest.mark.parametrize("commands", [ADDS, COMMANDS], ids=["additions", "everything"])
+def test_two_that_save_and_follow_converge(
+    own_server: Callable[..., RealServer], workers: Callable[..., Worker], commands: Any, long: bool
+) -> None:
+    server = own_server("plain", options=ALWAYS)
+    both = {name: workers("served", server.url, name) for name in "ab"}
+    numbers = counter()
+
+    @settings(max_examples=60 if long else 12, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    @given(
+        before=st.lists(commands, max_size=20),
+        during=st.lists(commands, max_size=12),
+        after=st.lists(commands, max_size=12),
+    )
+    def converge(before: list[Any], during: list[Any], after: list[Any]) -> None:
+        conversation = f"c{next(numbers)}"
+        added: list[str] = []
+        refused: list[str] = []
+        for worker in both.values():
+            assert worker.ask("open", conversation) == "ok"
+
+        def play(those: list[Any]) -> None:
+            for name, command, *arguments in those:
+                if command == "add":
+                    added.append(f"{name} {len(added)}")
+                    arguments = [added[-1]]
+                if command == "flush":
+                    refused.append(both[name].ask(command))
+                else:
+                    both[name].tell(command, *arguments)
+
+        play(before)
+        if during:
+            server.kill()
+            play([one for one in during if one[1] != "flush"])
+            if long and next(numbers) % 20 == 0:
+                time.sleep(30)  # the outage itself, not a wait for something
+            server.start()
+        play(after)
+        _settle(server, both, conversation, refused)
+        with HistoryStore(server.url) as store:
+            stored = [message.text for message in store.get(conversation)]
+        assert len(set(stored)) == len(stored)
+        if commands is ADDS:
+            assert sorted(stored) == sorted(added)
+            assert set(refused) <= {"ok"}
+        for name, worker in both.items():
+            mine = [text for text in stored if text.startswith(name)]
+            assert mine == sorted(mine, key=lambda text: int(text.split()[1]))
+            assert worker.ask("close") == "ok"
+
+    converge()
+
+
+def _settle(server: RealServer, both: dict[str, Worker], conversation: str, refused: list[str]) -> None:
+    """Wait until both have saved, and have what the store has."""
+
+    def flushed(worker: Worker) -> bool:
+        refused.append(worker.ask("flush"))
+        return refused[-1] == "ok"
+
+    for worker in both.values():
+        wait_until(lambda worker=worker: flushed(worker), "everything to be saved", 60)
+
+    def same() -> bool:
+        with HistoryStore(server.url) as store:
+            stored = [message.text for message in store.get(conversation)]
+        return all(worker.ask("entries") == stored for worker in both.values())
+
+    wait_until(same, "both to have what the store has", 30)

@@ -1,0 +1,184 @@
+"""Histories whose server is away, for a while or for good."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy, user
+from redis_history.errors import BackendUnavailableError, RevisionConflictError, UnsavedLimitError
+from tests.support.histories import until
+from tests.support.servers import RealServer, wait_until
+
+SHORT = RetryPolicy(deadline=0.2, first_wait=0.01, longest_wait=0.05)
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+def test_what_waits_for_a_server_is_bounded(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain", options=ALWAYS)
+    errors: list[Exception] = []
+    with HistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
+        history = RedisHistory(store, max_unsaved=20)
+        history.on("error", errors.append)
+        history.autosave("c")
+        history.add_text("user", "0")
+        history.flush()
+        server.kill()
+        for number in range(1, 21):
+            history.add_text("user", str(number))
+        with pytest.raises(UnsavedLimitError, match="20 messages and rewrites"):
+            history.add_text("user", "too many")
+        with pytest.raises(BackendUnavailableError):
+            history.flush()
+        with pytest.raises(UnsavedLimitError):
+            history.clear()
+        wait_until(lambda: errors, "the failure in the background")
+        assert isinstance(errors[0], BackendUnavailableError)
+        assert [message.text for message in history.unsaved] == [str(number) for number in range(1, 21)]
+        assert len(history) == 21
+        server.start()
+        wait_until(lambda: not history.unsaved, "everything to be saved")
+        history.add_text("user", "21")
+        history.close()
+        assert [message.text for message in store.get("c")] == [str(number) for number in range(22)]
+
+
+def test_close_tells_what_it_cannot_save(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain")
+    with HistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
+        history = RedisHistory(store)
+        history.on("error", lambda: None)
+        history.autosave("c")
+        server.kill()
+        history.add_text("user", "lost")
+        with pytest.raises(BackendUnavailableError):
+            history.close()
+        assert [message.text for message in history.unsaved] == ["lost"]
+        assert not history.autosaving
+
+
+async def test_an_outage_with_asyncio(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain", options=ALWAYS)
+    async with AsyncHistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
+        history, other = AsyncRedisHistory(store), AsyncRedisHistory(store)
+        for one in (history, other):
+            one.on("error", lambda: None)
+            await one.autosave("c")
+        server.kill()
+        history.add_text("user", "a")
+        other.add_text("user", "b")
+        with pytest.raises(BackendUnavailableError):
+            await history.flush()
+        server.start()
+        await until(lambda: len(history) == len(other) == 2 and history.entries == other.entries, "both")
+        assert history.entries == await store.get("c")
+        for one in (history, other):
+            await one.aclose()
+
+
+def test_a_forked_child_does_not_save(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain")
+    program = f"""
+import os, sys
+from redis_history import RedisHistory
+history = RedisHistory({server.url!r})
+history.autosave("c")
+history.add_text("user", "of the parent")
+history.flush()
+child = os.fork()
+if child == 0:
+    history.add_text("user", "of the child")
+    assert not history.autosaving
+    assert history.save() == 1
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+history.add_text("user", "of the parent again")
+history.close()
+assert history.recent_text(3).count("of the") == 3, history.recent_text(3)
+"""
+    assert subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["restore", "reduce"])
+def test_a_rewrite_whose_answer_was_lost(
+    own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is recognised as done; but if somebody has written since, nobody can know, and it is told as refused."""
+    with HistoryStore(own_server("plain").url) as store:
+        store.append_many("c", [user(str(number)) for number in range(4)])
+        method = "restore" if how == "restore" else "delete_messages"
+        real = getattr(store, method)
+
+        def lossy(*arguments: Any, **options: Any) -> Any:
+            real(*arguments, **options)
+            raise BackendUnavailableError("the answer was lost")
+
+        for disturbed in (False, True):
+            history = RedisHistory(store)
+            history.load("c")
+            if how == "restore":
+                history.restore([user("anew"), user("more")])
+            else:
+                history.reduce(max_entries=len(history) - 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(store, method, lossy)
+                with pytest.raises(BackendUnavailableError):
+                    history.save()
+            if disturbed:
+                store.append("c", user("by others"))
+                store.delete_messages("c", [history.entries[-1].id])
+            if disturbed and how == "restore":
+                with pytest.raises(RevisionConflictError):
+                    history.save()
+                history.load("c")
+            else:
+                history.save()
+            assert history.entries == store.get("c")
+
+
+async def test_threads_may_add_to_the_history_of_a_loop(own_server: Callable[..., RealServer]) -> None:
+    async with AsyncHistoryStore(own_server("plain").url) as store:
+        history = AsyncRedisHistory(store)
+        await history.autosave("c")
+
+        def work(name: int) -> None:
+            for number in range(50):
+                history.add_text("user", f"{name} {number}")
+
+        await asyncio.gather(*(asyncio.to_thread(work, name) for name in range(4)))
+        await history.flush()
+        await until(lambda: all(entry.sequence for entry in history.entries), "all to be placed")
+        assert history.entries == await store.get("c")
+        assert len(history) == 200
+        await history.aclose()
+
+
+def test_many_threads_add_and_one_process_follows(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain")
+    with HistoryStore(server.url) as store, HistoryStore(server.url) as other:
+        history, follower = RedisHistory(store), RedisHistory(other)
+        told: list[str] = []
+        follower.on("entry", lambda message: told.append(message.text))
+        history.autosave("c")
+        follower.autosave("c")
+
+        def work(name: int) -> None:
+            for number in range(100):
+                history.add_text("user", f"{name} {number}")
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        history.flush()
+        wait_until(lambda: follower.entries == history.entries and len(follower) == 800, "the follower")
+        assert [message.text for message in store.get("c")] == [entry.text for entry in history.entries] == told
+        history.close()
+        follower.close()

@@ -1,0 +1,463 @@
+"""Each error that a server says in passing, and each that it means: by name, from a real server, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    ConversationDeleted,
+    HistoryCleared,
+    HistoryStore,
+    MessagesAppended,
+    MessagesDeleted,
+    RetryDetails,
+    RetryPolicy,
+    user,
+)
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
+from tests.conformance.conftest import Awaitable
+from tests.support.cluster import RealCluster
+from tests.support.servers import RealServer, free_port
+
+pytestmark = pytest.mark.parametrize("face", ["sync", "async"])
+Start = Callable[..., RealServer]
+
+
+class Retries:
+    """The retries of a store, and what is done about their cause: `mend`, once, before the one that `when` names."""
+
+    def __init__(self, when: str = "", mend: Callable[[], object] = lambda: None, deadline: float = 30.0) -> None:
+        self.seen: list[RetryDetails] = []
+        self._when = when
+        self._mend: Callable[[], object] | None = mend
+        self.policy = RetryPolicy(deadline=deadline, first_wait=0.01, longest_wait=0.05, on_retry=self._note)
+
+    @property
+    def causes(self) -> str:
+        return "\n".join(str(details.caused_by) for details in self.seen)
+
+    def _note(self, details: RetryDetails) -> None:
+        self.seen.append(details)
+        if self._mend is not None and self._when and self._when in str(details.caused_by):
+            mend, self._mend = self._mend, None
+            mend()
+
+
+def open_store(face: str, url: str, **options: Any) -> Any:
+    return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
+
+
+def picture(server: RealServer) -> dict[bytes, bytes]:
+    """All that is stored, byte by byte."""
+    with server.client() as client:
+        return {key: client.dump(key) for key in client.keys("*")}
+
+
+#: Every operation that writes, each on a conversation "c" that has a message "kept".
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "append": lambda store: store.append("c", user("x")),
+    "append to a new one": lambda store: store.append("new", user("x")),
+    "append_many": lambda store: store.append_many("c", [user("x") for _ in range(50)]),
+    "update_message": lambda store: store.update_message("c", user("y", id="kept")),
+    "restore": lambda store: store.restore("c", [user("z")]),
+    "create_conversation": lambda store: store.create_conversation(Conversation("new", title="t")),
+    "update_conversation": lambda store: store.update_conversation("c", title="t"),
+}
+#: Those that only take away.
+REMOVALS: dict[str, Callable[[Any], Any]] = {
+    "delete_messages": lambda store: store.delete_messages("c", ["kept"]),
+    "clear": lambda store: store.clear("c"),
+    "delete_conversation": lambda store: store.delete_conversation("c"),
+}
+
+
+async def test_readonly(own_server: Start, face: str) -> None:
+    """A replica that is promoted while a call is trying: the call gets through, once."""
+    primary = own_server(tcp=True)
+    replica = own_server(tcp=True, options=("--replicaof", "127.0.0.1", str(primary.port)))
+
+    def promote() -> None:
+        with replica.client() as client:
+            client.replicaof("NO", "ONE")
+
+    retries = Retries("read only replica", promote)
+    async with open_store(face, replica.url, retry=retries.policy) as store:
+        appended = await store.append("c", user("x"))
+        assert not appended.duplicate
+        assert await store.get("c") == [appended.message]
+        assert retries.seen
+        assert all(isinstance(details.caused_by, redis.ReadOnlyError) for details in retries.seen)
+
+
+async def test_readonly_for_good(own_server: Start, face: str) -> None:
+    replica = own_server(options=("--replicaof", "127.0.0.1", str(free_port())))
+    retries = Retries(deadline=0.2)
+    async with open_store(face, replica.url, retry=retries.policy) as store:
+        with pytest.raises(BackendRefusedError, match="connect to the primary"):
+            await store.append("c", user("x"))
+        assert len(retries.seen) > 1, "it may be promoted soon"
+
+
+async def test_loading(own_server: Start, face: str) -> None:
+    """A server that reads its data for as long as nobody has been told LOADING."""
+    server = own_server(options=("--appendfsync", "always", "--loading-process-events-interval-bytes", "1024"))
+
+    def hurry() -> None:
+        with server.client() as client:
+            client.config_set("key-load-delay", 0)
+
+    retries = Retries("loading the dataset", hurry)
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        await store.append("c", user("before"))
+        with server.client() as client, client.pipeline() as pipe:
+            for number in range(2000):
+                pipe.set(f"other {number}", os.urandom(100))
+            pipe.execute()
+            client.bgrewriteaof()  # what is loaded is one file, of which each key takes a moment
+            await _until(lambda: client.info("persistence")["aof_base_size"] > 100_000)
+        server.kill()
+        server._options += ("--key-load-delay", "10000")
+        starting = asyncio.create_task(asyncio.to_thread(server.start))
+        appended = await store.append("c", user("during"))
+        await starting
+        assert "loading the dataset" in retries.causes
+        assert not appended.duplicate
+        assert [message.text for message in await store.get("c")] == ["before", "during"]
+
+
+async def test_busy(own_server: Start, face: str) -> None:
+    """A script of somebody else that does not end: one is told BUSY, until it is killed."""
+    server = own_server(options=("--lua-time-limit", "20"))
+
+    def kill() -> None:
+        with server.client() as client:
+            client.script_kill()
+
+    def run_for_ever() -> None:
+        with server.client() as client, pytest.raises(redis.ResponseError, match="killed"):
+            client.eval("while true do end", 0)
+
+    retries = Retries("BUSY", kill)
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        await store.append("c", user("before"))
+        other = threading.Thread(target=run_for_ever)
+        other.start()
+        with server.client() as client:
+            await _until(lambda: _is_busy(client))
+        appended = await store.append("c", user("during"))
+        await asyncio.to_thread(other.join)
+        assert "BUSY" in retries.causes
+        assert not appended.duplicate
+        assert [message.text for message in await store.get("c")] == ["before", "during"]
+
+
+async def test_busy_until_the_deadline(own_server: Start, face: str) -> None:
+    server = own_server(options=("--lua-time-limit", "20"))
+    retries = Retries(deadline=0.2)
+
+    def run_for_ever() -> None:
+        with server.client() as client, pytest.raises(redis.ResponseError, match="killed"):
+            client.eval("while true do end", 0)
+
+    other = threading.Thread(target=run_for_ever)
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        await store.append("c", user("before"))
+        other.start()
+        with server.client() as client:
+            await _until(lambda: _is_busy(client))
+            with pytest.raises(BackendUnavailableError, match="BUSY"):
+                await store.append("c", user("during"))
+            client.script_kill()
+        await asyncio.to_thread(other.join)
+        assert [message.text for message in await store.get("c")] == ["before"]
+
+
+async def test_noscript(own_server: Start, face: str) -> None:
+    """A server that forgets the scripts before every call is taught them again, in the call, without a retry."""
+    server = own_server()
+    retries = Retries()
+    calls = {**WRITES, **REMOVALS}
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        for name, call in calls.items():
+            await store.restore("c", [user("kept", id="kept")])
+            await store.delete_conversation("new")
+            with server.client() as client:
+                client.script_flush()
+                await call(store)
+                assert sum(client.info("commandstats")["cmdstat_eval"].values()) > 0, name
+                client.config_resetstat()
+        await store.append("c", user("x", id="x"))
+        reads = [
+            lambda: store.get("c"),
+            lambda: store.get_message("c", "x"),
+            lambda: store.get_conversation("c"),
+            lambda: store.snapshot("c"),
+            lambda: store.list_conversations(),
+        ]
+        before = [await read() for read in reads]
+        with server.client() as client:
+            for read, wanted in zip(reads, before, strict=True):
+                client.script_flush()
+                assert await read() == wanted
+            client.script_flush()
+        async with store.subscribe("c") as subscription:
+            for number in range(3):
+                with server.client() as client:
+                    client.script_flush()
+                appended = await store.append("c", user(str(number)))
+                event = await subscription.get(timeout=10)
+                assert isinstance(event, MessagesAppended)
+                assert event.messages == (appended.message,)
+    assert retries.seen == []
+
+
+async def _refused(server: RealServer, store: Any, says: str, calls: dict[str, Callable[[Any], Any]]) -> None:
+    """Each call is refused, in these words, and changes not one byte."""
+    before = picture(server)
+    for name, call in calls.items():
+        with pytest.raises(BackendRefusedError, match=says):
+            await call(store)
+        assert picture(server) == before, name
+    assert [message.text for message in await store.get("c")] == ["kept"], "reading goes on"
+
+
+async def _works_again(store: Any) -> None:
+    for call in [*WRITES.values(), *list(REMOVALS.values())[1:]]:
+        await call(store)
+        await store.delete_conversation("new")
+
+
+async def test_oom(own_server: Start, face: str) -> None:
+    server = own_server()
+    retries = Retries()
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        await store.append("c", user("kept", id="kept"))
+        with server.client() as client:
+            client.config_set("maxmemory", "1mb")
+        await _refused(server, store, "raise maxmemory or delete conversations", WRITES)
+        with server.client() as client:
+            client.config_set("maxmemory", "0")
+        await _works_again(store)
+    assert retries.seen == [], "memory does not come back by waiting"
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["alone", "watched"])
+async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str, watched: bool) -> None:
+    server = own_server()
+    async with open_store(face, server.url) as store, store.subscribe("c") as subscription:
+        if not watched:
+            await subscription.aclose()
+        await store.append_many("c", [user("x", id=str(number)) for number in range(10)])
+        channel = b"__keyspace@0__:" + Keyspace("default").conversation("c").log
+        with server.client() as client:
+            await _until(lambda: (client.pubsub_numsub(channel)[0][1] > 0) is watched)
+            client.config_set("maxmemory", "1mb")
+        assert await store.delete_messages("c", ["0", "1"]) == 2
+        assert await store.clear("c") == 3
+        assert await store.delete_conversation("c")
+        assert await store.list_conversations() == []
+        assert watched or picture(server) == {}
+        if watched:
+            events = [await subscription.get(timeout=10) for _ in range(4)]
+            assert [type(event) for event in events] == [
+                MessagesAppended,
+                MessagesDeleted,
+                HistoryCleared,
+                ConversationDeleted,
+            ]
+
+
+async def test_oom_at_any_point(own_server: Start, face: str) -> None:
+    """The limit is met in the middle of the work, by many callers: what was refused is not there, the rest is whole."""
+    server = own_server()
+    async with open_store(face, server.url) as store:
+        await store.append("c", user("first"))
+        with server.client() as client:
+            client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 3_000_000)
+        kept: list[Any] = []
+        refused = 0
+
+        async def write(writer: int) -> None:
+            nonlocal refused
+            for number in range(60):
+                try:
+                    kept.extend(
+                        await store.append_many("c", [user("x" * 2000, id=f"{writer}-{number}-{i}") for i in range(10)])
+                    )
+                except BackendRefusedError:
+                    refused += 1
+
+        await asyncio.gather(*(write(writer) for writer in range(8)))
+        assert refused
+        assert kept
+        with server.client() as client:
+            client.config_set("maxmemory", "0")
+        stored = await store.get("c")
+        assert {message.id for message in stored[1:]} == {item.message.id for item in kept}
+        assert [message.sequence for message in stored] == list(range(1, len(kept) + 2))
+        record = await store.get_conversation("c")
+        assert record.message_count == len(stored)
+        assert record.revision == 1 + len(kept) // 10
+        assert (await store.append("c", user("last"))).message.sequence == len(stored) + 1
+
+
+async def test_misconf(own_server: Start, face: str) -> None:
+    """A server that cannot save to its disk takes no writes; it is not waited for, and works again afterwards."""
+    server = own_server(options=("--save", "3600 1"))
+    retries = Retries()
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        await store.append("c", user("kept", id="kept"))
+        in_the_way = server.folder / "dump.rdb"
+        in_the_way.mkdir()
+        with server.client() as client:
+            await _save(client, "err")
+            await _refused(server, store, "takes no writes.*disk", {**WRITES, **REMOVALS})
+            in_the_way.rmdir()
+            await _save(client, "ok")
+        await _works_again(store)
+    assert retries.seen == []
+
+
+async def test_noreplicas(own_server: Start, face: str) -> None:
+    server = own_server()
+    retries = Retries()
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        await store.append("c", user("kept", id="kept"))
+        with server.client() as client:
+            client.config_set("min-replicas-to-write", 1)
+        await _refused(server, store, "takes no writes.*replicas", {**WRITES, **REMOVALS})
+        with server.client() as client:
+            client.config_set("min-replicas-to-write", 0)
+        await _works_again(store)
+    assert retries.seen == []
+
+
+async def test_moved_and_ask_are_followed_without_a_retry(face: str, namespace: str) -> None:
+    from tests.acceptance.test_cluster import _slot  # the one place that asks redis-py for a slot
+
+    cluster = RealCluster().start()
+    try:
+        slot = _slot(namespace, "c")
+        retries = Retries()
+        async with open_store(face, cluster.url, namespace=namespace, retry=retries.policy) as store:
+            await store.append("c", user("0"))
+            target = next(node for node in cluster.nodes if node is not cluster.owner(slot))
+            source = cluster.begin_migration(slot, target)
+            while cluster.move_keys(slot, source, target):
+                pass
+            before = _redirections(source)
+            assert (await store.append("c", user("1"))).message.sequence == 2
+            assert _redirections(source) == {**before, "ASK": before["ASK"] + 1}
+            cluster.end_migration(slot, target)
+            before = _redirections(source)
+            assert (await store.append("c", user("2"))).message.sequence == 3
+            assert _redirections(source) == {**before, "MOVED": before["MOVED"] + 1}
+            assert (await store.append("c", user("3"))).message.sequence == 4
+            assert _redirections(source) == {**before, "MOVED": before["MOVED"] + 1}, "it has learnt"
+            assert [message.text for message in await store.get("c")] == ["0", "1", "2", "3"]
+        assert retries.seen == []
+    finally:
+        cluster.close()
+
+
+async def test_the_hook_is_told_of_each_repetition(own_server: Start, face: str) -> None:
+    server = own_server()
+    server.kill()
+    retries = Retries(deadline=0.3)
+    async with open_store(face, server.url, retry=retries.policy) as store:
+        with pytest.raises(BackendUnavailableError):
+            await store.append("c", user("x"))
+    seen = retries.seen
+    assert len(seen) > 2
+    assert [details.retry_num for details in seen] == list(range(1, len(seen) + 1))
+    assert {details.server for details in seen} == {f"unix://{server.socket}"}
+    assert all(isinstance(details.caused_by, redis.ConnectionError) for details in seen)
+    assert (seen[0].wait_for, seen[0].waited_so_far) == (0.0, 0.0), "the first repetition comes at once"
+    assert all(0 < details.wait_for <= 0.05 for details in seen[2:])
+    for earlier, later in pairwise(seen):
+        assert later.waited_so_far == pytest.approx(earlier.waited_so_far + earlier.wait_for)
+
+
+async def test_a_hook_that_fails_costs_no_write(own_server: Start, face: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = own_server(options=("--replicaof", "127.0.0.1", str(free_port())))
+
+    def fail(details: RetryDetails) -> None:
+        if details.retry_num == 3:
+            with server.client() as client:
+                client.replicaof("NO", "ONE")
+        raise ValueError("the hook is broken")
+
+    retry = RetryPolicy(deadline=30, longest_wait=0.05, on_retry=fail)
+    async with open_store(face, server.url, retry=retry) as store:
+        with caplog.at_level(logging.ERROR, "redis_history"):
+            await store.append("c", user("x"))
+        assert [message.text for message in await store.get("c")] == ["x"]
+    assert len(caplog.records) == 3
+    assert "the hook is broken" in caplog.text
+
+
+async def test_a_hook_may_stop_a_program(own_server: Start, face: str) -> None:
+    """What is no error of a program, such as an exit, is not swallowed."""
+
+    class Exit(BaseException):
+        pass
+
+    def stop(details: RetryDetails) -> None:
+        raise Exit
+
+    server = own_server()
+    server.kill()
+    async with open_store(face, server.url, retry=RetryPolicy(on_retry=stop)) as store:
+        with pytest.raises(Exit):
+            await store.append("c", user("x"))
+
+
+async def test_errors_tell_no_password(own_server: Start, face: str) -> None:
+    server = own_server(options=("--requirepass", "secret"))
+    server.kill()
+    retries = Retries(deadline=0.1)
+    async with open_store(face, f"unix://:secret@{server.socket}", retry=retries.policy) as store:
+        with pytest.raises(BackendError) as caught:
+            await store.append("c", user("x"))
+    told = [str(caught.value), *map(repr, retries.seen)]
+    assert len(told) > 2
+    assert not any("secret" in text for text in told)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def _is_busy(client: Any) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+async def _save(client: Any, outcome: str) -> None:
+    client.bgsave()
+    await _until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"])
+    assert client.info("persistence")["rdb_last_bgsave_status"] == outcome
+
+
+def _redirections(server: RealServer) -> dict[str, int]:
+    """How often a node has sent a caller elsewhere."""
+    with server.client() as client:
+        errors = client.info("errorstats")
+    return {kind: errors.get(f"errorstat_{kind}", {}).get("count", 0) for kind in ("MOVED", "ASK")}

@@ -1,0 +1,173 @@
+"""Encrypted connections, to a real server with certificates of its own: rediss://, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+
+from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, RetryPolicy, user
+from redis_history.errors import BackendRefusedError, BackendUnavailableError, ConfigurationError
+from tests.conformance.conftest import Awaitable
+from tests.support.certificates import Authority, Certificate
+from tests.support.proxy import LossyProxy
+from tests.support.servers import RealServer, free_port
+
+Start = Callable[..., RealServer]
+BRIEF = RetryPolicy(deadline=1.0, first_wait=0.01, longest_wait=0.05)
+
+
+@pytest.fixture(params=["async", "sync"])
+def face(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Secured:
+    """A server that only speaks TLS over TCP, and who signs for it."""
+
+    def __init__(self, start: Start, folder: Path, clients: str, names: tuple[str, ...] = ("127.0.0.1",)) -> None:
+        self.authority = Authority(folder, "ours")
+        self.port = free_port()
+        own = self.authority.issue(*names)
+        options = {
+            "tls-port": self.port,
+            "bind": "127.0.0.1",
+            "tls-cert-file": own.certificate,
+            "tls-key-file": own.key,
+            "tls-ca-cert-file": self.authority.path,
+            "tls-auth-clients": clients,
+            "requirepass": "secret",
+        }
+        flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        self.server = start(options=tuple(flags))
+
+    def url(self, host: str = "127.0.0.1", port: int = 0, **options: object) -> str:
+        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in options.items())
+        return f"rediss://:secret@{host}:{port or self.port}/0?{query}"
+
+
+def as_options(certificate: Certificate) -> dict[str, Path]:
+    return {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
+
+
+def open_store(face: str, url: str, **options: Any) -> Any:
+    return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
+
+
+async def _use(store: Any) -> None:
+    """Append, read and follow. `poll_interval` is so long that only the doorbell, encrypted too, can wake."""
+    async with store.subscribe("c") as subscription:
+        for number in range(20):
+            appended = await store.append("c", user(f"naïve {number} " + "x" * 50_000))
+            event = await subscription.get(timeout=10)
+            assert isinstance(event, MessagesAppended)
+            assert event.messages == (appended.message,)
+        assert len(await store.get("c")) == 20
+        assert [one.conversation_id for one in await store.list_conversations()] == ["c"]
+
+
+async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face: str) -> None:
+    secured = Secured(own_server, tmp_path, "no")
+    url = secured.url(ssl_ca_certs=secured.authority.path)
+    async with open_store(face, url, poll_interval=900) as store:
+        await _use(store)
+        if face == "async":
+            await asyncio.gather(*(store.append("many", user(str(number))) for number in range(100)))
+            assert len(await store.get("many")) == 100
+
+
+async def test_the_users_own_client(own_server: Start, tmp_path: Path, face: str) -> None:
+    secured = Secured(own_server, tmp_path, "no")
+    kind: Any = redis.Redis if face == "sync" else redis.asyncio.Redis
+    client = kind.from_url(secured.url(ssl_ca_certs=secured.authority.path))
+    store = (
+        Awaitable(HistoryStore(client=client, poll_interval=900))
+        if face == "sync"
+        else AsyncHistoryStore(client=client, poll_interval=900)
+    )
+    async with store:
+        await _use(store)
+    await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
+
+
+async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Path, face: str) -> None:
+    secured = Secured(own_server, tmp_path, "yes")
+    own = secured.authority.issue("client")
+    url = secured.url(ssl_ca_certs=secured.authority.path, **as_options(own))
+    async with open_store(face, url, poll_interval=900) as store:
+        await _use(store)
+
+
+@pytest.mark.parametrize("certificate", ["none", "foreign"])
+async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path, face: str, certificate: str) -> None:
+    """With TLS 1.3 the server says so after the handshake, and the client may see no more than a broken connection."""
+    secured = Secured(own_server, tmp_path, "yes")
+    own = as_options(Authority(tmp_path, "foreign").issue("client")) if certificate == "foreign" else {}
+    url = secured.url(ssl_ca_certs=secured.authority.path, **own)
+    async with open_store(face, url, retry=BRIEF) as store:
+        with pytest.raises((BackendRefusedError, BackendUnavailableError), match="ssl_certfile") as caught:
+            await store.append("c", user("x"))
+    assert "secret" not in str(caught.value)
+    with redis.Redis(unix_socket_path=str(secured.server.socket), password="secret") as client:
+        assert client.dbsize() == 0
+
+
+async def _is_refused(face: str, url: str, says: str) -> None:
+    """At once: a certificate does not become another one by waiting."""
+    told: list[Any] = []
+    retry = RetryPolicy(deadline=60, on_retry=told.append)
+    async with open_store(face, url, retry=retry) as store:
+        with pytest.raises(BackendRefusedError, match=f"no secure connection to rediss://.*{says}") as caught:
+            await store.append("c", user("x"))
+        with pytest.raises(BackendRefusedError):
+            await store.list_conversations()
+        with pytest.raises(BackendRefusedError):
+            await store.subscribe("c").open()
+    assert "secret" not in str(caught.value)
+    assert "ssl_ca_certs" in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert told == []
+
+
+async def test_a_server_that_nobody_known_vouches_for(own_server: Start, tmp_path: Path, face: str) -> None:
+    secured = Secured(own_server, tmp_path, "no")
+    await _is_refused(face, secured.url(), "certificate verify failed")
+    other = Authority(tmp_path, "other")
+    await _is_refused(face, secured.url(ssl_ca_certs=other.path), "certificate verify failed")
+
+
+async def test_a_server_of_another_name(own_server: Start, tmp_path: Path, face: str) -> None:
+    secured = Secured(own_server, tmp_path, "no", names=("localhost",))
+    await _is_refused(face, secured.url(ssl_ca_certs=secured.authority.path), "mismatch")
+    async with open_store(face, secured.url("localhost", ssl_ca_certs=secured.authority.path)) as store:
+        await store.append("c", user("x"))
+
+
+async def test_a_reply_lost_on_the_way(own_server: Start, tmp_path: Path, face: str) -> None:
+    """Encrypted connections that break in the middle are made anew, and each message is stored once."""
+    secured = Secured(own_server, tmp_path, "no")
+    proxy = LossyProxy(secured.port, loss=0.05)
+    patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
+    url = secured.url(port=proxy.port, ssl_ca_certs=secured.authority.path)
+    async with open_store(face, url, retry=patient) as store:
+        for number in range(100):
+            appended = await store.append("c", user(str(number)))
+            assert not appended.duplicate
+        assert [message.text for message in await store.get("c")] == [str(number) for number in range(100)]
+    await asyncio.to_thread(proxy.close)
+    assert proxy.dropped > 5
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path"])
+def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path, option: str) -> None:
+    for kind in (HistoryStore, AsyncHistoryStore):
+        for scheme in ("rediss", "rediss+cluster"):
+            url = f"{scheme}://user:secret@localhost:1/?{option}={quote(str(tmp_path / 'absent'))}"
+            with pytest.raises(ConfigurationError, match=option) as caught:
+                kind(url)
+            assert "secret" not in str(caught.value)

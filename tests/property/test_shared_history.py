@@ -1,0 +1,224 @@
+"""What a history that follows shows in the end is what is stored, whatever arrives in which order."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec.structs import replace
+
+from redis_history import Event, HistoryStore, Message, Reset, user
+from redis_history.backends.memory import MemoryBackend
+from redis_history.errors import MessageConflictError, RevisionConflictError
+from redis_history.history._steps import Rewrite
+from redis_history.history.shared import SharedHistory
+from redis_history.operations import ReadChanges
+
+TIMES = st.sampled_from([None, None, None, "1999-01-01", "2200-01-01"])
+
+
+class Following(RuleBasedStateMachine):
+    """One history, driven as `RedisHistory` drives it, but step by step; others write to the same store."""
+
+    max_length: int | None = None
+
+    @initialize(
+        before=st.integers(0, 4),
+        log_length=st.sampled_from([3, 1000]),
+        cap=st.sampled_from([None, None, 3, 6]),
+        company=st.booleans(),
+    )
+    def begin(self, before: int, log_length: int, cap: int | None, company: bool) -> None:
+        self.company = company
+        self.store = HistoryStore(backend=MemoryBackend(max_messages=cap, log_length=log_length))
+        self.numbers = count()
+        for _ in range(before):
+            self.store.append("c", self._message())
+        self.history = SharedHistory(max_unsaved=1000, max_length=self.max_length)
+        self.history._loaded("c", self.store.snapshot("c"))
+        self.history._following = True
+        self.in_flight: Any = None
+        self.outcome: Any = None
+        self.alone = True  # nobody else has written, and no answer was lost
+        self.told: list[str] = [entry.id for entry in self.history.entries]
+        self.history.on("entry", lambda message: self.told.append(message.id))
+        self.history.on("restore", lambda messages: self.told.extend(message.id for message in messages))
+
+    def _message(self, time: str | None = None) -> Message:
+        number = next(self.numbers)
+        return user(str(number), id=str(number), timestamp=time)
+
+    # Here
+
+    @rule(time=TIMES)
+    def add(self, time: str | None) -> None:
+        self.history.add_entry(self._message(time))
+
+    @rule(keep=st.integers(0, 3), more=st.integers(0, 2))
+    def restore(self, keep: int, more: int) -> None:
+        kept = self.history.entries[len(self.history) - keep :]
+        self.history.restore([*kept, *(self._message() for _ in range(more))])
+
+    @rule()
+    def clear(self) -> None:
+        self.history.clear()
+
+    @rule(size=st.integers(1, 4))
+    def reduce(self, size: int) -> None:
+        self.history.reduce(max_entries=size)
+
+    # By others
+
+    others = precondition(lambda self: self.company)
+
+    @others
+    @rule(time=TIMES, size=st.integers(1, 3))
+    def others_append(self, time: str | None, size: int) -> None:
+        self.alone = False
+        self.store.append_many("c", [self._message(time) for _ in range(size)])
+
+    @others
+    @rule(index=st.integers(0, 5))
+    def others_delete(self, index: int) -> None:
+        self.alone = False
+        stored = self.store.get("c")
+        self.store.delete_messages("c", [message.id for message in stored[index : index + 1]])
+
+    @others
+    @rule(index=st.integers(0, 5))
+    def others_update(self, index: int) -> None:
+        self.alone = False
+        for message in self.store.get("c")[index : index + 1]:
+            self.store.update_message("c", replace(message, parts=user("changed").parts))
+
+    @others
+    @rule()
+    def others_clear(self) -> None:
+        self.alone = False
+        self.store.clear("c")
+
+    @others
+    @rule()
+    def others_restore(self) -> None:
+        self.alone = False
+        self.store.restore("c", [self._message(), *self.store.get("c")[-2:]])
+
+    # What travels
+
+    @precondition(lambda self: self.in_flight is None)
+    @rule()
+    def send(self) -> None:
+        self.in_flight = self.history._next()
+        if self.in_flight is not None:
+            self.outcome = self._do(self.in_flight)
+
+    def _do(self, step: Any) -> Any:
+        try:
+            if not isinstance(step, Rewrite):
+                return self.store.append_many("c", [add.message for add in step])
+            if step.target is None:
+                return bool(self.store.delete_messages("c", step.removed, expected_revision=step.seen))
+            if step.target:
+                return self.store.restore("c", step.target, expected_revision=step.seen)
+            return self.store.clear("c", expected_revision=step.seen)
+        except (RevisionConflictError, MessageConflictError) as error:
+            return error
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule()
+    def acknowledge(self) -> None:
+        step, outcome = self.in_flight, self.outcome
+        self.in_flight = None
+        if isinstance(outcome, RevisionConflictError):
+            assert not self.alone, "a conflict with oneself"
+            snapshot = self.store.snapshot("c")
+            self.history._refused([step])
+            self.history._read_again(snapshot)
+        elif isinstance(outcome, MessageConflictError):  # stored by an attempt without an answer, and edited since
+            assert not self.alone, "a conflict with oneself"
+            self.history._refused([add for add in step if add.message.id == outcome.message_id])
+        elif not isinstance(step, Rewrite):
+            self.history._appended(step, outcome)
+        elif step.target is None:
+            if outcome:
+                self.history._partly_rewritten(step)
+            self.history._rewritten(step, step.seen, changed=outcome)
+        else:
+            self.history._rewritten(step, outcome, changed=outcome != step.seen)
+
+    @precondition(lambda self: self.company and self.in_flight is not None)
+    @rule()
+    def lose_the_answer(self) -> None:
+        self.alone = False
+        if isinstance(self.in_flight, Rewrite):
+            self.in_flight.uncertain = True
+        self.in_flight = None
+
+    @rule(limit=st.integers(1, 5))
+    def hear(self, limit: int) -> None:
+        for event in self._changes(limit):
+            odd = self.history._apply([event])
+            if odd is not None:
+                self.history._read_again(self.store.snapshot("c"), odd.reason if isinstance(odd, Reset) else None)
+
+    def _changes(self, limit: int) -> list[Event]:
+        cursor = self.history._resume_at()
+        assert cursor is not None
+        return self.store._backend.execute(ReadChanges("c", cursor, limit)).events
+
+    # What must hold
+
+    @invariant()
+    def no_entry_is_twice(self) -> None:
+        if hasattr(self, "history"):
+            self.history._listeners.deliver()
+            ids = [entry.id for entry in self.history.entries]
+            assert len(set(ids)) == len(ids)
+            waiting = [step for step in self.history._steps if step.revision is None]
+            assert self.history._unsaved_count == len(waiting)
+            assert self.history._unsaved_bytes == sum(step.size for step in waiting)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "history"):
+            return
+        if self.in_flight is not None:
+            self.acknowledge()
+        for _ in range(1000):
+            self.send()
+            if self.in_flight is None:
+                break
+            self.acknowledge()
+        while self._changes(100):
+            self.hear(100)
+        self.history._listeners.deliver()
+        stored = self.store.get("c")
+        if self.max_length is None:
+            assert self.history.entries == stored
+        else:
+            assert len(self.history) <= self.max_length
+            places = [stored.index(entry) for entry in self.history.entries]
+            assert places == sorted(places)
+        assert self.history._steps == []
+        assert (self.history._unsaved_count, self.history._unsaved_bytes) == (0, 0)
+        assert {entry.id for entry in self.history.entries} <= set(self.told)
+        self.store.close()
+
+
+class Bounded(Following):
+    max_length = 4
+
+
+@pytest.mark.parametrize("machine", [Following, Bounded])
+def test_a_history_that_follows_ends_as_what_is_stored(machine: type[Following]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))

@@ -1,0 +1,44 @@
+"""One face for both kinds of histories: what talks to the store is awaited, the rest is called."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis_history import AsyncRedisHistory, RedisHistory
+
+_AWAITED = {"load", "save", "autosave", "flush", "aclose"}
+
+
+class Threaded:
+    """A synchronous history whose calls to the store are awaited, each in a thread."""
+
+    def __init__(self, target: RedisHistory) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _AWAITED:
+            return getattr(self._target, name)
+        function = getattr(self._target, "close" if name == "aclose" else name)
+        return lambda *args, **options: asyncio.to_thread(function, *args, **options)
+
+    def __len__(self) -> int:
+        return len(self._target)
+
+
+def history_over(store: Any, **options: Any) -> Any:
+    """A history over a store, or over what tests have in its place."""
+    target = getattr(store, "_target", None)
+    return AsyncRedisHistory(store, **options) if target is None else Threaded(RedisHistory(target, **options))
+
+
+def texts(history: Any) -> list[str]:
+    return [entry.text for entry in history.entries]
+
+
+async def until(condition: Any, what: Any, seconds: float = 20.0) -> None:
+    """Return when the condition holds; fails after so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+    assert condition(), what

@@ -1,0 +1,515 @@
+"""The history of one process: entries, bounds, events, copies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import tiktoken
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from redis_history import (
+    AttachmentPart,
+    History,
+    Message,
+    Reduction,
+    assistant,
+    system,
+    text,
+    tiktoken_counter,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    InvalidMessageError,
+    InvalidTimestampError,
+    MessageConflictError,
+)
+from redis_history.history._groups import groups
+from tests.property.strategies import messages
+
+
+def texts(history: History) -> list[str]:
+    return [entry.text for entry in history.entries]
+
+
+def test_adding() -> None:
+    history = History()
+    added = [
+        history.add_system("Be brief."),
+        history.add_text("user", "hi"),
+        history.add_message("assistant", [text("a"), tool_use("1", "f", {"x": 1})]),
+        history.add_message("tool", tool_result("1", "42")),
+        history.add_entry(user("last", id="m")),
+        history.add_entry({"role": "assistant", "content": [{"type": "text", "text": "as a dict"}]}),
+        history.add_entry({"role": "user", "content": "short"}),
+        history.add_entry({"role": "user", "parts": ["a", text("b"), {"type": "text", "text": "c"}]}),
+    ]
+    assert history.entries == added == list(history) == history.get_entries()
+    assert len(history) == 8
+    assert [entry.role for entry in added[:4]] == ["system", "user", "assistant", "tool"]
+    assert history.last_entry() is added[-1]
+    assert history.get_system_message() == "Be brief."
+    assert history.get_messages_without_system() == added[1:]
+    assert history.get_tool_result("1") == "42"
+    assert history.get_tool_result("2") is None
+    history.entries.clear()
+    assert len(history) == 8
+    assert History([user("a"), user("b")]).recent_text(5) == "User: a\nUser: b"
+
+
+def test_nothing_there() -> None:
+    history = History()
+    assert history
+    assert (len(history), history.size, history.total_estimated_tokens) == (0, 0, 0)
+    assert history.last_entry() is None
+    assert history.get_system_message() is None
+    assert history.last_user() is history.last_assistant() is None
+    assert history.get_snapshot() == ()
+
+
+def test_the_same_id() -> None:
+    history = History()
+    first = history.add_entry(user("a", id="m"))
+    assert history.add_entry(user("a", id="m", timestamp="2026-01-01")) is first
+    with pytest.raises(MessageConflictError):
+        history.add_entry(user("b", id="m"))
+    assert history.entries == [first]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda history: history.add_text("nobody", "x"),
+        lambda history: history.add_text("user", 5),
+        lambda history: history.add_text("user", "\ud800"),
+        lambda history: history.add_message("user", 5),
+        lambda history: history.add_message("user", [5]),
+        lambda history: history.add_entry("text"),
+        lambda history: history.add_entry({"content": "no role"}),
+        lambda history: history.add_entry({"role": "user", "content": 5}),
+        lambda history: history.add_entry({"role": "user", "content": [{"no": "type"}]}),
+        lambda history: history.add_entry(user("x", metadata={"a": float("nan")})),
+        lambda history: history.restore("text"),
+        lambda history: history.restore([user("x"), 5]),
+        lambda history: history.restore(None),
+        lambda history: history.restore([user("a", id="m"), user("b", id="m")]),
+        lambda history: history.reduce(max_tokens=-1),
+        lambda history: history.reduce(max_entries="3"),
+        lambda history: history.reduce(older_than="yesterday"),
+        lambda history: history.on("entries", print),
+        lambda history: history.on("entry", "print"),
+        lambda history: history.use(object()),
+        lambda history: history.range(from_end=2, to_end=2),
+        lambda history: history.range(from_end=2, to_end=-1),
+        lambda history: history.recent(-1),
+        lambda history: history.by_tokens(1.5),
+        lambda history: History.from_json("{}"),
+        lambda history: History.from_json("no JSON"),
+        lambda history: History.from_json("[5]"),
+        lambda history: History.from_json('[{"role": "user", "metadata": {"a": {"&bytes": 5}}}]'),
+        lambda history: History(max_length=0),
+        lambda history: History(max_tokens=True),
+        lambda history: History(on_plugin_error=5),
+        lambda history: History(token_counter=5),
+    ],
+)
+def test_bad_input_changes_nothing(call: Any) -> None:
+    history = History([user("a")])
+    before = history.get_snapshot()
+    with pytest.raises((InvalidInputError, MessageConflictError)) as caught:
+        call(history)
+    assert len(str(caught.value)) > 10
+    assert history.get_snapshot() is before
+
+
+# Snapshots and events
+
+
+def test_a_snapshot_is_the_same_until_something_changes() -> None:
+    history = History()
+    first = history.get_snapshot()
+    assert first is history.get_snapshot()
+    history.add_text("user", "a")
+    second = history.get_snapshot()
+    assert (first, len(second)) == ((), 1)
+    assert second is history.get_snapshot()
+    history.reduce(max_entries=5)
+    assert second is history.get_snapshot()
+    history.clear()
+    assert history.get_snapshot() == ()
+    assert len(second) == 1
+
+
+def test_events_in_order() -> None:
+    history = History()
+    told: list[Any] = []
+    ends = [
+        history.on("entry", lambda message: told.append(("entry", message.text))),
+        history.on("clear", lambda: told.append("clear")),
+        history.on("restore", lambda messages: told.append(("restore", len(messages)))),
+        history.on("change", lambda: told.append("change")),
+        history.subscribe(lambda snapshot: told.append(len(snapshot))),
+    ]
+    history.add_text("user", "a")
+    history.restore([user("x"), user("y")])
+    history.reduce(max_entries=1)
+    history.clear()
+    history.reset()
+    wanted = [("entry", "a"), "change", 1, ("restore", 2), "change", 2, "change", 1]
+    assert told == [*wanted, "clear", "change", 0, "clear", "change", 0]
+    for end in ends:
+        end()
+        end()
+    history.add_text("user", "b")
+    assert len(told) == len(wanted) + 6
+
+
+def test_a_handler_takes_what_it_wants() -> None:
+    history = History()
+    told: list[Any] = []
+    history.on("entry", told.append)
+    history.on("entry", lambda *every: told.append(every))
+    history.on("entry", lambda message, more="none": told.append(more))
+    history.on("entry", lambda: told.append("nothing"))
+    message = history.add_text("user", "a")
+    assert told == [message, (message,), "none", "nothing"]
+
+
+def test_a_handler_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    history = History()
+    told: list[str] = []
+    history.on("entry", lambda: 1 / 0)
+    history.on("entry", lambda message: told.append(message.text))
+    with caplog.at_level(logging.ERROR, "redis_history"):
+        history.add_text("user", "a")
+    assert told == ["a"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_handler_may_change_the_history() -> None:
+    history = History()
+    told: list[str] = []
+
+    def answer(message: Message) -> None:
+        told.append(message.text)
+        if message.role == "user":
+            history.add_text("assistant", f"re: {message.text}")
+
+    history.on("entry", answer)
+    history.on("entry", lambda message: told.append(message.text.upper()))
+    history.add_text("user", "a")
+    assert told == ["a", "A", "re: a", "RE: A"]
+
+
+async def test_handlers_may_be_coroutines() -> None:
+    history = History()
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(message: Message) -> None:
+        await told.put(message.text)
+
+    history.on("entry", handler)
+    history.add_text("user", "a")
+    assert await asyncio.wait_for(told.get(), 10) == "a"
+
+
+def test_coroutines_without_a_loop_are_run_to_their_end() -> None:
+    history = History()
+    told: list[str] = []
+
+    async def handler(message: Message) -> None:
+        await asyncio.sleep(0)
+        told.append(message.text)
+
+    history.on("entry", handler)
+    history.add_text("user", "a")
+    assert told == ["a"]
+
+
+def test_many_threads() -> None:
+    history = History()
+    told: list[str] = []
+    sizes: list[int] = []
+    history.on("entry", lambda message: told.append(message.text))
+    history.subscribe(lambda snapshot: sizes.append(len(snapshot)))
+
+    def work(name: int) -> None:
+        for number in range(200):
+            history.add_text("user", f"{name} {number}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(history) == len(set(texts(history))) == 1600
+    assert told == texts(history)
+    assert sizes == sorted(sizes)
+    for name in range(8):
+        assert [one for one in told if one.startswith(f"{name} ")] == [f"{name} {number}" for number in range(200)]
+
+
+# Bounds
+
+
+def test_the_oldest_leave_and_the_system_message_stays() -> None:
+    history = History(max_length=3)
+    history.add_system("s")
+    for number in range(5):
+        history.add_text("user", str(number))
+    assert texts(history) == ["s", "3", "4"]
+    history = History(max_tokens=10)
+    history.add_system("s" * 8)
+    for number in range(5):
+        history.add_text("user", str(number) * 16)
+    assert texts(history) == ["s" * 8, "3" * 16, "4" * 16]
+    history.add_text("user", "5" * 400)
+    assert texts(history) == ["s" * 8, "5" * 400]
+
+
+def test_a_pair_leaves_whole() -> None:
+    history = History(max_length=4)
+    history.add_text("user", "0")
+    history.add_message("assistant", [tool_use("1", "f"), tool_use("2", "f")])
+    history.add_message("tool", [tool_result("1", "one")])
+    history.add_message("tool", [tool_result("2", "two")])
+    assert len(history) == 4
+    history.add_text("user", "1")
+    assert len(history) == 4
+    history.add_text("user", "2")
+    assert texts(history) == ["1", "2"]
+
+
+def test_a_call_waits_for_its_result() -> None:
+    history = History(max_length=2)
+    history.add_message("assistant", [tool_use("1", "f")])
+    history.add_text("user", "meanwhile")
+    history.add_message("tool", [tool_result("1", "r")])
+    assert [entry.role for entry in history.entries] == ["assistant", "tool"]
+
+
+PARTS = st.lists(
+    st.sampled_from(["x", "yy", *(tool_use(id, "f") for id in "123"), *(tool_result(id, "r") for id in "123")]),
+    min_size=1,
+    max_size=3,
+)
+TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system", "tool"]), PARTS), max_size=30)
+
+
+@given(turns=TURNS, max_length=st.integers(1, 8), max_tokens=st.one_of(st.none(), st.integers(1, 12)))
+def test_no_pair_is_ever_torn(turns: Any, max_length: int, max_tokens: int | None) -> None:
+    history = History(max_length=max_length, max_tokens=max_tokens)
+    everything: list[Message] = []
+    for role, parts in turns:
+        everything.append(history.add_message(role, parts))
+        group = dict(zip([entry.id for entry in everything], groups(everything), strict=True))
+        left = {entry.id for entry in history.entries}
+        assert {entry.id for entry in everything if entry.role == "system"} <= left
+        assert everything[-1].id in left
+        assert [entry for entry in everything if entry.id in left] == history.entries
+        open_now = {group[entry.id] for entry in history.entries if entry.role != "system"}
+        for entry in everything:  # together since the last one of the group was added, and so together now
+            if group[entry.id] in open_now and entry.role != "system" and entry.id not in left:
+                members = [one for one in everything if group[one.id] == group[entry.id]]
+                gone = [one for one in members if one.id not in left]
+                assert members.index(gone[-1]) < len(members) - 1, "the whole group was there, and part of it left"
+        everything = [entry for entry in everything if entry.id in left]
+        kept = [entry for entry in history.entries if entry.role != "system"]
+        same = groups(history.entries)
+        if len(history) > max_length:
+            newest = same[-1]
+            assert all(entry.role == "system" or same[history.entries.index(entry)] == newest for entry in kept)
+
+
+# Reducing
+
+
+def test_reducing_without_a_plugin() -> None:
+    history = History([system("s"), *(user(str(number)) for number in range(6))])
+    outcome = history.reduce(max_entries=4)
+    assert isinstance(outcome, Reduction)
+    assert outcome.removed == 3
+    assert texts(history) == ["s", "3", "4", "5"]
+    assert history.reduce(max_tokens=3).removed == 1
+    assert texts(history) == ["s", "4", "5"]
+    assert history.reduce(max_entries=0).removed == 1
+    assert texts(history) == ["s", "5"]
+    assert history.reduce().removed == 0
+
+
+async def test_reducing_may_be_awaited() -> None:
+    history = History([user(str(number)) for number in range(6)])
+    assert await history.reduce(max_entries=2) == 4
+    assert texts(history) == ["4", "5"]
+
+
+def test_reducing_by_age() -> None:
+    history = History(
+        [
+            assistant(tool_use("1", "f"), timestamp="2020-01-01"),
+            user("old", timestamp="2020-01-02"),
+            tool(tool_result("1", "young"), timestamp="2026-01-01"),
+            user("newest", timestamp="2020-01-03"),
+        ]
+    )
+    assert history.reduce(older_than="2025-01-01").removed == 1
+    assert texts(history) == ["", "young", "newest"]
+    assert history.reduce(older_than=timedelta(days=3650)).removed == 0
+    history.add_text("user", "now")
+    assert history.reduce(older_than=datetime.now(UTC) + timedelta(seconds=5)).removed == 3
+    assert texts(history) == ["now"]
+    with pytest.raises(InvalidTimestampError):
+        history.reduce(older_than=float("inf"))
+
+
+# Copies and JSON
+
+
+@given(st.lists(messages(), max_size=5, unique_by=lambda message: message.id))
+def test_json_loses_nothing(entries: list[Message]) -> None:
+    history = History(entries)
+    try:
+        written = history.to_json()
+    except InvalidMessageError:
+        event("what JSON cannot carry, such as a number as the key of a dict")
+        return
+    assert isinstance(json.loads(written), list)
+    assert History.from_json(written).entries == history.entries
+    assert History.from_json(written.encode()).entries == history.entries
+
+
+def test_json_of_what_json_has_no_form_for() -> None:
+    values = {"b": b"\x00\xff", "t": datetime(2026, 1, 1, tzinfo=UTC), "d": {"&bytes": "eA=="}, "n": [{"&object": {}}]}
+    history = History([user("x", metadata=values, timestamp="2026-01-31T12:00:00Z")])
+    found = History.from_json(history.to_json())
+    assert found.entries[0].metadata == values
+    assert json.loads(history.to_json())[0]["timestamp"] == "2026-01-31T12:00:00+00:00"
+
+
+def test_json_of_a_newer_version_survives() -> None:
+    [entry] = json.loads(History([user("x")]).to_json())
+    entry["mood"] = "good"
+    entry["parts"].append({"type": "hologram", "data": 1})
+    again = json.loads(History.from_json(json.dumps([entry])).to_json())
+    assert again == [entry]
+
+
+def test_a_clone_is_independent() -> None:
+    history = History([user("a")], max_length=2, transient=True)
+    clone = history.clone()
+    clone.add_text("user", "b")
+    clone.add_text("user", "c")
+    assert (texts(history), texts(clone), clone.transient) == (["a"], ["b", "c"], True)
+    assert len(history.clone(max_length=None)._entries) == 1
+
+
+# Counting
+
+
+def test_counting() -> None:
+    history = History([user("a" * 10), assistant("b" * 3, tool_use("1", "find", {"q": 1}))])
+    assert history.size == 10 + 3 + 4 + len('{"q":1}')
+    assert history.total_estimated_tokens == 3 + 4
+    calls: list[str] = []
+
+    def words(counted: str) -> int:
+        calls.append(counted)
+        return len(counted.split())
+
+    history = History([user("one two", AttachmentPart(name="a b"))], token_counter=words)
+    assert history.total_estimated_tokens == history.total_estimated_tokens == 4
+    assert calls == ["one two", "a b"]
+
+
+def test_counting_with_tiktoken() -> None:
+    encoding = tiktoken.Encoding(
+        "letters",
+        pat_str=r"\w+|\s+|[^\w\s]+",
+        mergeable_ranks={bytes([number]): number for number in range(256)} | {b"ab": 256},
+        special_tokens={"<|end|>": 257},
+    )
+    history = History([user("ab ab")], token_counter=tiktoken_counter(encoding))
+    assert history.total_estimated_tokens == 3
+    assert history.count_tokens(user("<|end|>")) == 7
+    with pytest.raises(ConfigurationError, match="knows no model"):
+        tiktoken_counter("no such model")
+
+
+def test_tiktoken_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'redis_history\[tiktoken\]'"):
+        tiktoken_counter()
+
+
+# Selectors
+
+
+def test_selectors() -> None:
+    report = AttachmentPart(name="report.pdf")
+    history = History(
+        [
+            system("s"),
+            user("Here", report),
+            assistant("Thanks", tool_use("1", "f")),
+            user(tool_result("1", "42")),
+            assistant("Done"),
+            tool(tool_result("2", [{"type": "text", "text": "late"}])),
+        ]
+    )
+    entries = history.entries
+    assert history.last_user() is entries[1]
+    assert history.last_assistant() is entries[4]
+    assert history.range(from_end=3, to_end=1) == entries[3:5]
+    assert history.range(from_end=2) == entries[4:]
+    assert history.range(from_end=100, to_end=5) == entries[:1]
+    assert history.range(from_end=100, to_end=50) == []
+    assert history.recent(2) == entries[4:]
+    assert history.recent(0) == []
+    assert history.recent(100) == entries
+    lines = ["System: s", "User: Here", "File: report.pdf", "Assistant: Thanks", "Tool: 42", "Assistant: Done"]
+    assert history.recent_text(100) == "\n".join([*lines, "Tool: late"])
+    assert history.recent_text(2) == "Assistant: Done\nTool: late"
+
+
+def test_the_newest_that_fit() -> None:
+    history = History([user("a" * 40), user("b" * 8), user("c" * 4)])
+    assert [entry.text[0] for entry in history.by_tokens(3)] == ["b", "c"]
+    assert history.by_tokens(0) == []
+    assert len(history.by_tokens(13)) == 3
+    assert len(history.by_tokens(12)) == 2
+
+
+def test_what_fits_begins_with_no_torn_result() -> None:
+    history = History(
+        [
+            assistant("x" * 400, tool_use("1", "f")),
+            tool(tool_result("1", "r")),
+            assistant(tool_use("1", "f")),
+            tool(tool_result("1", "again")),
+        ]
+    )
+    assert [entry.text for entry in history.by_tokens(50)] == ["", "again"]
+
+
+@given(turns=TURNS, budget=st.integers(0, 12))
+def test_selected_by_tokens_is_a_whole_suffix(turns: Any, budget: int) -> None:
+    history = History()
+    for role, parts in turns:
+        history.add_message(role, parts)
+    chosen = history.by_tokens(budget)
+    entries = history.entries
+    start = len(entries) - len(chosen)
+    assert chosen == entries[start:]
+    assert sum(map(history.count_tokens, chosen)) <= budget
+    assert all(root >= start for root in groups(entries)[start:])

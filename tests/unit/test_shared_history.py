@@ -1,0 +1,147 @@
+"""A history that follows: what it shows between the times when all is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, Message, tool_result, tool_use, user
+from redis_history.errors import ConfigurationError
+from redis_history.history._steps import stamped
+from redis_history.history.shared import SharedHistory
+from redis_history.operations import ReadChanges
+
+
+@pytest.fixture
+def store() -> Iterator[HistoryStore]:
+    with HistoryStore("memory://") as store:
+        yield store
+
+
+def following(store: HistoryStore, **options: Any) -> SharedHistory:
+    history = SharedHistory(max_unsaved=100, **options)
+    history._loaded("c", store.snapshot("c"))
+    history._following = True
+    return history
+
+
+def send(store: HistoryStore, history: SharedHistory) -> None:
+    steps: Any = history._next()
+    history._appended(steps, store.append_many("c", [step.message for step in steps]))
+
+
+def hear(store: HistoryStore, history: SharedHistory) -> None:
+    cursor = history._resume_at()
+    assert cursor is not None
+    assert history._apply(store._backend.execute(ReadChanges("c", cursor)).events) is None
+
+
+def texts(history: SharedHistory) -> list[str]:
+    return [entry.text for entry in history.entries]
+
+
+def test_an_own_entry_does_not_vanish_for_a_while(store: HistoryStore) -> None:
+    store.append("c", user("before"))
+    history = following(store)
+    shown: list[list[str]] = []
+    history.subscribe(lambda snapshot: shown.append([entry.text for entry in snapshot]))
+    store.clear("c")
+    history.add_text("user", "mine")
+    send(store, history)
+    cursor = history._resume_at()
+    assert cursor is not None
+    for event in store._backend.execute(ReadChanges("c", cursor)).events:
+        history._apply([event])
+        history._listeners.deliver()
+    assert all("mine" in texts_ for texts_ in shown)
+    assert texts(history) == ["mine"]
+    assert history.entries == store.get("c")
+
+
+def test_an_event_before_the_acknowledgement(store: HistoryStore) -> None:
+    history = following(store)
+    added: list[str] = []
+    history.on("entry", lambda message: added.append(message.text))
+    history.add_text("user", "a")
+    steps: Any = history._next()
+    outcomes = store.append_many("c", [step.message for step in steps])
+    store.delete_messages("c", [outcomes[0].message.id])
+    hear(store, history)
+    assert history._appended(steps, outcomes) == 1
+    assert (history.entries, history.unsaved, added) == ([], [], ["a"])
+
+
+def test_what_a_rewound_server_lost_is_sent_again(store: HistoryStore) -> None:
+    store.append("c", user("before"))
+    history = following(store)
+    older = store.snapshot("c")
+    history.add_text("user", "acknowledged")
+    send(store, history)
+    assert history.unsaved == []
+    history._read_again(older, "server_rewound")
+    assert texts(history) == ["before", "acknowledged"]
+    assert [message.text for message in history.unsaved] == ["acknowledged"]
+    assert (history._unsaved_count, history._unsaved_bytes) == (1, history._steps[0].size)
+
+
+@pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
+def test_what_went_with_its_conversation_is_not_sent_again(store: HistoryStore, reason: str) -> None:
+    store.append("c", user("before"))
+    history = following(store)
+    history.add_text("user", "acknowledged")
+    send(store, history)
+    history.add_text("user", "waiting")
+    store.delete_conversation("c")
+    history._read_again(store.snapshot("c"), reason)
+    assert texts(history) == ["waiting"]
+
+
+def test_an_acknowledgement_of_what_has_left_again(store: HistoryStore) -> None:
+    history = following(store)
+    history.add_text("user", "a")
+    steps: Any = history._next()
+    outcomes = store.append_many("c", [step.message for step in steps])
+    store.clear("c")
+    history._read_again(store.snapshot("c"), "log_trimmed")
+    history._appended(steps, outcomes)
+    assert (history.entries, history._steps) == ([], [])
+
+
+def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
+    store.append("c", user([tool_use("1", "f")]))
+    history = following(store, max_length=3)
+    history.add_message("tool", [tool_result("1", "result")])
+    for number in range(3):
+        history.add_text("user", str(number))
+    assert texts(history) == ["0", "1", "2"]
+    history.reduce(max_entries=1)
+    assert texts(history) == ["2"]
+    store.append("c", user("by others"))
+    hear(store, history)
+    assert "result" not in texts(history)
+    assert [message.text for message in history.unsaved] == ["result", "0", "1", "2"]
+
+
+def test_what_waits_is_counted_as_it_is_stored(store: HistoryStore) -> None:
+    history = following(store)
+    history.add_text("user", "x" * 1000)
+    assert 1000 < history._unsaved_bytes < 1100
+    send(store, history)
+    assert (history._unsaved_count, history._unsaved_bytes) == (0, 0)
+
+
+def test_messages_without_a_time_stay_where_they_were_put() -> None:
+    times = [None, "2026-01-01", None, None, "2026-01-02", None]
+    messages: list[Message] = [user(str(number), timestamp=time) for number, time in enumerate(times)]
+    found = stamped(messages)
+    days = [message.timestamp.day if message.timestamp else None for message in found]
+    assert days == [1, 1, 2, 2, 2, None]
+    assert [message.id for message in found] == [message.id for message in messages]
+
+
+@pytest.mark.parametrize("max_unsaved", [0, None, True, 1.5])
+def test_options_that_make_no_sense(max_unsaved: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        SharedHistory(max_unsaved=max_unsaved)
