@@ -102,10 +102,13 @@ class AsyncCapture(AsyncWrapping):
         """Write messages as one change, after all that came before for this conversation. Raises nothing."""
         if not messages:
             return
-        if self._settings.background:
-            await self._enqueue(conversation_id, messages)
-        else:
-            await uninterrupted(lambda: self._in_line(conversation_id, messages), self._unfinished)
+        try:
+            if self._settings.background:
+                await self._enqueue(conversation_id, messages)
+            else:
+                await uninterrupted(lambda: self._in_line(conversation_id, messages), self._unfinished)
+        except Exception as error:  # noqa: BLE001 -- such as a system that gives no more threads
+            await self._report(error, conversation_id, messages)
 
     async def _report(self, error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
         """Count, keep and tell what was not recorded."""

@@ -518,6 +518,22 @@ async def test_order_of_many_calls_at_once(async_store: AsyncHistoryStore) -> No
             assert texts.index(str(number)) < texts.index(f"re {number}")
 
 
+def test_many_event_loops(server: RealServer, namespace: str) -> None:
+    made = AsyncHistoryStore(server.url, namespace=namespace)
+    record = capture(made, "c")
+    agent = record(upper)
+
+    async def some() -> None:
+        await asyncio.gather(*(agent("hi") for _ in range(25)))
+        await record.flush()
+
+    with ThreadPoolExecutor(4) as pool:
+        for running in [pool.submit(asyncio.run, some()) for _ in range(4)]:
+            running.result(60)
+    asyncio.run(made.aclose())
+    assert (record.recorded, record.failed) == (200, 0)
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_order_of_many_threads(store: HistoryStore, background: bool) -> None:
     with capture(store, "c", background=background) as record, ThreadPoolExecutor(8) as pool:
