@@ -1,10 +1,12 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.capturing import AsyncCapture, AsyncTurn
 from redis_history._async.compressor import AsyncCompressor
 from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.capturing import Capture, Turn
 from redis_history._sync.compressor import Compressor
 from redis_history._sync.history import RedisHistory
 from redis_history._sync.namespace_subscription import NamespaceSubscription
@@ -13,6 +15,7 @@ from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
 from redis_history.capabilities import Capabilities
+from redis_history.capturing.capture import capture
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
 from redis_history.compaction.summaries import Summarizer
@@ -67,6 +70,15 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Compacted, Expanded, Snapshot
+from redis_history.prompt import (
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptOptions,
+    PromptReport,
+    assemble_messages,
+    assemble_prompt,
+)
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import Reindexed, SearchHit
 from redis_history.search.vectors import Embedder, VectorField
@@ -75,14 +87,18 @@ from redis_history.tools import AsyncConversationSearchTool, ConversationSearchT
 
 __all__ = [
     "Appended",
+    "AssembledPrompt",
+    "AsyncCapture",
     "AsyncCompressor",
     "AsyncConversationSearchTool",
     "AsyncHistoryStore",
     "AsyncNamespaceSubscription",
     "AsyncRedisHistory",
     "AsyncSubscription",
+    "AsyncTurn",
     "AttachmentPart",
     "Capabilities",
+    "Capture",
     "Compacted",
     "Compression",
     "CompressionProgress",
@@ -103,6 +119,8 @@ __all__ = [
     "HistoryExpanded",
     "HistoryRestored",
     "HistoryStore",
+    "LeftOut",
+    "LeftOutReason",
     "Message",
     "MessageUpdated",
     "MessagesAppended",
@@ -112,6 +130,8 @@ __all__ = [
     "Participant",
     "Plugin",
     "Position",
+    "PromptOptions",
+    "PromptReport",
     "ReasoningPart",
     "RedisHistory",
     "ReduceOptions",
@@ -133,11 +153,15 @@ __all__ = [
     "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
+    "Turn",
     "UnknownPart",
     "VectorField",
     "__version__",
     "anthropic_summarizer",
+    "assemble_messages",
+    "assemble_prompt",
     "assistant",
+    "capture",
     "compression",
     "conversation_search_tool",
     "extractive_summarizer",

@@ -29,7 +29,17 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, user
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    HistoryStore,
+    Message,
+    Participant,
+    PromptOptions,
+    assemble_prompt,
+    capture,
+    user,
+)
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.embedded import EmbeddedServer, find_server
 from redis_history.model.wire import encode_body, encode_member
@@ -131,6 +141,40 @@ def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) ->
     report.row("get, 600 messages", "ZRANGE + decode to dicts", ours, bare, "1.5")
     bare, ours = in_turn(rounds, lambda _: client.ping(), lambda _: store.get_message("read", sent[300].id))
     report.row("get_message", "PING", ours, bare)
+
+
+def bench_prompts(report: Report, store: HistoryStore, rounds: int) -> None:
+    """600 messages by four people: what of it fits into the default budget, and all of it."""
+    people = [Participant("user", f"u{number}", f"Person {number}") for number in range(4)]
+    store.append_many("prompts", [user(TEXT, participant=people[index % 4]) for index in range(600)])
+    for name, options in (
+        ("assemble_prompt, 600 loaded", PromptOptions(max_turns_to_load=600)),
+        ("the same, all said to the agent", PromptOptions(max_turns_to_load=600, addressed_only_mode=False)),
+        (
+            "the same, all 600 in the prompt",
+            PromptOptions(
+                max_turns_to_load=600, addressed_only_mode=False, token_budget=None, rolling_summary_threshold=None
+            ),
+        ),
+    ):
+
+        def assemble(_: int, options: PromptOptions = options) -> Any:
+            return assemble_prompt(store, "prompts", "agent", "The agent", options)
+
+        bare, ours = in_turn(rounds // 10, lambda _: store.get("prompts", limit=600), assemble)
+        report.row(name, "get of the same", ours, bare, "2")
+
+
+def bench_capture(report: Report, store: HistoryStore, rounds: int) -> None:
+    def agent(question: str) -> str:
+        return question
+
+    with capture(store, "captured", background=True) as behind:
+        recorded, quick = capture(store, "captured")(agent), behind(agent)
+        bare, ours = in_turn(rounds // 5, lambda _: store.append("appended", user(TEXT)), lambda _: recorded(TEXT))
+        report.row("a captured call, two turns", "append", ours, bare, "2.2")
+        bare, ours = in_turn(rounds // 10, lambda _: store.append("appended", user(TEXT)), lambda _: quick(TEXT))
+        report.row("the same in the background", "append", ours, bare)
 
 
 def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
@@ -506,6 +550,8 @@ def main() -> None:
             bench_append(report, client, store, options.rounds)
             asyncio.run(bench_async_append(report, url, options.rounds))
             bench_read(report, client, store, options.rounds)
+            bench_prompts(report, store, options.rounds)
+            bench_capture(report, store, options.rounds)
             bench_batch(report, client, store, options.rounds)
             bench_doorbell(report, client, store, url, options.rounds)
             asyncio.run(bench_async_doorbell(report, url, options.rounds))

@@ -23,9 +23,12 @@ __all__ = [
     "ending",
     "finish",
     "in_thread",
+    "place",
     "reset_after_fork",
+    "settle",
     "sleep",
     "spawn",
+    "uninterrupted",
 ]
 
 T = TypeVar("T")
@@ -87,6 +90,20 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return Job(thread)
+
+
+def uninterrupted(work: Callable[[], None], unfinished: set[Any]) -> None:
+    """Do it: a thread is not cancelled."""
+    work()
+
+
+def settle(unfinished: set[Any]) -> None:
+    """Nothing is ever unfinished here."""
+
+
+def place() -> int:
+    """Threads may all wait for one another."""
+    return 0
 
 
 def ending() -> bool:

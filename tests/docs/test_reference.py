@@ -145,6 +145,7 @@ def test_the_hooks_of_a_plugin() -> None:
     "name",
     [
         *("user", "assistant", "system", "tool", "text", "tool_use", "tool_result"),
+        *("assemble_prompt", "assemble_messages", "capture"),
         *("tool_result_masking", "tiktoken_counter"),
     ],
 )
@@ -186,7 +187,15 @@ def test_the_attributes_of_stores_and_subscriptions() -> None:
         assert f"`{attribute}`" in SECTIONS["Subscription"]
 
 
-@pytest.mark.parametrize(("name", "values"), [("Reset", ResetReason), ("Message", Role), ("Message", Scope)])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Reset", ResetReason),
+        ("Message", Role),
+        ("Message", Scope),
+        ("LeftOutReason", redis_history.LeftOutReason),
+    ],
+)
 def test_the_values_of(name: str, values: Any) -> None:
     for value in get_args(values):
         assert f'`"{value}"`' in SECTIONS[name]
@@ -199,6 +208,19 @@ def test_the_values_inside_parts_and_participants() -> None:
         assert f'`"{value}"`' in SECTIONS["Participant"]
     for key in Metadata.__annotations__:
         assert f"`{key}`" in SECTIONS["Message"]
+
+
+def test_the_methods_and_attributes_of_prompts_and_captures() -> None:
+    for kind in (redis_history.AssembledPrompt, redis_history.PromptReport, redis_history.Turn):
+        for name in _methods(kind) | _properties(kind):
+            assert re.search(rf"`{name}\b", SECTIONS[kind.__name__]), name
+    for sync, async_ in (
+        (redis_history.Capture, redis_history.AsyncCapture),
+        (redis_history.Turn, redis_history.AsyncTurn),
+    ):
+        assert _methods(sync) - {"close"} == _methods(async_) - {"aclose"}
+    for name in _methods(redis_history.Capture) | _properties(redis_history.Capture):
+        assert name == "forget" or f"`{name}" in SECTIONS["Capture"], name
 
 
 def test_the_members_of_the_unions() -> None:

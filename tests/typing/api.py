@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
@@ -10,6 +10,8 @@ import redis.asyncio
 
 from redis_history import (
     Appended,
+    AssembledPrompt,
+    AsyncCapture,
     AsyncConversationSearchTool,
     AsyncHistoryStore,
     AsyncNamespaceSubscription,
@@ -17,6 +19,7 @@ from redis_history import (
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
+    Capture,
     ConversationDeleted,
     ConversationSearchTool,
     ConversationUpdated,
@@ -30,6 +33,8 @@ from redis_history import (
     HistoryExpanded,
     HistoryRestored,
     HistoryStore,
+    LeftOut,
+    LeftOutReason,
     Message,
     MessagesAppended,
     MessagesDeleted,
@@ -39,6 +44,8 @@ from redis_history import (
     Participant,
     Plugin,
     Position,
+    PromptOptions,
+    PromptReport,
     ReasoningPart,
     RedisHistory,
     ReduceOptions,
@@ -57,7 +64,10 @@ from redis_history import (
     UnknownPart,
     VectorField,
     __version__,
+    assemble_messages,
+    assemble_prompt,
     assistant,
+    capture,
     conversation_search_tool,
     system,
     text,
@@ -330,6 +340,71 @@ async def asynchronous() -> None:
         assert_type(unsubscribe, Callable[[], Awaitable[None]])
         await unsubscribe()
         await store.on_change("c", every_event)
+
+
+# Prompts and capture
+
+
+def summarize(messages: list[Message]) -> str:
+    return messages[0].text
+
+
+async def summarize_later(messages: list[Message]) -> Message | None:
+    return None
+
+
+def prompts(store: HistoryStore) -> None:
+    prompt = assemble_prompt(store, "c", "bot", "Bot", PromptOptions(scope="dm", agent_aliases=("b",)), summarize)
+    assert_type(prompt, AssembledPrompt)
+    assert_type(prompt.messages, tuple[Message, ...])
+    assert_type(prompt.to_dicts(), list[dict[str, str]])
+    assert_type(prompt.report, PromptReport)
+    assert_type(prompt.report.left_out, tuple[LeftOut, ...])
+    assert_type(prompt.report.counts, dict[LeftOutReason, int])
+    assert_type(prompt.report.ids("budget"), list[str])
+    assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=None)
+    assemble_prompt(store, "c", "bot", None, None, summarize_later)  # type: ignore[arg-type]
+    assert_type(assemble_messages(store.iter("c"), "bot", "Bot", summarizer=summarize), AssembledPrompt)
+    PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))
+    PromptOptions(scope="room")  # type: ignore[arg-type]
+
+
+async def async_prompts(store: AsyncHistoryStore) -> None:
+    coroutine: Coroutine[Any, Any, AssembledPrompt] = assemble_prompt(store, "c", "bot")
+    assert_type(await coroutine, AssembledPrompt)
+    assert_type(await assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, summarize_later), AssembledPrompt)
+    assert_type(await assemble_prompt(store, "c", "bot", summarizer=summarize), AssembledPrompt)
+
+
+async def captures(store: HistoryStore, async_store: AsyncHistoryStore) -> None:
+    def on_error(error: Exception, conversation_id: str | None, messages: list[Message]) -> None: ...
+
+    record = capture(store, "c", agent="bot", user=Participant("user", "ann"), on_error=on_error)
+    assert_type(record, Capture)
+    async_record = capture(async_store, lambda request: str(request), inbound=str, outbound=str, background=True)
+    assert_type(async_record, AsyncCapture)
+
+    @record
+    def agent(question: str, *, loud: bool = False) -> int:
+        return 1
+
+    @async_record
+    async def async_agent(question: str) -> AsyncIterator[str]:
+        yield question
+
+    assert_type(agent("x", loud=True), int)
+    agent(7)  # type: ignore[arg-type]
+    assert_type(async_agent("x"), AsyncIterator[str])
+    assert_type(record.failed, int)
+    assert_type(record.last_error, Exception | None)
+    with record as same, same.turn("x", conversation_id="c") as turn:
+        assert_type(same, Capture)
+        turn.reply("y")
+        assert_type(turn.inbound, list[Message])
+    async with async_record as async_same, async_same.turn("x") as async_turn:
+        await async_turn.reply("y")
+        async_turn.add("z")
+        await async_same.flush()
 
 
 # Histories
