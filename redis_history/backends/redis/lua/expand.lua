@@ -12,7 +12,8 @@ local id = ARGV[10]
 local before, payload = told()
 if before then
   touch()
-  return {before, (struct.unpack('>I4', string.sub(payload, -4))), 0, ''}
+  local standing = redis.call('HGET', state, 's') -- its document may not have been written yet
+  return {before, (struct.unpack('>I4', string.sub(payload, -4))), 0, standing or ''}
 end
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'h', 'q')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
