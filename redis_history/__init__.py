@@ -1,14 +1,19 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
+from redis_history._async.capturing import AsyncCapture, AsyncTurn
 from redis_history._async.history import AsyncRedisHistory
+from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._sync.capturing import Capture, Turn
 from redis_history._sync.history import RedisHistory
+from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
 from redis_history.capabilities import Capabilities
+from redis_history.capturing.capture import capture
 from redis_history.events import (
     ConversationDeleted,
     ConversationUpdated,
@@ -57,40 +62,68 @@ from redis_history.model import (
     user,
 )
 from redis_history.operations import Appended, Compacted, Expanded, Snapshot
+from redis_history.prompt import (
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptOptions,
+    PromptReport,
+    assemble_messages,
+    assemble_prompt,
+)
+from redis_history.search.highlight import Highlight
+from redis_history.search.hits import Reindexed, SearchHit
+from redis_history.search.vectors import Embedder, VectorField
 from redis_history.tokens import tiktoken_counter
+from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 
 __all__ = [
     "Appended",
+    "AssembledPrompt",
+    "AsyncCapture",
+    "AsyncConversationSearchTool",
     "AsyncHistoryStore",
+    "AsyncNamespaceSubscription",
     "AsyncRedisHistory",
     "AsyncSubscription",
+    "AsyncTurn",
     "AttachmentPart",
     "Capabilities",
+    "Capture",
     "Compacted",
     "Conversation",
     "ConversationDeleted",
+    "ConversationSearchTool",
     "ConversationUpdated",
     "Cursor",
+    "Embedder",
     "Event",
     "Expanded",
+    "Highlight",
     "History",
     "HistoryCleared",
     "HistoryCompacted",
     "HistoryExpanded",
     "HistoryRestored",
     "HistoryStore",
+    "LeftOut",
+    "LeftOutReason",
     "Message",
     "MessageUpdated",
     "MessagesAppended",
     "MessagesDeleted",
+    "NamespaceSubscription",
     "Part",
     "Participant",
     "Plugin",
     "Position",
+    "PromptOptions",
+    "PromptReport",
     "ReasoningPart",
     "RedisHistory",
     "ReduceOptions",
     "Reduction",
+    "Reindexed",
     "Reset",
     "ResetReason",
     "RetrieveTool",
@@ -98,6 +131,7 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "Scope",
+    "SearchHit",
     "Snapshot",
     "Source",
     "Subscription",
@@ -105,9 +139,15 @@ __all__ = [
     "ToolResultMasking",
     "ToolResultPart",
     "ToolUsePart",
+    "Turn",
     "UnknownPart",
+    "VectorField",
     "__version__",
+    "assemble_messages",
+    "assemble_prompt",
     "assistant",
+    "capture",
+    "conversation_search_tool",
     "system",
     "text",
     "tiktoken_counter",

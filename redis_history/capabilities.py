@@ -25,8 +25,9 @@ class Capabilities(Struct, frozen=True):
     search_module: str | None = None
     #: Whether the server's settings make a change ring. What a subscription finds missing it adds, if it may.
     notifications: bool | None = None
-    #: What wakes subscriptions: notifications, or the backend itself; None: found out when there is one.
-    doorbell: Literal["notifications", "direct"] | None = None
+    #: What wakes subscriptions: notifications, what writers publish, nothing but looking, or the backend itself; None:
+    #: found out when there is one.
+    doorbell: Literal["notifications", "publish", "poll", "direct"] | None = None
     #: The append-only file, its `appendfsync`, and snapshots.
     aof: bool | None = None
     appendfsync: str | None = None

@@ -18,6 +18,7 @@
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
     ├── CapabilityError                         this server or backend cannot do that
+    ├── MissingExtraError (also an ImportError) a package that this part needs is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
         ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
@@ -56,6 +57,7 @@ __all__ = [
     "MessageConflictError",
     "MessageNotFoundError",
     "MessageTooLargeError",
+    "MissingExtraError",
     "NotFoundError",
     "RedisHistoryError",
     "RevisionConflictError",
@@ -151,6 +153,10 @@ class MessageNotFoundError(NotFoundError):
 
 class CapabilityError(RedisHistoryError):
     """The server or backend in use cannot do this; the text says what could."""
+
+
+class MissingExtraError(RedisHistoryError, ImportError):
+    """A package that this part of ours needs is not installed; the text says which extra brings it."""
 
 
 class BackendError(RedisHistoryError):

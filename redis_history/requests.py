@@ -15,6 +15,7 @@ from redis_history.backends.redis.durability import Confirmation
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
+    InvalidCursorError,
     InvalidInputError,
     InvalidMessageError,
     MessageConflictError,
@@ -42,10 +43,12 @@ from redis_history.search.vectors import Embedder, VectorField
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
+    "DOORBELLS",
     "MAX_BATCH_BYTES",
     "MAX_BATCH_MESSAGES",
     "Batch",
     "Bound",
+    "Doorbell",
     "Durability",
     "Filter",
     "Options",
@@ -58,6 +61,7 @@ __all__ = [
     "clear",
     "compact",
     "cursor_of",
+    "cursors_of",
     "delete_messages",
     "expand",
     "message_filter",
@@ -76,6 +80,10 @@ MAX_BATCH_BYTES: Final = 4_000_000
 MAX_RECORD_BYTES: Final = 100_000
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
+#: How subscribers hear of changes: by the server's notifications, by what writers publish, or by looking only; "auto":
+#: by notifications if the server makes them, else by what writers publish if they do, else by looking.
+Doorbell = Literal["auto", "keyspace", "publish", "poll"]
+DOORBELLS: Final[tuple[str, ...]] = get_args(Doorbell)
 #: Seconds; an hour.
 MAX_DURABILITY_TIMEOUT: Final = 3600.0
 _POSITION_LETTERS = frozenset("0123456789.-")
@@ -334,6 +342,7 @@ class Options(Struct, frozen=True):
     vectors: VectorField | None = None
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
+    doorbell: str = "auto"
 
     def __post_init__(self) -> None:
         if self.durability not in get_args(Durability):
@@ -358,6 +367,8 @@ class Options(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and value is not UNSET and not _is_count(value):
                 raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
+        if self.doorbell not in DOORBELLS:
+            raise ConfigurationError(f"doorbell is one of {', '.join(DOORBELLS)}, not {self.doorbell!r}")
         if self.search not in ("auto", "require", "off"):
             raise ConfigurationError(f"search is 'auto', 'require' or 'off', not {self.search!r}")
         check_language(self.language)
@@ -370,9 +381,10 @@ class Options(Struct, frozen=True):
         """Raises ConfigurationError for what a backend of the caller's own decides itself."""
         self._check_without_server("a backend of your own")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
-        if any(other is not None for other in others) or self.ttl is not None or capped:
+        own = self.ttl is not None or capped or self.doorbell != "auto"
+        if any(other is not None for other in others) or own:
             raise ConfigurationError(
-                "with backend=, give no url, client, retry, ttl, max_messages or max_conversations: "
+                "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or doorbell: "
                 "they are the backend's own"
             )
         self.check_without_server()
@@ -385,6 +397,8 @@ class Options(Struct, frozen=True):
     def for_memory(self) -> dict[str, Any]:
         """As the memory backend takes them; its own defaults for those not given."""
         self._check_without_server("memory://")
+        if self.doorbell != "auto":
+            raise ConfigurationError("doorbell is for servers; subscriptions to memory:// hear of changes directly")
         given: dict[str, Any] = {"log_length": self.log_length, "ttl": self.ttl}
         for name in ("max_messages", "max_conversations"):
             if (value := getattr(self, name)) is not UNSET:
@@ -427,6 +441,21 @@ def position_of(bound: Bound | None) -> Position | None:
 def cursor_of(after: Cursor | str | None) -> Cursor | None:
     """Raises InvalidCursorError for anything but a cursor, its text form or None."""
     return after if after is None or isinstance(after, Cursor) else Cursor.parse(after)
+
+
+def cursors_of(after: Mapping[str, Cursor | str] | None) -> dict[str, Cursor] | None:
+    """Raises InvalidCursorError or InvalidConversationIdError for anything but cursors by conversation id, or None."""
+    if after is None:
+        return None
+    if not isinstance(after, Mapping):
+        raise InvalidCursorError(
+            f"subscribe_all takes a dict of cursors by conversation id, or None for now on, not {type(after).__name__}"
+        )
+    cursors = {}
+    for conversation_id, cursor in after.items():
+        check_conversation_id(conversation_id)
+        cursors[conversation_id] = cursor if isinstance(cursor, Cursor) else Cursor.parse(cursor)
+    return cursors
 
 
 def message_filter(

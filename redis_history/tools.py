@@ -30,18 +30,24 @@ DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 20
 #: Characters of one message that a model is shown.
 SHOWN: Final = 1_000
+#: Of every hit, however long: what is shown of it is cut here, to where the terms are.
+_WHOLE: Final[Any] = {"token_cap": None, "highlight": True}
 
 
 class Searches(Protocol):
     """What the tool needs of a HistoryStore."""
 
-    def search(self, conversation_id: str, query: str, *, limit: int) -> Sequence[SearchHit]: ...
+    def search(
+        self, conversation_id: str, query: str, *, limit: int, token_cap: int | None, highlight: bool
+    ) -> Sequence[SearchHit]: ...
 
 
 class AsyncSearches(Protocol):
     """What the tool needs of an AsyncHistoryStore."""
 
-    async def search(self, conversation_id: str, query: str, *, limit: int) -> Sequence[SearchHit]: ...
+    async def search(
+        self, conversation_id: str, query: str, *, limit: int, token_cap: int | None, highlight: bool
+    ) -> Sequence[SearchHit]: ...
 
 
 class _Tool:
@@ -113,7 +119,7 @@ class ConversationSearchTool(_Tool):
         if isinstance(asked, str):
             return asked
         try:
-            return _told(self._store.search(self._conversation_id, asked[0], limit=asked[1]))
+            return _told(self._store.search(self._conversation_id, asked[0], limit=asked[1], **_WHOLE))
         except InvalidInputError as error:
             return f"Error: {error}"
 
@@ -133,7 +139,7 @@ class AsyncConversationSearchTool(_Tool):
         if isinstance(asked, str):
             return asked
         try:
-            return _told(await self._store.search(self._conversation_id, asked[0], limit=asked[1]))
+            return _told(await self._store.search(self._conversation_id, asked[0], limit=asked[1], **_WHOLE))
         except InvalidInputError as error:
             return f"Error: {error}"
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
+import random
 import socket
 import statistics
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,17 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, user
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    HistoryStore,
+    Message,
+    Participant,
+    PromptOptions,
+    assemble_prompt,
+    capture,
+    user,
+)
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.embedded import EmbeddedServer, find_server
 from redis_history.model.wire import encode_body, encode_member
@@ -101,7 +113,7 @@ def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) 
 
 async def bench_async_append(report: Report, url: str, rounds: int) -> None:
     client = redis.asyncio.Redis.from_url(url)
-    async with AsyncHistoryStore(url, namespace="bench-async") as store:
+    async with AsyncHistoryStore(url, namespace="bench-async", search="off") as store:
         sent = messages(rounds)
         stored = members(sent)
         bare, ours = Timing(), Timing()
@@ -131,6 +143,40 @@ def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) ->
     report.row("get_message", "PING", ours, bare)
 
 
+def bench_prompts(report: Report, store: HistoryStore, rounds: int) -> None:
+    """600 messages by four people: what of it fits into the default budget, and all of it."""
+    people = [Participant("user", f"u{number}", f"Person {number}") for number in range(4)]
+    store.append_many("prompts", [user(TEXT, participant=people[index % 4]) for index in range(600)])
+    for name, options in (
+        ("assemble_prompt, 600 loaded", PromptOptions(max_turns_to_load=600)),
+        ("the same, all said to the agent", PromptOptions(max_turns_to_load=600, addressed_only_mode=False)),
+        (
+            "the same, all 600 in the prompt",
+            PromptOptions(
+                max_turns_to_load=600, addressed_only_mode=False, token_budget=None, rolling_summary_threshold=None
+            ),
+        ),
+    ):
+
+        def assemble(_: int, options: PromptOptions = options) -> Any:
+            return assemble_prompt(store, "prompts", "agent", "The agent", options)
+
+        bare, ours = in_turn(rounds // 10, lambda _: store.get("prompts", limit=600), assemble)
+        report.row(name, "get of the same", ours, bare, "2")
+
+
+def bench_capture(report: Report, store: HistoryStore, rounds: int) -> None:
+    def agent(question: str) -> str:
+        return question
+
+    with capture(store, "captured", background=True) as behind:
+        recorded, quick = capture(store, "captured")(agent), behind(agent)
+        bare, ours = in_turn(rounds // 5, lambda _: store.append("appended", user(TEXT)), lambda _: recorded(TEXT))
+        report.row("a captured call, two turns", "append", ours, bare, "2.2")
+        bare, ours = in_turn(rounds // 10, lambda _: store.append("appended", user(TEXT)), lambda _: quick(TEXT))
+        report.row("the same in the background", "append", ours, bare)
+
+
 def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
     batches = [messages(500) for _ in range(rounds // 40)]
     stored = members(batches[0])
@@ -147,7 +193,7 @@ def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -
 
 
 def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, rounds: int) -> None:
-    """From before the write to the moment the other side has it, beside PUBLISH to the end of a subscription."""
+    """From the write, begun or returned, to the moment the other side has it, beside PUBLISH to its subscriber."""
     heard: dict[str, float] = {}
     rang = threading.Event()
     pubsub: Any = client.pubsub()
@@ -167,23 +213,76 @@ def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, r
 
     thread = threading.Thread(target=listen)
     thread.start()
-    bare, ours = Timing(), Timing()
-    with HistoryStore(url, namespace="bench") as reader:
-        reader.on_change("bell", callback)
-        store.append("bell", user("first"))
-        rang.wait(10)
-        for _ in range(rounds // 5):
-            for timing, ring in ((bare, partial(client.publish, "bare-bell", b"x")), (ours, append_to(store, "bell"))):
-                rang.clear()
-                start = time.perf_counter()
-                ring()
-                rang.wait(10)
-                timing.values.append((heard["at"] - start) * 1e6)
+    for what in ("callback", "callback for all conversations"):
+        bare, ours, since_return = Timing(), Timing(), Timing()
+        with HistoryStore(url, namespace="bench", search="off") as reader:
+            if what == "callback":
+                reader.on_change("bell", callback)
+            else:
+                reader.on_change_all(callback)
+            store.append("bell", user("first"))
+            rang.wait(10)
+            for _ in range(rounds // 5):
+                bell = partial(client.publish, "bare-bell", b"x")
+                for timing, ring in ((bare, bell), (ours, append_to(store, "bell"))):
+                    rang.clear()
+                    start = time.perf_counter()
+                    ring()
+                    returned = time.perf_counter()
+                    rang.wait(10)
+                    timing.values.append((heard["at"] - start) * 1e6)
+                    if timing is ours:
+                        since_return.values.append((heard["at"] - returned) * 1e6)
+        report.row(f"append returned to {what}", "PUBLISH to callback", since_return, bare, "2")
+        report.row(f"append begun to {what}", "PUBLISH to callback", ours, bare)
+        report.note(f"append to {what}, p99", f"{ours.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
     client.publish("bare-bell", b"end")
     thread.join()
     pubsub.close()
-    report.row("append to callback", "PUBLISH to callback", ours, bare)
-    report.note("append to callback, p99", f"{ours.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
+
+
+async def bench_async_doorbell(report: Report, url: str, rounds: int) -> None:
+    client = redis.asyncio.Redis.from_url(url)
+    pubsub: Any = client.pubsub()
+    await pubsub.subscribe("bare-bell")
+    heard: dict[str, float] = {}
+    rang = asyncio.Event()
+
+    def callback(event: Any) -> None:
+        heard["at"] = time.perf_counter()
+        rang.set()
+
+    async def listen() -> None:
+        async for message in pubsub.listen():
+            if message["type"] == "message":
+                callback(message)
+
+    listening = asyncio.create_task(listen())
+    bare, ours, since_return = Timing(), Timing(), Timing()
+    async with AsyncHistoryStore(url, namespace="bench") as store, AsyncHistoryStore(url, namespace="bench") as reader:
+        await reader.on_change("async-bell", callback)
+        await store.append("async-bell", user("first"))
+        await rang.wait()
+        for _ in range(rounds // 5):
+            for timing in (bare, ours):
+                rang.clear()
+                start = time.perf_counter()
+                if timing is bare:
+                    await client.publish("bare-bell", b"x")
+                else:
+                    await store.append("async-bell", user(TEXT))
+                returned = time.perf_counter()
+                await rang.wait()
+                timing.values.append((heard["at"] - start) * 1e6)
+                if timing is ours:
+                    since_return.values.append((heard["at"] - returned) * 1e6)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await pubsub.aclose()
+    await client.aclose()
+    report.row("append returned to callback (asyncio)", "PUBLISH to callback", since_return, bare, "2")
+    report.row("append begun to callback (asyncio)", "PUBLISH to callback", ours, bare)
+    report.note("append to callback (asyncio), p99", f"{ours.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
 
 
 def append_to(store: HistoryStore, conversation_id: str) -> Callable[[], Any]:
@@ -244,7 +343,7 @@ def bench_listing(report: Report, client: Any, store: HistoryStore, rounds: int)
 
 
 def bench_ttl(report: Report, url: str, store: HistoryStore, rounds: int) -> None:
-    with HistoryStore(url, namespace=store.namespace, ttl=3600) as mortal:
+    with HistoryStore(url, namespace=store.namespace, ttl=3600, search="off") as mortal:
         bare, ours = in_turn(
             rounds // 3,
             lambda _: store.append("lasting", user(TEXT)),
@@ -258,7 +357,7 @@ def bench_durability(report: Report, client: Any, url: str, rounds: int, *, priv
     for durability, command in (("fsync", ("WAITAOF", 1, 0, 5000)), ("replicas", ("WAIT", 1, 5000))):
         if private:
             client.config_set("appendfsync", "always" if durability == "fsync" else "everysec")
-        with HistoryStore(url, namespace="bench", durability=durability) as store:  # type: ignore[arg-type]
+        with HistoryStore(url, namespace="bench", durability=durability, search="off") as store:  # type: ignore[arg-type]
             if durability not in (found := store.capabilities).durability:
                 report.note(f'append, durability="{durability}"', "this server cannot confirm it")
                 continue
@@ -310,6 +409,103 @@ def followed(client: Any, folder: Path) -> Iterator[None]:
         replica.wait(10)
 
 
+def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> None:
+    """Appends with and without documents, in turn, beside ZADD."""
+    with HistoryStore(url, namespace="bench-search", search="require") as store:
+        with HistoryStore(url, namespace="bench-search-off", search="off") as silent:
+            sent = messages(rounds + rounds // 10)
+            stored = members(sent)
+
+            def bare_add(index: int) -> Any:
+                return client.zadd("bare", {stored[index]: STAMP + index})
+
+            bare, ours = in_turn(rounds, bare_add, lambda i: store.append("append", sent[i]))
+            report.row("append, with an index", "ZADD", ours, bare, "2.5")
+            client.unlink("bare")
+            bare, ours = in_turn(rounds, bare_add, lambda i: silent.append("append", sent[i]))
+            report.row('append, search="off"', "ZADD", ours, bare, "1.5, at most 1.8")
+            bare, ours = in_turn(
+                rounds, lambda i: silent.append("beside", sent[i]), lambda i: store.append("beside", sent[i])
+            )
+            report.row("append, with an index", 'append, search="off"', ours, bare)
+        client.unlink("bare")
+
+
+def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
+    """Search in a conversation of a small and of a large namespace, in turn; and beside the server's own search for the
+    same words in it."""
+    few = max(rounds // 10, 20)
+    chance = random.Random(0)
+    asked = [" ".join(chance.sample(WORDS[:300], 3)) for _ in range(few + few // 10)]
+
+    def filled(size: int) -> HistoryStore:
+        store = HistoryStore(url, namespace=f"bench-search-{size}", search="require")
+        store.append_many("c", spoken(0, 600))
+        for number in range(1, size // 500):
+            store.append_many(f"c{number}", spoken(number, 500))
+        return store
+
+    with filled(2_000) as small, filled(200_000) as large:
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            time.sleep(0.1)
+        life = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
+
+        def bare_search(index: int) -> Any:
+            words = "|".join(asked[index].split())
+            query = f"@c:{{{life}}} ({words})"
+            return client.execute_command(
+                *("FT.SEARCH", f"rh:{small.namespace}", query, "WITHSCORES", "LIMIT", "0", "10", "DIALECT", "2")
+            )
+
+        def search(index: int) -> Any:
+            return small.search("c", asked[index])
+
+        for name, bare_work in (("PING", lambda _: client.ping()), ("one FT.SEARCH, 10 documents", bare_search)):
+            bare, ours = in_turn(few, bare_work, search)
+            report.row("search in 600 of 2,000 messages", name, ours, bare)
+        bare, ours = in_turn(few, search, lambda index: large.search("c", asked[index]))
+        report.row("search in 600 of 200,000 messages", "in 600 of 2,000", ours, bare, "1.5")
+        with HistoryStore(url, namespace=small.namespace, search="off") as silent:
+            bare, ours = in_turn(max(few // 4, 10), search, lambda index: silent.search("c", asked[index]))
+        report.row("the same without an index", "with an index", ours, bare)
+
+
+def bench_search_memory(report: Report, client: Any, url: str) -> None:
+    """What the server's memory grows by for each message, with all that belongs to it."""
+    used: dict[str, int] = {}
+    options: dict[str, dict[str, Any]] = {
+        "without search": {"search": "off"},
+        "with an index": {"search": "require"},
+        "with vectors of 384 numbers": {"search": "require", "embedder": any_vectors, "vectors": 384},
+    }
+    for name, chosen in options.items():
+        with HistoryStore(url, namespace=f"bench-memory-{len(used)}", **chosen) as store:
+            store.append("warm", user("x"))
+            before = client.info("memory")["used_memory"]
+            for number in range(10):
+                for part in range(6):
+                    store.append_many(f"c{number}", spoken(number * 6 + part, 100))
+            used[name] = round((client.info("memory")["used_memory"] - before) / 6_000)
+    each = sum(len(encode_body(message)) for message in spoken(1, 100)) // 100
+    told = ", ".join(f"{size} {name}" for name, size in used.items())
+    report.note("server bytes per message, conversations of 600", f"{told}; {each} of payload")
+
+
+#: Made up, and as frequent as words are: the n-th a n-th as often as the first.
+WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
+_WEIGHTS = list(itertools.accumulate(1 / (n + 1) for n in range(len(WORDS))))
+
+
+def spoken(seed: int, count: int) -> list[Message]:
+    """Messages of about 25 words."""
+    chance = random.Random(seed)
+    return [user(" ".join(chance.choices(WORDS, cum_weights=_WEIGHTS, k=25))) for _ in range(count)]
+
+
+def any_vectors(texts: Sequence[str]) -> list[list[float]]:
+    return [[random.random() for _ in range(384)] for _ in texts]
+
+
 def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
     for count in (30, 600, 5000):
         sent = messages(count)
@@ -326,6 +522,17 @@ def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
         )
 
 
+def clear(client: Any) -> None:
+    """Take away what was written, and the indexes."""
+    for pattern in ("rh:{bench*", "rhd:{bench*", "bare*"):
+        for key in client.scan_iter(match=pattern, count=1000):
+            client.unlink(key)
+    with suppress(redis.ResponseError):  # a server without search
+        for index in client.execute_command("FT._LIST"):
+            if index.startswith(b"rh:bench"):
+                client.execute_command("FT.DROPINDEX", index)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3000, help="calls of each kind (default 3000)")
@@ -339,25 +546,32 @@ def main() -> None:
         url = options.url or server.url
         client = redis.Redis.from_url(url)
         report = Report()
-        with HistoryStore(url, namespace="bench") as store:
+        with HistoryStore(url, namespace="bench", search="off") as store:
             bench_append(report, client, store, options.rounds)
             asyncio.run(bench_async_append(report, url, options.rounds))
             bench_read(report, client, store, options.rounds)
+            bench_prompts(report, store, options.rounds)
+            bench_capture(report, store, options.rounds)
             bench_batch(report, client, store, options.rounds)
             bench_doorbell(report, client, store, url, options.rounds)
+            asyncio.run(bench_async_doorbell(report, url, options.rounds))
             bench_growth(report, client, store, options.rounds)
             bench_growth_of_reads(report, client, store, options.rounds)
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
+            searches = store.capabilities.search_module is not None
+        if searches:
+            bench_search_writes(report, client, url, options.rounds)
+            bench_search(report, client, url, options.rounds)
+            bench_search_memory(report, client, url)
+            clear(client)
         if options.url:
             bench_durability(report, client, url, options.rounds, private=False)
         else:
             with followed(client, Path(folder) / "replica"):
                 bench_durability(report, client, url, options.rounds, private=True)
-        for pattern in ("rh:{bench:*", "rh:{bench-async:*", "bare*"):
-            for key in client.scan_iter(match=pattern, count=1000):
-                client.unlink(key)
+        clear(client)
         client.close()
         server.close(wait=10)
     Console(width=140).print(report.table)

@@ -60,13 +60,13 @@ class Servers:
                 if node.binary.search:
                     drop_indexes(client, namespace)
 
-    def listened_to(self, kind: str, channel: bytes) -> bool:
-        """Whether somebody listens to a channel, on every node of the server."""
+    def listened_to(self, kind: str, channel: bytes | None) -> bool:
+        """Whether somebody listens to a channel (None: to any pattern), on every node of the server."""
         server = self(kind)
         counts = []
         for node in getattr(server, "nodes", [server]):
             with node.client() as client:
-                counts.append(client.pubsub_numsub(channel)[0][1])
+                counts.append(client.pubsub_numpat() if channel is None else client.pubsub_numsub(channel)[0][1])
         return all(counts)
 
     def _nodes(self) -> list[RealServer]:

@@ -13,13 +13,14 @@ import msgspec
 from redis_history import Conversation, Cursor, Message, Position, changelog, errors
 from redis_history import operations as ops
 from redis_history._time import from_microseconds
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.events import BEGINNING
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.wire import decode_member, encode_member, placed
 
 T = TypeVar("T")
 LOWEST, HIGHEST = Position(-(2**63), 0), Position(2**63 - 1, 0)
+ALL = ""  # in place of a conversation's id: they have one character at least
 POLL = 0.05  # seconds until changes by other processes are noticed
 OUTLIVES = 60_000_000  # microseconds that the log of a deleted conversation stays, for those who watch
 SCHEMA = """
@@ -98,6 +99,19 @@ class SQLiteBackend:
             if not wakes:
                 self._watched.pop(conversation_id, None)
 
+    def find_changed(self, look: Look) -> Found:
+        alive = "SELECT id, epoch, revision, token FROM conversations WHERE ifnull(ends > ?, 1)"
+        with self._lock:
+            heads = {row["id"]: Cursor(*row[1:]) for row in self._run(alive, time.time_ns() // 1000)}
+        gone = dict.fromkeys(look.known.keys() - heads.keys(), BEGINNING)
+        return Found(gone | {name: head for name, head in heads.items() if head != look.known.get(name)})
+
+    def watch_all(self, wake: WakeAll) -> None:
+        self.watch(ALL, cast(Wake, wake))
+
+    def unwatch_all(self, wake: WakeAll) -> None:
+        self.unwatch(ALL, cast(Wake, wake))
+
     def close(self) -> None:
         self._closing.set()
         if self._thread is not None:
@@ -115,8 +129,9 @@ class SQLiteBackend:
                 self._ring()
 
     def _ring(self) -> None:
-        for wake in [wake for _, wakes in list(self._watched.values()) for wake in wakes]:
-            wake()
+        for name, (_, wakes) in list(self._watched.items()):
+            for wake in [*wakes]:
+                cast(WakeAll, wake)(None) if name == ALL else wake()
 
     def _run(self, statement: str, *values: Any) -> sqlite3.Cursor:
         return self._db.execute(statement, values)
@@ -302,7 +317,7 @@ class SQLiteBackend:
 
     def _entries(self, name: str, revision: int, most: int) -> list[changelog.LogEntry]:
         """Of the log; that of a deleted conversation is for those here who watched it when it was deleted."""
-        since, _ = self._watched.get(name, (2**63 - 1, []))
+        since = min(self._watched[one][0] if one in self._watched else 2**63 - 1 for one in (name, ALL))
         alive = "SELECT 1 FROM conversations WHERE id = ?2 AND ifnull(ends > ?5, 1)"
         ended = "SELECT 1 FROM log WHERE conversation = ?2 AND kind = 'end' AND at > ?1"
         statement = f"""SELECT revision, token, kind, payload, replaced > ?1, removed FROM log

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from redis_history._async._cluster import ClusterLines
 from redis_history._async._doorbell import AsyncDoorbell
 from redis_history._async._runtime import Job, Lock, Signal, ending, reset_after_fork, spawn
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.slots import Address
 from redis_history.errors import ConfigurationError
 
@@ -32,11 +32,13 @@ _ASK: Final = 10.0
 
 
 class AsyncClusterDoorbell:
-    """Wakes those who watch a channel. Runs from the first `watch` until `aclose`."""
+    """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `aclose`."""
 
-    def __init__(self, lines: ClusterLines) -> None:
+    def __init__(self, lines: ClusterLines, mode: str) -> None:
         self._lines = lines
+        self._asked = mode
         self._watched: list[tuple[bytes, Wake]] = []
+        self._watched_all: list[tuple[bytes, WakeAll]] = []
         self._bells: dict[Address, AsyncDoorbell] = {}
         self._gone: list[AsyncDoorbell] = []
         self._lock = Lock()
@@ -48,20 +50,37 @@ class AsyncClusterDoorbell:
     def forget(self) -> None:
         """In a forked child: threads, connections and those who watch are the parent's."""
         self._watched = []
+        self._watched_all = []
         self._bells = {}
         self._gone = []
         self._lock = Lock()
         self._signal = None
         self._job = None
 
+    @property
+    def mode(self) -> str:
+        """How changes are heard of at the moment: that of the node where it is the slowest."""
+        modes = [bell.mode for bell in [*self._bells.values()]]
+        return next((mode for mode in ("poll", "publish") if mode in modes or mode == self._asked), "keyspace")
+
     async def watch(self, channel: bytes, wake: Wake) -> None:
         async with self._lock:
             self._watched.append((channel, wake))
             for bell in self._bells.values():
                 await bell.watch(channel, wake)
-            if self._job is None and not self._closed:
-                self._signal = Signal()
-                self._job = spawn(self._run, "redis_history-doorbells")
+            self._begin()
+
+    async def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        async with self._lock:
+            self._watched_all.append((pattern, wake))
+            for bell in self._bells.values():
+                await bell.watch_all(pattern, wake)
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._job is None and not self._closed:
+            self._signal = Signal()
+            self._job = spawn(self._run, "redis_history-doorbells")
 
     async def unwatch(self, channel: bytes, wake: Wake) -> None:
         async with self._lock:
@@ -69,6 +88,13 @@ class AsyncClusterDoorbell:
                 self._watched.remove((channel, wake))
             for bell in self._bells.values():
                 await bell.unwatch(channel, wake)
+
+    async def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        async with self._lock:
+            if (pattern, wake) in self._watched_all:
+                self._watched_all.remove((pattern, wake))
+            for bell in self._bells.values():
+                await bell.unwatch_all(pattern, wake)
 
     async def aclose(self) -> None:
         async with self._lock:
@@ -99,12 +125,17 @@ class AsyncClusterDoorbell:
             if self._closed:
                 return
             primaries = self._lines.primaries
+            if self._asked == "publish" and primaries:
+                # What is published anywhere is heard everywhere: one node is enough, and each would tell it once more.
+                primaries = frozenset([*self._bells.keys() & primaries][:1]) or frozenset([min(primaries)])
             self._gone += [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
             for address in primaries:
                 if address not in self._bells:
-                    bell = self._bells[address] = AsyncDoorbell(self._lines.node(address).client)
+                    bell = self._bells[address] = AsyncDoorbell(self._lines.node(address).client, self._asked)
                     for channel, wake in self._watched:
                         await bell.watch(channel, wake)
+                    for pattern, wake_all in self._watched_all:
+                        await bell.watch_all(pattern, wake_all)
         while self._gone:
             await self._gone[-1].aclose()
             self._gone.pop()

@@ -73,9 +73,9 @@ class Connected:
             return Lines(lambda: self.client.connection_pool, keep=False)
         return Lines(lambda: make().connection_pool, keep=True)
 
-    def doorbell(self, lines: Any) -> Any:
-        """What hears of changes, for this event loop."""
-        return AsyncDoorbell(self.client if self._make is None else Redis(connection_pool=lines.pool))
+    def doorbell(self, lines: Any, mode: str) -> Any:
+        """What hears of changes, for this event loop, in one of `requests.DOORBELLS`."""
+        return AsyncDoorbell(self.client if self._make is None else Redis(connection_pool=lines.pool), mode)
 
     async def aclose(self) -> None:
         if self._embedded is not None:
@@ -103,8 +103,8 @@ class ConnectedCluster(Connected):
     def lines(self) -> ClusterLines:
         return self._lines
 
-    def doorbell(self, lines: Any) -> AsyncClusterDoorbell:
-        return AsyncClusterDoorbell(self._lines)
+    def doorbell(self, lines: Any, mode: str) -> AsyncClusterDoorbell:
+        return AsyncClusterDoorbell(self._lines, mode)
 
     async def aclose(self) -> None:
         pass

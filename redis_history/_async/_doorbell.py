@@ -1,4 +1,8 @@
-"""Hears that something changed: keyspace notifications on one connection for all subscriptions of a store.
+"""Hears that something changed: on one connection for all subscriptions of a store.
+
+It listens to keyspace notifications, or to channels that the writing scripts publish to. A server that makes no
+notifications, and does not let us turn them on, may still have writers that publish: in the mode "auto" it listens to
+both then.
 
 What it hears is never trusted: a notification only makes subscribers read their change logs. So is every
 confirmation of a subscription, because redis-py connects anew in silence when the server has cut a connection, and the
@@ -15,8 +19,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from redis_history._async._runtime import Job, Lock, ending, reset_after_fork, sleep, spawn
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
+from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.notifications import merged_flags
 
 __all__ = ["AsyncDoorbell"]
@@ -25,6 +30,8 @@ _logger = logging.getLogger("redis_history")
 
 #: Subscribed to from the start: redis-py's PubSub must have one channel to be read from.
 _IDLE: Final = b"rh:doorbell"
+#: What the channels of notifications begin with.
+_KEYSPACE: Final = b"__keyspace@"
 #: Seconds after which a quiet connection looks whether it should end.
 _LOOK: Final = 1.0
 #: Seconds between tries to connect.
@@ -33,11 +40,16 @@ _LONGEST_WAIT: Final = 2.0
 
 
 class AsyncDoorbell:
-    """Wakes those who watch a channel. Runs from the first `watch` until `aclose`."""
+    """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `aclose`."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, mode: str) -> None:
         self._client = client
+        self._asked = mode
+        self._heard: str | None = None
+        # Whether to listen to what writers publish as well.
+        self._both = False
         self._wakes: dict[bytes, list[Wake]] = {}
+        self._patterns: dict[bytes, list[WakeAll]] = {}
         self._pubsub: Any = None
         self._job: Job | None = None
         self._lock = Lock()
@@ -49,35 +61,66 @@ class AsyncDoorbell:
     def forget(self) -> None:
         """In a forked child: the connection and those who watch are the parent's."""
         self._wakes = {}
+        self._patterns = {}
         self._pubsub = None
         self._job = None
         self._lock = Lock()
+
+    @property
+    def mode(self) -> str:
+        """How changes are heard of at the moment: "keyspace", "publish" or "poll"."""
+        if self._asked == "publish":
+            return "publish"
+        return (self._heard or "poll") if self._refused else "keyspace"
 
     async def watch(self, channel: bytes, wake: Wake) -> None:
         async with self._lock:
             wakes = self._wakes.setdefault(channel, [])
             wakes.append(wake)
-            if self._job is None and not self._closed:
-                self._job = spawn(self._run, "redis_history-doorbell")
-            elif len(wakes) == 1 and self._pubsub is not None:
+            if self._begun() and len(wakes) == 1:
                 # On failure the loop subscribes to everything anew, and wakes everybody.
                 with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.subscribe(channel)
+                    await self._pubsub.subscribe(*self._names(channel))
+
+    async def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        """Wakes with the conversation whose channel it heard, of those that the pattern matches."""
+        async with self._lock:
+            wakes = self._patterns.setdefault(pattern, [])
+            wakes.append(wake)
+            if self._begun() and len(wakes) == 1:
+                with contextlib.suppress(RedisError, OSError):
+                    await self._pubsub.psubscribe(*self._names(pattern))
 
     async def unwatch(self, channel: bytes, wake: Wake) -> None:
         async with self._lock:
-            wakes = self._wakes.get(channel, [])
-            if wake in wakes:
-                wakes.remove(wake)
-            if not wakes and self._wakes.pop(channel, None) is not None and self._pubsub is not None:
+            if _removed(self._wakes, channel, wake) and self._pubsub is not None:
                 with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.unsubscribe(channel)
+                    await self._pubsub.unsubscribe(*self._names(channel))
+
+    async def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        async with self._lock:
+            if _removed(self._patterns, pattern, wake) and self._pubsub is not None:
+                with contextlib.suppress(RedisError, OSError):
+                    await self._pubsub.punsubscribe(*self._names(pattern))
+
+    def _begun(self) -> bool:
+        """Whether there is a connection to subscribe on; if nobody has watched before, there will be."""
+        if self._job is None and not self._closed:
+            self._job = spawn(self._run, "redis_history-doorbell")
+            return False
+        return self._pubsub is not None
+
+    def _names(self, *channels: bytes) -> list[bytes]:
+        """What to listen to for these channels, or patterns."""
+        return [*channels, *map(_published, channels)] if self._both else [*channels]
 
     async def aclose(self) -> None:
         async with self._lock:
             self._closed = True
             for wake in [wake for wakes in self._wakes.values() for wake in wakes]:
                 wake()  # whoever waits sees that the store was closed
+            for wake_all in [wake_all for wakes in self._patterns.values() for wake_all in wakes]:
+                wake_all(None)
             if self._pubsub is not None:
                 with contextlib.suppress(RedisError, OSError):
                     await self._pubsub.unsubscribe(_IDLE)  # its confirmation makes the loop look
@@ -91,8 +134,7 @@ class AsyncDoorbell:
             try:
                 await pubsub.subscribe(_IDLE)
                 self._pubsub = pubsub
-                if channels := list(self._wakes):
-                    await pubsub.subscribe(*channels)
+                await self._subscribe(pubsub)
                 wait = _FIRST_WAIT
                 while not (self._closed or ending()):
                     message = await pubsub.get_message(timeout=_LOOK)
@@ -101,9 +143,11 @@ class AsyncDoorbell:
                     self._ring(message)
                     if message["type"] == "subscribe" and message["channel"] in (_IDLE, _IDLE.decode()):
                         # Also after redis-py has connected anew in silence, maybe to a server that forgot the setting.
-                        await self._ensure_notifications()
+                        await self._ensure_notifications(pubsub)
             except (RedisError, OSError) as error:
-                if not self._closed:
+                if self._both and not is_transient(error):
+                    self._both = False  # this user may not listen to what is published
+                elif not self._closed:
                     self._tell(error)
                     await sleep(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
@@ -114,6 +158,12 @@ class AsyncDoorbell:
                     with contextlib.suppress(RedisError, OSError):
                         await pubsub.aclose()
 
+    async def _subscribe(self, pubsub: Any) -> None:
+        if channels := list(self._wakes):
+            await pubsub.subscribe(*self._names(*channels))
+        if patterns := list(self._patterns):
+            await pubsub.psubscribe(*self._names(*patterns))
+
     def _tell(self, error: Exception) -> None:
         if is_transient(error):
             _logger.info("the doorbell lost its connection: %s", error)
@@ -122,15 +172,28 @@ class AsyncDoorbell:
             _logger.warning("this user may not listen for changes (%s); they are noticed by looking", error)
 
     def _ring(self, message: dict[str, Any]) -> None:
-        channel = message["channel"]
-        if isinstance(channel, str):  # the user's client decodes
-            channel = channel.encode()
-        for wake in tuple(self._wakes.get(channel, ())):
+        kind, channel = message["type"], _bytes(message["channel"])
+        if kind in ("message", "pmessage"):
+            self._heard = "keyspace" if channel.startswith(_KEYSPACE) else "publish"
+        if kind in ("pmessage", "psubscribe"):
+            pattern = channel if kind == "psubscribe" else _bytes(message["pattern"])
+            conversation_id = _conversation_of(channel) if kind == "pmessage" else None
+            for watched in tuple(self._patterns) if self._both else (pattern,):
+                if pattern in (watched, _published(watched)):
+                    for wake_all in tuple(self._patterns.get(watched, ())):
+                        wake_all(conversation_id)
+            return
+        for wake in tuple(self._wakes.get(channel, ())) or self._wakes_of_published(channel):
             wake()
 
-    async def _ensure_notifications(self) -> None:
+    def _wakes_of_published(self, channel: bytes) -> list[Wake]:
+        if not self._both:
+            return []
+        return [wake for watched, wakes in [*self._wakes.items()] if _published(watched) == channel for wake in wakes]
+
+    async def _ensure_notifications(self, pubsub: Any) -> None:
         """Turn on the notifications we need, beside those that others have turned on."""
-        if self._refused:
+        if self._refused or self._asked == "publish":
             return
         name = "notify-keyspace-events"
         try:
@@ -143,12 +206,39 @@ class AsyncDoorbell:
                 raise
             self._refused = True
             self._told = True
+            if self._asked == "auto":
+                self._both = True
+                await self._subscribe(pubsub)
             _logger.warning(
-                "the server does not let us turn on keyspace notifications (%s); unless they are on, "
-                "changes are noticed by looking every few seconds. To fix it: CONFIG SET %s Kt",
+                "the server does not let us turn on keyspace notifications (%s); unless they are on, or writers have "
+                'doorbell="publish", changes are noticed by looking every few seconds. To fix it: CONFIG SET %s Kt',
                 error,
                 name,
             )
+
+
+def _removed(wakes: dict[bytes, list[Any]], name: bytes, wake: Any) -> bool:
+    """Take a wake away; whether nobody is left who watches that."""
+    watching = wakes.get(name, [])
+    if wake in watching:
+        watching.remove(wake)
+    return not watching and wakes.pop(name, None) is not None
+
+
+def _published(channel: bytes) -> bytes:
+    """Where writers publish what this channel of notifications tells."""
+    return channel.partition(b"__:")[2] if channel.startswith(_KEYSPACE) else channel
+
+
+def _conversation_of(channel: bytes) -> str | None:
+    try:
+        return Keyspace.id_of_log(channel)
+    except ValueError:  # somebody else's
+        return None
+
+
+def _bytes(channel: bytes | str) -> bytes:
+    return channel.encode() if isinstance(channel, str) else channel  # the user's client decodes
 
 
 def _is_refusal(error: RedisError) -> bool:

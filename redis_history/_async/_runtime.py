@@ -21,9 +21,12 @@ __all__ = [
     "ending",
     "finish",
     "in_thread",
+    "place",
     "reset_after_fork",
+    "settle",
     "sleep",
     "spawn",
+    "uninterrupted",
 ]
 
 T = TypeVar("T")
@@ -103,6 +106,30 @@ def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
         await work()
 
     return Job(asyncio.create_task(run(), name=name))
+
+
+async def uninterrupted(work: Callable[[], Awaitable[None]], unfinished: set[Any]) -> None:
+    """Do it to its end, which a caller who is cancelled does not wait for: `unfinished` has it meanwhile."""
+
+    async def run() -> None:
+        await work()
+
+    task = asyncio.create_task(run())
+    unfinished.add(task)
+    task.add_done_callback(unfinished.discard)
+    await asyncio.shield(task)
+
+
+async def settle(unfinished: set[Any]) -> None:
+    """Return when all of this that runs in this event loop has ended."""
+    loop = asyncio.get_running_loop()
+    while here := [task for task in list(unfinished) if task.get_loop() is loop]:
+        await asyncio.wait(here)
+
+
+def place() -> int:
+    """Where this runs: what waits for one another must be in one place."""
+    return id(asyncio.get_running_loop())
 
 
 def ending() -> bool:

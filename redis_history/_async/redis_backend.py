@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -15,10 +15,11 @@ from redis_history._async._connect import Connected
 from redis_history._async._lines import Lines
 from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
+from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, as_is, plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
@@ -31,6 +32,7 @@ from redis_history.operations import ListConversations, Op
 __all__ = ["INFO", "AsyncRedisBackend", "told"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
@@ -58,7 +60,9 @@ class AsyncRedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
+        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._newest_doorbell: Any = None
+        self._listens = settings.doorbell != "poll"
         self._searcher = None if searching is None else AsyncSearcher(self, searching, settings)
         self._usable = False
         self._closed = False
@@ -71,11 +75,12 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._until_usable()
         if type(op) is ListConversations:
-            return await self._in_steps(list_conversations(op, self._settings))  # type: ignore[no-any-return]
+            listed = await self._follow_steps(list_conversations(op, self._settings))
+            return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
         if type(op) in STEPWISE:
-            return await self._in_steps(STEPWISE[type(op)](op, self._settings))  # type: ignore[no-any-return]
+            return cast(T, await self._follow_steps(STEPWISE[type(op)](op, self._settings)))
         outcome: T = await self._done(plan(op, self._settings))
         return outcome
 
@@ -127,19 +132,41 @@ class AsyncRedisBackend:
             return "client"
         return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
-    async def _in_steps(self, steps: Generator[Any, Any, Any]) -> Any:
-        """Carries out calls, or lists of calls, one after the other, as their outcomes ask for; what comes of them."""
-        work = next(steps)
-        while True:
-            if type(work) is list:
-                replies = await self.carry_out(work)
-                outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
-            else:
-                outcome = await self._done(work)
-            try:
+    async def find_changed(self, look: Look) -> Found:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        if not self._usable:
+            await self._until_usable()
+        return await self._follow_steps(find_changed(look, self._settings))
+
+    async def _follow_steps(self, steps: Generator[Any, Any, R]) -> R:
+        """What `steps` return, which yield a call, or a list of calls that do no harm when repeated, and are sent the
+        outcome, or the outcomes."""
+        try:
+            work = next(steps)
+            while True:
+                if type(work) is list:
+                    replies = await self.carry_out(work)
+                    outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+                else:
+                    outcome = await self._done(work)
                 work = steps.send(outcome)
-            except StopIteration as end:
-                return end.value
+        except StopIteration as end:
+            returned: R = end.value
+            return returned
+
+    @property
+    def doorbell_mode(self) -> str:
+        """How subscriptions hear of changes at the moment: "keyspace", "publish", or "poll" if by looking only."""
+        if not self._listens:
+            return "poll"
+        if self._newest_doorbell is None:  # nobody listens yet
+            return "publish" if self._settings.doorbell == "publish" else "keyspace"
+        return str(self._newest_doorbell.mode)
+
+    def _make_doorbell(self) -> Any:
+        self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._newest_doorbell
 
     async def capabilities(self) -> Capabilities:
         if self._closed:
@@ -148,14 +175,28 @@ class AsyncRedisBackend:
             with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
                 await self._until_usable()
         found: Capabilities = await self.persist(self._look)
-        return replace(found, search="server" if self.search_mode == "server" else "client")
+        mode = self._settings.doorbell
+        return replace(
+            found,
+            search="server" if self.search_mode == "server" else "client",
+            doorbell=mode if mode in ("publish", "poll") else found.doorbell,
+        )
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        if not self._closed:
+        if self._listens and not self._closed:
             await self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        await self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+        if self._listens:
+            await self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        if self._listens and not self._closed:
+            await self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        if self._listens:
+            await self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
 
     async def aclose(self) -> None:
         self._closed = True

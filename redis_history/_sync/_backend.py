@@ -27,7 +27,15 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
     caps, confirm = options.for_redis(), options.confirmation()
-    settings = Settings(Keyspace(namespace), options.log_length, connected.database, options.ttl, caps, confirm)
+    settings = Settings(
+        Keyspace(namespace),
+        options.log_length,
+        connected.database,
+        options.ttl,
+        caps,
+        confirm,
+        doorbell=options.doorbell,
+    )
     if isinstance(connected, ConnectedCluster):
         options.check_without_server()  # the modules of cluster nodes know of their own documents only
         return ClusterBackend(connected, settings, retry)

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redis_history._sync._cluster import ClusterLines
 from redis_history._sync._doorbell import Doorbell
 from redis_history._sync._runtime import Job, Lock, Signal, ending, reset_after_fork, spawn
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.slots import Address
 from redis_history.errors import ConfigurationError
 
@@ -33,11 +33,13 @@ _ASK: Final = 10.0
 
 
 class ClusterDoorbell:
-    """Wakes those who watch a channel. Runs from the first `watch` until `close`."""
+    """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `close`."""
 
-    def __init__(self, lines: ClusterLines) -> None:
+    def __init__(self, lines: ClusterLines, mode: str) -> None:
         self._lines = lines
+        self._asked = mode
         self._watched: list[tuple[bytes, Wake]] = []
+        self._watched_all: list[tuple[bytes, WakeAll]] = []
         self._bells: dict[Address, Doorbell] = {}
         self._gone: list[Doorbell] = []
         self._lock = Lock()
@@ -49,20 +51,37 @@ class ClusterDoorbell:
     def forget(self) -> None:
         """In a forked child: threads, connections and those who watch are the parent's."""
         self._watched = []
+        self._watched_all = []
         self._bells = {}
         self._gone = []
         self._lock = Lock()
         self._signal = None
         self._job = None
 
+    @property
+    def mode(self) -> str:
+        """How changes are heard of at the moment: that of the node where it is the slowest."""
+        modes = [bell.mode for bell in [*self._bells.values()]]
+        return next((mode for mode in ("poll", "publish") if mode in modes or mode == self._asked), "keyspace")
+
     def watch(self, channel: bytes, wake: Wake) -> None:
         with self._lock:
             self._watched.append((channel, wake))
             for bell in self._bells.values():
                 bell.watch(channel, wake)
-            if self._job is None and not self._closed:
-                self._signal = Signal()
-                self._job = spawn(self._run, "redis_history-doorbells")
+            self._begin()
+
+    def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        with self._lock:
+            self._watched_all.append((pattern, wake))
+            for bell in self._bells.values():
+                bell.watch_all(pattern, wake)
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._job is None and not self._closed:
+            self._signal = Signal()
+            self._job = spawn(self._run, "redis_history-doorbells")
 
     def unwatch(self, channel: bytes, wake: Wake) -> None:
         with self._lock:
@@ -70,6 +89,13 @@ class ClusterDoorbell:
                 self._watched.remove((channel, wake))
             for bell in self._bells.values():
                 bell.unwatch(channel, wake)
+
+    def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        with self._lock:
+            if (pattern, wake) in self._watched_all:
+                self._watched_all.remove((pattern, wake))
+            for bell in self._bells.values():
+                bell.unwatch_all(pattern, wake)
 
     def close(self) -> None:
         with self._lock:
@@ -100,12 +126,17 @@ class ClusterDoorbell:
             if self._closed:
                 return
             primaries = self._lines.primaries
+            if self._asked == "publish" and primaries:
+                # What is published anywhere is heard everywhere: one node is enough, and each would tell it once more.
+                primaries = frozenset([*self._bells.keys() & primaries][:1]) or frozenset([min(primaries)])
             self._gone += [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
             for address in primaries:
                 if address not in self._bells:
-                    bell = self._bells[address] = Doorbell(self._lines.node(address).client)
+                    bell = self._bells[address] = Doorbell(self._lines.node(address).client, self._asked)
                     for channel, wake in self._watched:
                         bell.watch(channel, wake)
+                    for pattern, wake_all in self._watched_all:
+                        bell.watch_all(pattern, wake_all)
         while self._gone:
             self._gone[-1].close()
             self._gone.pop()

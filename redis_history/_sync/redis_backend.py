@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -16,10 +16,11 @@ from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
 from redis_history._sync._loops import PerLoop
 from redis_history._sync._searcher import Searcher
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
+from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import Call, Settings, as_is, plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
@@ -32,6 +33,7 @@ from redis_history.operations import ListConversations, Op
 __all__ = ["INFO", "RedisBackend", "told"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
@@ -59,7 +61,9 @@ class RedisBackend:
         self._lines: Any = connected.lines()
         self._settings = settings
         self._retry = retry
-        self._doorbells = PerLoop[Any](lambda: connected.doorbell(self._lines))
+        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._newest_doorbell: Any = None
+        self._listens = settings.doorbell != "poll"
         self._searcher = None if searching is None else Searcher(self, searching, settings)
         self._usable = False
         self._closed = False
@@ -72,11 +76,12 @@ class RedisBackend:
         if not self._usable:
             self._until_usable()
         if type(op) is ListConversations:
-            return self._in_steps(list_conversations(op, self._settings))  # type: ignore[no-any-return]
+            listed = self._follow_steps(list_conversations(op, self._settings))
+            return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else self._searcher.execute(op)  # type: ignore[return-value]
         if type(op) in STEPWISE:
-            return self._in_steps(STEPWISE[type(op)](op, self._settings))  # type: ignore[no-any-return]
+            return cast(T, self._follow_steps(STEPWISE[type(op)](op, self._settings)))
         outcome: T = self._done(plan(op, self._settings))
         return outcome
 
@@ -128,19 +133,41 @@ class RedisBackend:
             return "client"
         return {None: "unknown", True: "server", False: "client"}[self._searcher.works]
 
-    def _in_steps(self, steps: Generator[Any, Any, Any]) -> Any:
-        """Carries out calls, or lists of calls, one after the other, as their outcomes ask for; what comes of them."""
-        work = next(steps)
-        while True:
-            if type(work) is list:
-                replies = self.carry_out(work)
-                outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
-            else:
-                outcome = self._done(work)
-            try:
+    def find_changed(self, look: Look) -> Found:
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        if not self._usable:
+            self._until_usable()
+        return self._follow_steps(find_changed(look, self._settings))
+
+    def _follow_steps(self, steps: Generator[Any, Any, R]) -> R:
+        """What `steps` return, which yield a call, or a list of calls that do no harm when repeated, and are sent the
+        outcome, or the outcomes."""
+        try:
+            work = next(steps)
+            while True:
+                if type(work) is list:
+                    replies = self.carry_out(work)
+                    outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+                else:
+                    outcome = self._done(work)
                 work = steps.send(outcome)
-            except StopIteration as end:
-                return end.value
+        except StopIteration as end:
+            returned: R = end.value
+            return returned
+
+    @property
+    def doorbell_mode(self) -> str:
+        """How subscriptions hear of changes at the moment: "keyspace", "publish", or "poll" if by looking only."""
+        if not self._listens:
+            return "poll"
+        if self._newest_doorbell is None:  # nobody listens yet
+            return "publish" if self._settings.doorbell == "publish" else "keyspace"
+        return str(self._newest_doorbell.mode)
+
+    def _make_doorbell(self) -> Any:
+        self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._newest_doorbell
 
     def capabilities(self) -> Capabilities:
         if self._closed:
@@ -149,14 +176,28 @@ class RedisBackend:
             with suppress(BackendRefusedError, CapabilityError):  # what can be told is told
                 self._until_usable()
         found: Capabilities = self.persist(self._look)
-        return replace(found, search="server" if self.search_mode == "server" else "client")
+        mode = self._settings.doorbell
+        return replace(
+            found,
+            search="server" if self.search_mode == "server" else "client",
+            doorbell=mode if mode in ("publish", "poll") else found.doorbell,
+        )
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
-        if not self._closed:
+        if self._listens and not self._closed:
             self._doorbells.here().watch(self._channel(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+        if self._listens:
+            self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+
+    def watch_all(self, wake: WakeAll) -> None:
+        if self._listens and not self._closed:
+            self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
+
+    def unwatch_all(self, wake: WakeAll) -> None:
+        if self._listens:
+            self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
 
     def close(self) -> None:
         self._closed = True

@@ -58,6 +58,10 @@ _DOCUMENTS: Final = 100
 _DOCUMENTS_CHARACTERS: Final = 100_000
 #: Messages read at once.
 _PAGE: Final = 1000
+#: How often the conversations are listed to write their documents anew. A list is not of one moment, so what moved
+#: within it while it was read is in the next; those that keep coming write their documents themselves.
+_PASSES: Final = 4
+_ALL: Final = 1_000_000
 #: Messages fetched at once, of those a search has found.
 _FETCHED: Final = 50
 
@@ -174,19 +178,20 @@ class Searching:
         share = self._asked(MakeIndex(self._options.search_wait))
         if share is None:
             self._refuse_search_all()
-        seen: dict[str, None] = {}
-        while True:
-            some = self._backend.execute(ListConversations(None, None, _PAGE, len(seen)))
-            new = [one.conversation_id for one in some if one.conversation_id not in seen]
-            seen.update(dict.fromkeys(new))
+        seen: set[str] = set()
+        documents = done = 0
+        for _ in range(_PASSES):
+            listed = self._backend.execute(ListConversations(None, None, _ALL, 0))
+            new = [one.conversation_id for one in listed if one.conversation_id not in seen]
             if not new:
                 break
-        documents = 0
-        for done, conversation_id in enumerate(seen, 1):
-            for page in self._pages(conversation_id):
-                documents += self._document(conversation_id, page)
-            if on_progress is not None:
-                on_progress(done, len(seen))
+            seen.update(new)
+            for conversation_id in new:
+                for page in self._pages(conversation_id):
+                    documents += self._document(conversation_id, page)
+                done += 1
+                if on_progress is not None:
+                    on_progress(done, len(seen))
         removed = cursor = 0
         while (swept := self._asked(SweepDocuments(cursor))) is not None:
             cursor = swept[0]
@@ -305,7 +310,7 @@ class Searching:
     def _scanned_all(self, request: _Request) -> list[SearchHit]:
         every = replace(request, limit=request.offset + request.limit, offset=0)
         hits: list[SearchHit] = []
-        for conversation in self._backend.execute(ListConversations(None, None, 1_000_000, 0)):
+        for conversation in self._backend.execute(ListConversations(None, None, _ALL, 0)):
             hits += self._scanned(conversation.conversation_id, every)
         hits.sort(key=lambda hit: hit.score, reverse=True)
         return hits[request.offset : every.limit]

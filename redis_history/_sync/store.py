@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync._backend import open_backend
+from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job, begin, finish, sleep, spawn
+from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.searching import Searching
 from redis_history._sync.subscription import Subscription
 from redis_history.backends.base import Backend
@@ -45,7 +47,7 @@ from redis_history.operations import (
     Snapshot,
     WriteRecord,
 )
-from redis_history.requests import Bound, Durability, Options, SearchMode
+from redis_history.requests import Bound, Doorbell, Durability, Options, SearchMode
 from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["HistoryStore"]
@@ -73,6 +75,9 @@ class HistoryStore(Searching):
     without a `ttl` of its own keeps to the conversation's. `max_messages` keeps the newest of a conversation: with
     each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
     caps are 500 and 500 unless others (None: no cap) are given.
+
+    `doorbell` says how subscriptions hear of changes: by the server's notifications ("keyspace"), by what the writers
+    publish ("publish", to be given to them too), only by looking ("poll"), or by what there is ("auto").
 
     `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
     "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
@@ -108,6 +113,7 @@ class HistoryStore(Searching):
         language: str = "english",
         embedder: Embedder | None = None,
         vectors: VectorField | int | None = None,
+        doorbell: Doorbell = "auto",
     ) -> None:
         options = self._options = Options(
             log_length,
@@ -122,6 +128,7 @@ class HistoryStore(Searching):
             language,
             embedder,
             requests.vector_field(vectors),
+            doorbell=doorbell,
         )
         self.namespace = namespace
         self._poll_interval = poll_interval
@@ -129,8 +136,8 @@ class HistoryStore(Searching):
             options.check_for_custom_backend(url, client, retry)
         self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
         self._capabilities: Capabilities | None = None
-        self._unopened: list[Subscription] = []
-        self._jobs: dict[Subscription, Job] = {}
+        self._unopened: list[Feed] = []
+        self._jobs: dict[Feed, Job] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -467,10 +474,17 @@ class HistoryStore(Searching):
         """
         check_conversation_id(conversation_id)
         subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
-        if not begin(subscription):
-            # It begins when it is first awaited; what is written through this store before that waits for it.
-            self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
-            self._unopened.append(subscription)
+        self._begin(subscription)
+        return subscription
+
+    def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
+        """The changes of all conversations of the namespace, also of those to come; each as with `subscribe`.
+
+        `after` has cursors by conversation id, such as `cursors` of an earlier subscription: changes after them, and
+        all changes of conversations it does not name. None: from now on. Raises InvalidCursorError.
+        """
+        subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
+        self._begin(subscription)
         return subscription
 
     def on_change(
@@ -488,6 +502,25 @@ class HistoryStore(Searching):
         log; the callback is called again for the next change.
         """
         subscription = self.subscribe(conversation_id, after=after)
+        return self._call(callback, subscription, on_error, repr(conversation_id[:80]))
+
+    def on_change_all(
+        self,
+        callback: Callable[[Event], object],
+        *,
+        after: Mapping[str, Cursor | str] | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], None]:
+        """The same for the changes of all conversations: see `subscribe_all`. One call at a time."""
+        return self._call(callback, self.subscribe_all(after=after), on_error, "all conversations")
+
+    def _call(
+        self,
+        callback: Callable[[Event], object],
+        subscription: Feed,
+        on_error: Callable[[Exception, Event | None], None] | None,
+        what: str,
+    ) -> Callable[[], None]:
         subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:
@@ -496,8 +529,8 @@ class HistoryStore(Searching):
                     on_error(error, event)
                     return
                 except Exception:
-                    _logger.exception("the on_error of a callback for %r failed", conversation_id[:80])
-            _logger.error("a callback for %r failed", conversation_id[:80], exc_info=error)
+                    _logger.exception("the on_error of a callback for %s failed", what)
+            _logger.error("a callback for %s failed", what, exc_info=error)
 
         def run() -> None:
             while not subscription.closed:
@@ -544,6 +577,12 @@ class HistoryStore(Searching):
         if self._options.embedder is not None:
             op = self._with_vectors(op)
         return self._backend.execute(op)
+
+    def _begin(self, subscription: Feed) -> None:
+        if not begin(subscription):
+            # It begins when it is first awaited; what is written through this store before that waits for it.
+            self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
+            self._unopened.append(subscription)
 
     def _open_subscriptions(self) -> None:
         # Of other event loops they are not ours to open; of one that has ended, nobody's.

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterator
-from types import TracebackType
 
-from redis_history._sync._loops import Home
-from redis_history._sync._runtime import Openable, Signal
+from redis_history._sync._feed import Feed
+from redis_history._sync._runtime import Signal
 from redis_history.backends.base import Backend
-from redis_history.errors import BackendUnavailableError, InvalidInputError, StoreClosedError
+from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges, ReadHead
 
@@ -26,7 +23,7 @@ __all__ = ["Subscription"]
 _logger = logging.getLogger("redis_history")
 
 
-class Subscription(Openable):
+class Subscription(Feed):
     """The changes of one conversation; made by `store.subscribe`. For one consumer at a time.
 
     Iterate over it, or take single events with `get`. It goes on through lost connections and restarts of the server
@@ -34,41 +31,21 @@ class Subscription(Openable):
     """
 
     def __init__(self, backend: Backend, conversation_id: str, after: Cursor | None, poll_interval: float) -> None:
+        super().__init__()
         self.conversation_id = conversation_id
         self._backend = backend
         self._poll_interval = poll_interval
         self._cursor = after
         self._read_to = after
-        self._ready: deque[Event] = deque()
-        self._signal: Signal | None = None
         self._ended = False
-        self._closed = False
-        self.home = Home()
+        self._look_at = 0.0
 
     @property
     def cursor(self) -> Cursor | None:
         """After the last event that was taken; None before the subscription began."""
         return self._cursor
 
-    @property
-    def opened(self) -> bool:
-        """Whether it has begun (or has been closed)."""
-        return self._signal is not None or self._closed
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended."""
-        return self._closed
-
-    def open(self) -> None:
-        """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
-        if self.opened:
-            if self._signal is not None and not self._closed and not self._signal.home.here:
-                raise InvalidInputError(
-                    "a subscription belongs to the event loop that opened it; "
-                    "subscribe in this one, with after=subscription.cursor"
-                )
-            return
+    def _begin(self) -> None:
         if self._read_to is None:
             self._read_to = self._cursor = (self._backend.execute(ReadHead(self.conversation_id))).cursor
         self._signal = Signal()
@@ -78,16 +55,20 @@ class Subscription(Openable):
         """The next event; None if there is none within `timeout` seconds (None: wait), or after `close`."""
         self.open()
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._ready and not self._closed:
-            more = self._read()
-            if self._ready or more or self._closed or self._signal is None:
+        if timeout is not None and timeout <= 0:
+            self._look_at = 0.0  # who does not wait asks about this moment
+        while not self._ready and not self._closed and self._signal is not None:
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._read()
                 continue
-            wait = self._poll_interval
+            wait = self._look_at - now
             if deadline is not None:
-                wait = min(wait, deadline - time.monotonic())
+                wait = min(wait, deadline - now)
                 if wait <= 0:
                     return None
-            self._signal.wait(wait)
+            if self._signal.wait(wait):
+                self._look_at = 0.0
         if self._closed:
             return None
         event = self._ready.popleft()
@@ -107,8 +88,8 @@ class Subscription(Openable):
         assert self._signal is not None  # noqa: S101
         self._backend.unwatch(self.conversation_id, self._signal.set)
 
-    def _read(self) -> bool:
-        """Read the change log once; whether it is worth reading again at once."""
+    def _read(self) -> None:
+        """Read the change log once. The next read is when the doorbell rings, or else after the poll interval."""
         assert self._signal is not None  # noqa: S101
         assert self._read_to is not None  # noqa: S101
         self._signal.clear()  # before reading: what happens from here on rings again
@@ -116,32 +97,15 @@ class Subscription(Openable):
             changes = self._backend.execute(ReadChanges(self.conversation_id, self._read_to))
         except StoreClosedError:
             self._closed = True
-            return False
+            return
         except BackendUnavailableError as error:
             _logger.warning("subscription to %r waits for the server: %s", self.conversation_id[:80], error)
-            return False
+            self._look_at = time.monotonic() + self._poll_interval
+            return
+        self._look_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
-                return False  # told already, by ConversationDeleted
+                return  # told already, by ConversationDeleted
             self._ended = isinstance(event, ConversationDeleted)
             self._read_to = event.cursor
             self._ready.append(event)
-        return changes.more
-
-    def __enter__(self) -> Subscription:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        event = self.get()
-        if event is None:
-            raise StopIteration
-        return event

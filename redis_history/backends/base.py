@@ -8,17 +8,45 @@ A backend may have a method `capabilities`, without arguments, that gives a `Cap
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from msgspec import Struct
+
+from redis_history.events import Cursor
 from redis_history.operations import Op
 
-__all__ = ["AsyncBackend", "Backend", "Wake"]
+__all__ = ["AsyncBackend", "AsyncFollowsAll", "Backend", "FollowsAll", "Found", "Look", "Wake", "WakeAll"]
 
 T = TypeVar("T")
 
 #: Called, from any thread, when a watched conversation may have changed. Must not block or raise.
 Wake = Callable[[], None]
+#: The same for those who watch all conversations: with the id of the one, or None if it may be any of them.
+WakeAll = Callable[[str | None], None]
+
+
+class Look(Struct, frozen=True):
+    """The question which conversations have changed.
+
+    `known` is the newest change the asker knows of each conversation it knows; it stays the asker's, to be read only.
+    `position` is what the last answer said, None the first time. `news` are the ids that have come into `known` or left
+    it since then, `doubted` those whose change log turned out to be another one: if a server has lost changes, others
+    near them may be concerned. Who compares all of `known` each time needs none of the three.
+    """
+
+    known: Mapping[str, Cursor]
+    position: Any = None
+    news: Collection[str] = ()
+    doubted: Collection[str] = ()
+
+
+class Found(Struct, frozen=True):
+    """The conversations whose newest change is not the one in `Look.known`, with that change: unknown ones, changed
+    ones, and those that are gone, whose revision is then 0. `position` is for the next look."""
+
+    heads: dict[str, Cursor]
+    position: Any = None
 
 
 class AsyncBackend(Protocol):
@@ -42,6 +70,27 @@ class AsyncBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class AsyncFollowsAll(Protocol):
+    """What a backend may have beside, for those who follow all conversations. Without it they list and compare."""
+
+    async def find_changed(self, look: Look) -> Found:
+        """Which conversations have changed. Whatever has changed since the last look must be found; what has not may be
+        found too."""
+        ...
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        """Call `wake` soon after each change of any conversation, and with None whenever changes may have been missed.
+
+        It is a hint, as in `watch`.
+        """
+        ...
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        """End what `watch_all` began; more than once does no harm."""
+        ...
+
+
 class Backend(Protocol):
     def execute(self, op: Op[T]) -> T: ...
 
@@ -50,3 +99,12 @@ class Backend(Protocol):
     def unwatch(self, conversation_id: str, wake: Wake) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class FollowsAll(Protocol):
+    def find_changed(self, look: Look) -> Found: ...
+
+    def watch_all(self, wake: WakeAll) -> None: ...
+
+    def unwatch_all(self, wake: WakeAll) -> None: ...

@@ -18,7 +18,7 @@ import msgspec
 from redis_history._time import from_microseconds
 from redis_history.backends import refusals
 from redis_history.backends._memory_state import ConversationState, StoredMessage, now
-from redis_history.backends.base import Wake
+from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.compacting import check_pairs, check_summary, cut_page, replaced
 from redis_history.capabilities import Capabilities
 from redis_history.changelog import (
@@ -75,6 +75,8 @@ from redis_history.operations import (
 __all__ = ["AsyncMemoryBackend", "MemoryBackend"]
 
 T = TypeVar("T")
+#: Seconds for which those who follow all conversations may still read the log of a deleted one.
+OUTLIVES = 60.0
 EPOCH = from_microseconds(0)
 
 
@@ -98,9 +100,11 @@ class MemoryBackend:
         self._max_conversations = max_conversations
         self._lock = threading.RLock()
         self._conversations: dict[str, ConversationState] = {}
-        # Logs of deleted conversations, for those who were watching.
+        # Logs of deleted conversations, for those who were watching; and when each was deleted, the oldest first.
         self._ended: dict[str, deque[LogEntry]] = {}
+        self._deleted: dict[str, float] = {}
         self._watchers: dict[str, list[Wake]] = {}
+        self._watch_all: list[WakeAll] = []
         self._closed = False
 
     #: Searches are ranked by the store, those of all conversations too.
@@ -113,10 +117,32 @@ class MemoryBackend:
             if self._closed:
                 raise StoreClosedError("the store was closed")
             outcome = self._run(op)
-            wakes = list(self._watchers.get(op.conversation_id, ())) if isinstance(op, Write) else ()
+            changed = op.conversation_id if isinstance(op, Write) else None
+            wakes = () if changed is None else tuple(self._watchers.get(changed, ()))
+            wakes_all = () if changed is None else tuple(self._watch_all)
         for wake in wakes:
             wake()
+        for wake_all in wakes_all:
+            wake_all(changed)
         return cast(T, outcome)
+
+    def find_changed(self, look: Look) -> Found:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+            found = {name: self._find_conversation(name) for name in (*self._conversations, *look.known)}
+            heads = {name: BEGINNING if there is None else there.head for name, there in found.items()}
+        return Found({name: head for name, head in heads.items() if head != look.known.get(name, BEGINNING)})
+
+    def watch_all(self, wake: WakeAll) -> None:
+        with self._lock:
+            self._watch_all.append(wake)
+
+    def unwatch_all(self, wake: WakeAll) -> None:
+        with self._lock:
+            if wake in self._watch_all:
+                self._watch_all.remove(wake)
+            self._forget_ended()
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         with self._lock:
@@ -129,7 +155,17 @@ class MemoryBackend:
                 watchers.remove(wake)
             if not watchers:
                 self._watchers.pop(conversation_id, None)
-                self._ended.pop(conversation_id, None)
+                self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Let go of the logs of deleted conversations that nobody will read any more."""
+        limit = time.monotonic() - OUTLIVES if self._watch_all else float("inf")
+        for name, at in list(self._deleted.items()):
+            if at > limit:
+                break
+            if name not in self._watchers:
+                self._ended.pop(name, None)
+                del self._deleted[name]
 
     def capabilities(self) -> Capabilities:
         with self._lock:
@@ -142,6 +178,7 @@ class MemoryBackend:
             self._closed = True
             self._conversations.clear()
             self._ended.clear()
+            self._deleted.clear()
 
     @singledispatchmethod
     def _run(self, op: Any) -> Any:
@@ -262,9 +299,11 @@ class MemoryBackend:
         conversation = self._find_conversation(op.conversation_id)
         if conversation is None:
             return False
-        if op.conversation_id in self._watchers:
+        if op.conversation_id in self._watchers or self._watch_all:
+            self._forget_ended()
             self._write(op, conversation, CONVERSATION_DELETED, b"")
             self._ended[op.conversation_id] = conversation.log
+            self._deleted[op.conversation_id] = time.monotonic()
         del self._conversations[op.conversation_id]
         return True
 
@@ -386,6 +425,7 @@ class MemoryBackend:
         if conversation is not None:
             return conversation, False
         replaces = self._ended.pop(conversation_id, None) is not None
+        self._deleted.pop(conversation_id, None)
         if self._max_conversations is not None and len(self._conversations) >= self._max_conversations:
             del self._conversations[min(self._conversations, key=lambda name: self._conversations[name].updated)]
         conversation = ConversationState(token, deque(maxlen=self._log_length))
@@ -459,6 +499,15 @@ class AsyncMemoryBackend:
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         self._memory.unwatch(conversation_id, wake)
+
+    async def find_changed(self, look: Look) -> Found:
+        return self._memory.find_changed(look)
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        self._memory.watch_all(wake)
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        self._memory.unwatch_all(wake)
 
     async def capabilities(self) -> Capabilities:
         return self._memory.capabilities()

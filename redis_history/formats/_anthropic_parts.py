@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import base64
+import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._data_url import data_url, split_data_url
-from redis_history.formats._shape import Json, foreign_block, note_of, opaque, rebuild, remember
+from redis_history.formats._results import converted
+from redis_history.formats._shape import (
+    Json,
+    Shape,
+    foreign_block,
+    is_foreign,
+    note_of,
+    noted,
+    opaque,
+    rebuild,
+    remember,
+)
 from redis_history.model import AttachmentPart, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, UnknownPart
 
-__all__ = ["FORM", "block_of", "part_of_block", "shortfall"]
+__all__ = ["FORM", "part_of_block", "render"]
 
 FORM = "anthropic"
+
+_IN_RESULTS = ("text", "image", "search_result", "document", "tool_reference", "browser_state")
+_IMAGES = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
 
 
 def part_of_block(block: Any) -> Part:
@@ -24,13 +37,12 @@ def part_of_block(block: Any) -> Part:
     if part is None:
         return opaque(FORM, block)
     try:
-        note = remember(block, _block(part) or {})
+        note = remember(block, _block(part, "original")[0] or {})
     except InvalidMessageError:
         return opaque(FORM, block)
-    if not note:
-        return part
-    kept: Part = msgspec.structs.replace(part, provider_meta={FORM: {**note_of(part, FORM), **note}})
-    return kept
+    if _block(part, "valid")[0] is None:
+        note["own"] = True  # it takes this one, since it came from there
+    return noted(part, FORM, note)
 
 
 def _known_block(block: Any) -> Part | None:
@@ -39,11 +51,11 @@ def _known_block(block: Any) -> Part | None:
             return TextPart(text=text)
         case {"type": "thinking", "thinking": str(text)}:
             signature = block.get("signature")
-            signed = isinstance(signature, str)
+            # The note says whose signature this is: no other provider takes it.
             return ReasoningPart(
                 text=text,
-                signature=signature if signed else None,
-                provider_meta=None if signed else {FORM: {"type": "thinking"}},
+                signature=signature if isinstance(signature, str) else None,
+                provider_meta={FORM: {"type": "thinking"}},
             )
         case {"type": "redacted_thinking", "data": str(data)}:
             return ReasoningPart(text="", signature=data, provider_meta={FORM: {"type": "redacted_thinking"}})
@@ -52,9 +64,12 @@ def _known_block(block: Any) -> Part | None:
             return ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
         case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
             # What the provider's own tools return is encrypted in places: only its own type may carry it back.
-            meta = None if kind == "tool_result" else {FORM: {"type": kind}}
+            note: Json = {} if kind == "tool_result" else {"type": kind}
             wrong = block.get("is_error") is True
             content = block.get("content")
+            if not note and content is not None and converted(content, _IN_RESULTS, lambda part: None)[0] != content:
+                note["content"] = True
+            meta = {FORM: note} if note else None
             return ToolResultPart(tool_use_id=id_, content=content, is_error=wrong, provider_meta=meta)
         case {"type": "image" | "document" as kind, "source": Mapping() as source}:
             return _attachment(kind, block, source)
@@ -75,68 +90,93 @@ def _attachment(kind: str, block: Mapping[str, Any], source: Mapping[str, Any]) 
     return None
 
 
-def block_of(part: Part) -> Any:
-    """The content block for a part; None if an Anthropic message cannot carry it."""
+def render(part: Part, shape: Shape) -> tuple[Any, str | None]:
+    """The content block for a part (None if an Anthropic message cannot carry it), and what of it is lost, if any."""
     if isinstance(part, UnknownPart):
-        return foreign_block(FORM, part)
-    ours = _block(part)
-    return None if ours is None else rebuild(ours, note_of(part, FORM))
+        block = foreign_block(FORM, part)
+        return block, None if block is not None else "an opaque part of another provider"
+    note = note_of(part, FORM)
+    ours, lost = _block(part, "original" if note.get("own") else shape)
+    if ours is None:
+        return None, lost
+    not_null = ("content", "is_error") if isinstance(part, ToolResultPart) else ()
+    return rebuild(ours, note, valid=shape != "original", not_null=not_null), lost
 
 
-def _block(part: Part) -> Json | None:
+def _block(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
     match part:
         case TextPart():
-            return {"type": "text", "text": part.text}
+            return {"type": "text", "text": part.text}, None
         case ReasoningPart():
-            if note_of(part, FORM).get("type") == "redacted_thinking":
-                return {"type": "redacted_thinking", "data": part.signature or ""}
-            if FORM not in (part.provider_meta or {}) and part.signature is None:
-                return None  # the API refuses thinking that it did not sign
-            return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}
+            return _thinking(part)
         case ToolUsePart():
-            value = part.input if isinstance(part.input, dict) else {"arguments": part.input}
+            if isinstance(part.input, dict):
+                value, lost = part.input, None
+            else:
+                value, lost = {"arguments": part.input}, "arguments that are no object (wrapped as {arguments: …})"
             kind = note_of(part, FORM).get("type", "tool_use")
-            return {"type": kind, "id": part.id, "name": part.name, "input": value}
+            return {"type": kind, "id": part.id, "name": part.name, "input": value}, lost
         case ToolResultPart():
-            return _result(part)
+            return _result(part, shape)
         case AttachmentPart():
-            return _file(part)
-    return None
+            return _file(part, shape)
+    return None, "a part of an unknown kind"
 
 
-def _result(part: ToolResultPart) -> Json:
-    content = part.content
-    own = note_of(part, FORM).get("type", "tool_result")
+def _thinking(part: ReasoningPart) -> tuple[Json | None, str | None]:
+    if note_of(part, FORM).get("type") == "redacted_thinking":
+        return {"type": "redacted_thinking", "data": part.signature or ""}, None
+    if is_foreign(part, FORM):
+        return None, "reasoning of another provider"
+    if FORM not in (part.provider_meta or {}) and part.signature is None:
+        return None, "reasoning without a signature, which the API refuses"
+    return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
+
+
+def _result(part: ToolResultPart, shape: Shape) -> tuple[Json, str | None]:
+    content, lost = part.content, None
+    note = note_of(part, FORM)
+    own = note.get("type", "tool_result")
+    theirs = note.get("content") and (shape == "original" or content == [])
+    if own == "tool_result" and content is not None and not theirs:
+        content, lost = converted(content, _IN_RESULTS, lambda inner: _block(inner, shape)[0])
     out: Json = {"type": own, "tool_use_id": part.tool_use_id}
     if content is not None:
-        given = isinstance(content, str | list) or own != "tool_result"
-        out["content"] = content if given else json.dumps(content, ensure_ascii=False, default=str)
+        out["content"] = content
     if part.is_error:
         out["is_error"] = True
-    return out
+    return out, lost
 
 
-def _file(part: AttachmentPart) -> Json | None:
+def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
+    if part.modality in ("audio", "video"):
+        return None, f"{part.modality}, which the API does not take"
+    picture = part.modality == "image" or (part.modality is None and (part.mime_type or "").startswith("image/"))
     mime, data = split_data_url(part.reference or "")
+    source: Json
     if data is not None:
-        source = {"type": "base64", "media_type": mime or part.mime_type, "data": data}
+        mime = mime or part.mime_type
+        source = {"type": "base64", "media_type": mime, "data": data}
+        if shape != "original" and mime not in (_IMAGES if picture else ("application/pdf",)):
+            text = None if picture or mime is None or not mime.startswith("text/") else _decoded(data)
+            if text is None:
+                return None, f"a file of the type {mime}, which the API does not take inline"
+            source = {"type": "text", "media_type": "text/plain", "data": text}
     elif part.reference is not None and part.reference.startswith(("http://", "https://")):
         source = {"type": "url", "url": part.reference}
-    elif part.id is not None:
+    elif part.id is not None and not is_foreign(part, FORM):
         source = {"type": "file", "file_id": part.id}
+    elif shape == "original" and part.reference is not None:
+        source = {"type": "url", "url": part.reference}
     else:
-        return None
-    if part.modality == "image":
-        return {"type": "image", "source": source}
-    if part.modality in ("audio", "video"):
-        return None
-    return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}
+        return None, "a file that is neither inline nor a URL nor one that was uploaded to this provider"
+    if picture:
+        return {"type": "image", "source": source}, None
+    return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}, None
 
 
-def shortfall(part: Part) -> str | None:
-    """What of a part an Anthropic message cannot carry as it is; None if it can carry all."""
-    if block_of(part) is None:
-        return f"a {type(part).__name__.removesuffix('Part').lower()} part"
-    if isinstance(part, ToolUsePart) and not isinstance(part.input, dict):
-        return "arguments that are no object (wrapped as {arguments: …})"
-    return None
+def _decoded(data: str) -> str | None:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -32,8 +32,10 @@ class Losses:
         self._form = form
         self._on_loss = on_loss
         self._counts: Counter[str] = Counter()
+        self.count = 0
 
     def add(self, message_id: str, part: int | None, reason: str) -> None:
+        self.count += 1
         if self._on_loss is not None:
             self._on_loss(Loss(message_id, part, reason))
         else:

@@ -8,21 +8,45 @@ that we have: a message edited after its import must not turn back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, get_args
 
-from redis_history.errors import InvalidMessageError
-from redis_history.model import Message
-from redis_history.model.parts import Part, UnknownPart
+import msgspec
 
-__all__ = ["Json", "as_mapping", "foreign_block", "note_of", "opaque", "rebuild", "remember", "with_note"]
+from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.model import Message, Part, UnknownPart
+
+__all__ = [
+    "FORMS",
+    "Json",
+    "Shape",
+    "as_mapping",
+    "check_shape",
+    "foreign_block",
+    "is_foreign",
+    "note_of",
+    "noted",
+    "opaque",
+    "rebuild",
+    "remember",
+    "with_note",
+]
 
 Json = dict[str, Any]
+
+#: How faithful a rendering is. "valid": what the provider's own types accept, and otherwise as it came; "original":
+#: as it came, whatever that was; "request": as "valid", without what only replies have.
+Shape = Literal["valid", "original", "request"]
+
+#: The forms under whose names notes are kept, and signatures belong to.
+FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
 
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
 _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
 _ENVELOPE = frozenset(("type", "role", "tool_call_id"))
-_WHOLE = _ENVELOPE | {"input", "arguments"}  # compared as one value, never field by field
+_CONTENT |= {"args", "reasoning", "response", "output", "parts", "summary", "encrypted_content"}
+_ASSUMED = frozenset(("detail", "status"))  # what a provider's types ask for, though an original may do without
+_WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
 
 
 def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
@@ -61,19 +85,33 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
     return note
 
 
-def rebuild(ours: Mapping[str, Any], note: Mapping[str, Any]) -> Json:
-    """`ours` as the noted original was written. Content that `ours` has by now wins over what the note says."""
+def rebuild(
+    ours: Mapping[str, Any],
+    note: Mapping[str, Any],
+    *,
+    valid: bool = False,
+    free: Collection[str] = (),
+    not_null: Collection[str] = (),
+) -> Json:
+    """`ours` as the noted original was written. Content that `ours` has by now wins over what the note says.
+
+    With `valid`, so do all keys of `ours` but the `free` ones, and keys of `not_null` that were null are left out: the
+    provider's types ask for that, whatever the original had.
+    """
     out = dict(ours)
+    fixed = out.keys() - set(free) if valid else ()
     for key in note.get("without", ()):
-        if key in out and (not out[key] or key in _ENVELOPE):
+        if key in out and (not out[key] or key in _ENVELOPE or key in _ASSUMED) and key not in fixed:
             del out[key]
     for key in note.get("null", ()):
-        if not out.get(key):
+        if not out.get(key) and key not in fixed:
             out[key] = None
     for key, inner in note.get("in", {}).items():
         if isinstance(out.get(key), Mapping):
-            out[key] = rebuild(out[key], inner)
+            out[key] = rebuild(out[key], inner, valid=valid)
     for key, value in note.get("set", {}).items():
+        if valid and (key in _ENVELOPE & out.keys() or (value is None and (key in fixed or key in not_null))):
+            continue
         if key not in out or key not in _CONTENT:
             out[key] = value
     if keys := note.get("keys"):
@@ -97,6 +135,26 @@ def with_note(form: str, note: Json) -> Json | None:
     return {form: note} if note else None
 
 
+def noted(part: Any, form: str, note: Json) -> Part:
+    """`part`, with `note` beside what it remembers of `form` already."""
+    if not note:
+        return part  # type: ignore[no-any-return]
+    kept: Part = msgspec.structs.replace(part, provider_meta={form: {**note_of(part, form), **note}})
+    return kept
+
+
+def is_foreign(part: Part, form: str) -> bool:
+    """Whether a part came from another provider than `form`. One that came from none is nobody's."""
+    meta = getattr(part, "provider_meta", None) or {}
+    return form not in meta and any(name in meta for name in FORMS)
+
+
+def check_shape(shape: Shape) -> None:
+    """Raises InvalidInputError unless it is one."""
+    if shape not in get_args(Shape):
+        raise InvalidInputError(f"the shape {shape!r} is not one of {', '.join(get_args(Shape))}")
+
+
 def opaque(form: str, block: Any) -> UnknownPart:
     """A block of the provider that has no part of ours; its type is prefixed, so it is never taken for one."""
     kind = block.get("type") if isinstance(block, Mapping) else None
@@ -108,14 +166,14 @@ def foreign_block(form: str, part: Part) -> Any:
     return part.data.get("block") if isinstance(part, UnknownPart) and part.type.startswith(f"{form}/") else None
 
 
-def as_mapping(item: Any, index: int) -> Mapping[str, Any]:
-    """`item` as a dict with a role; SDK objects (pydantic) are taken too. Raises InvalidMessageError."""
+def as_mapping(item: Any, index: int, *, role: bool = True) -> Mapping[str, Any]:
+    """`item` as a dict (with a role); SDK objects (pydantic) are taken too. Raises InvalidMessageError."""
     if isinstance(item, Message):
         raise InvalidMessageError(f"message {index} is a Message already")
     if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
         item = item.model_dump(exclude_unset=True)
     if not isinstance(item, Mapping):
         raise InvalidMessageError(f"message {index} is not a dict but {type(item).__name__}")
-    if not isinstance(item.get("role"), str):
+    if role and not isinstance(item.get("role"), str):
         raise InvalidMessageError(f"message {index} has no role; it has {', '.join(map(str, item))[:80] or 'nothing'}")
     return item

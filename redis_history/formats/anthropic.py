@@ -11,8 +11,9 @@
 | `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL, as it came |
 | `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`; an opaque part |
 
-The form cannot carry, and `to_anthropic` reports: reasoning without a signature, audio, video, tool arguments
-that are no object, opaque parts of other providers.
+The form cannot carry, and `to_anthropic` reports: reasoning that the API did not sign, audio, video, inline files that
+are neither PDF nor text, other providers' uploaded files, tool arguments that are no object, roles of its own of
+another tool, opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from typing import Any
 import msgspec
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._anthropic_parts import FORM, block_of, part_of_block, shortfall
+from redis_history.formats._anthropic_parts import FORM, part_of_block, render
 from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._shape import Json, as_mapping, note_of, rebuild, remember
+from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, rebuild, remember
 from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
 
 __all__ = ["from_anthropic", "to_anthropic", "to_anthropic_system"]
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+_REQUEST = ("role", "content")
 
 
 def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[Any] | None = None) -> list[Message]:
@@ -45,29 +47,43 @@ def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[
     return [_annotated(first, {k: v for k, v in note_of(first, FORM).items() if k != "in_list"}), *out]
 
 
-def to_anthropic(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[dict[str, Any]]:
+def to_anthropic(
+    messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
+) -> list[dict[str, Any]]:
     """Their dicts; without the system messages, which that API takes apart: `to_anthropic_system`.
 
-    `on_loss` is called for all that the form cannot carry; without it a warning is logged.
+    `on_loss` is called for all that the form cannot carry; without it a warning is logged. `shape="request"` leaves
+    out what only replies have, such as `usage`, which the API refuses in a request.
     """
+    check_shape(shape)
     losses = Losses(FORM, on_loss)
     out: list[Json] = []
     for message in messages:
         note = note_of(message, FORM)
         if message.role == "system" and not note.get("in_list"):
             continue
-        for index, part in enumerate(message.parts):
-            if (lost := shortfall(part)) is not None:
-                losses.add(message.id, index, lost)
-        out.append(rebuild(_render(message, note), note))
+        item = _to(message, note, shape, losses)
+        if item is not None:
+            out.append({key: item[key] for key in item if key in _REQUEST} if shape == "request" else item)
     losses.close()
     return out
 
 
-def to_anthropic_system(messages: Iterable[Message]) -> str | list[dict[str, Any]] | None:
-    """The `system` value: of one system message what was given; of several their blocks; None if there is none."""
-    found = [m for m in messages if m.role == "system" and not note_of(m, FORM).get("in_list")]
-    contents = [_render(message, note_of(message, FORM))["content"] for message in found]
+def to_anthropic_system(
+    messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
+) -> str | list[dict[str, Any]] | None:
+    """The `system` value: of one system message what was given; of several their blocks; None if there is none.
+
+    That value takes text only; the rest is reported as by `to_anthropic`.
+    """
+    check_shape(shape)
+    losses = Losses(FORM, on_loss)
+    contents: list[Any] = []
+    for message in messages:
+        note = note_of(message, FORM)
+        if message.role == "system" and not note.get("in_list"):
+            contents.append(_render(message, note, shape, losses)["content"])
+    losses.close()
     if len(contents) < 2:
         return contents[0] if contents else None
     return [b for c in contents for b in ([{"type": "text", "text": c}] if isinstance(c, str) else c)]
@@ -89,10 +105,10 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     if role == "system":
         note["in_list"] = True
     message = Message(role=role, parts=parts)
-    if (form := _form(raw)) != _form(_render(message, note)):
+    if (form := _form(raw)) != _form(_render(message, note, "original")):
         note["content"] = form
     try:
-        note |= remember(raw, _render(message, note))
+        note |= remember(raw, _render(message, note, "original"))
     except InvalidMessageError as error:
         raise InvalidMessageError(f"message {index}: {error}") from error
     return _annotated(message, note)
@@ -102,15 +118,40 @@ def _annotated(message: Message, note: Json) -> Message:
     return msgspec.structs.replace(message, provider_meta={FORM: note} if note else {})
 
 
-def _render(message: Message, note: Mapping[str, Any]) -> Json:
+def _to(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses) -> Json | None:
+    before = losses.count
+    ours = _render(message, note, shape, losses)
+    if message.parts and losses.count - before >= len(message.parts) and not ours["content"]:
+        return None  # nothing of it could be carried, and that was told
+    return rebuild(ours, note, valid=shape != "original")
+
+
+def _render(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses | None = None) -> Json:
     """The dict of a message, in our order of keys."""
-    blocks = [block for part in message.parts if (block := block_of(part)) is not None]
+    blocks = []
+    for index, part in enumerate(message.parts):
+        block, lost = render(part, shape)
+        if block is not None and message.role == "system" and shape != "original" and not _is_text(block):
+            block, lost = None, "other content than text in a system message"
+        if block is not None:
+            blocks.append(block)
+        if lost is not None and losses is not None:
+            losses.add(message.id, index, lost)
     form = note.get("content")
-    role = note.get("role", "user" if message.role == "tool" else message.role)
+    role = "user" if message.role == "tool" else message.role
+    if "role" in note and losses is not None and shape != "original":
+        losses.add(message.id, None, f"the role {note['role']!r}")
+    else:
+        role = note.get("role", role)
     if not blocks:
-        return {"role": role, "content": {"list": [], "null": None}.get(form or "", "")}
+        empty: Json = {"list": [], "null": None if shape == "original" else ""}
+        return {"role": role, "content": empty.get(form or "", "")}
     plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
     return {"role": role, "content": blocks[0]["text"] if plain and form != "list" else blocks}
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, Mapping) and block.get("type") == "text"
 
 
 def _form(raw: Mapping[str, Any]) -> str:

@@ -10,8 +10,9 @@
 | a `tool` message | a tool_result part, its content untouched |
 | unknown blocks, keys | an opaque part; `provider_meta["openai_chat"]` |
 
-The form cannot carry, and `to_openai_chat` reports: reasoning of other providers, files by URL, the error mark of a
-tool result and blocks other than text in one, opaque parts of other providers.
+The form cannot carry, and `to_openai_chat` reports: reasoning of other providers, files by URL, video, sounds other
+than WAV and MP3, files of an assistant or in a system message, the error mark of a tool result and blocks other than
+text in one, roles of its own of another tool, opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import Any, Literal
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._calls import call_of, part_of_call
 from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._openai_parts import FORM, block_of, call_of, part_of_block, part_of_call, result_content
-from redis_history.formats._shape import Json, as_mapping, note_of, rebuild, remember
-from redis_history.model import Message, Part, Participant, ReasoningPart, Role, TextPart, ToolResultPart
+from redis_history.formats._openai_parts import FORM, block_of, part_of_block, result_content
+from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, rebuild, remember
+from redis_history.model import Message, Part, Participant, ReasoningPart, Role, TextPart, ToolResultPart, UnknownPart
 
 __all__ = ["from_openai_chat", "to_openai_chat"]
 
@@ -39,6 +41,10 @@ _ROLES: dict[str, Role] = {
 }
 _KINDS: dict[str, Literal["user", "agent", "system"]] = {"user": "user", "assistant": "agent", "system": "system"}
 _REASONING = ("reasoning_content", "reasoning")
+_REQUEST = frozenset(("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"))
+_REQUEST |= {*_REASONING}
+#: The blocks that a message of a role may have.
+_BLOCKS = {"user": frozenset(("text", "image_url", "input_audio", "file")), "assistant": frozenset(("text", "refusal"))}
 
 
 def from_openai_chat(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
@@ -49,15 +55,20 @@ def from_openai_chat(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
     return [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
 
 
-def to_openai_chat(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[dict[str, Any]]:
+def to_openai_chat(
+    messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
+) -> list[dict[str, Any]]:
     """Their dicts. A message with several tool results becomes one `tool` message each, before the rest of it.
 
-    `on_loss` is called for all that the form cannot carry; without it a warning is logged.
+    `on_loss` is called for all that the form cannot carry; without it a warning is logged. `shape="original"` gives
+    messages back that came in roles or forms which the API does not take; `shape="request"` leaves out keys that are
+    not the API's.
     """
+    check_shape(shape)
     losses = Losses(FORM, on_loss)
-    out = [item for message in messages for item in _to(message, losses)]
+    out = [item for message in messages for item in _to(message, shape, losses)]
     losses.close()
-    return out
+    return [{key: item[key] for key in item if key in _REQUEST} for item in out] if shape == "request" else out
 
 
 def _from(raw: Mapping[str, Any], index: int) -> Message:
@@ -77,15 +88,15 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     elif content is not None:
         raise InvalidMessageError(f"message {index}: content is text, a list or null, not {type(content).__name__}")
     if isinstance(calls := raw.get("tool_calls"), list):
-        parts.extend(map(part_of_call, calls))
+        parts.extend(part_of_call(FORM, call) for call in calls)
     elif isinstance(call := raw.get("function_call"), Mapping):
-        parts.append(part_of_call({"function": call}))
+        parts.append(part_of_call(FORM, {"function": call}))
         note["function_call"] = True
     name = raw.get("name")
     kind = _KINDS.get(role)
     who = Participant(kind=kind, id=name) if kind and isinstance(name, str) and name else None
     message = Message(role=role, parts=tuple(parts), participant=who)
-    if role != "tool" and (form := _form(raw)) != _form(_render(message, note)):
+    if role != "tool" and (form := _form(raw)) != _form(_render(message, note, "original")):
         note["content"] = form
     try:
         note |= remember(raw, _one(message, note))
@@ -109,57 +120,82 @@ def _result(raw: Mapping[str, Any]) -> ToolResultPart:
 def _one(message: Message, note: Mapping[str, Any]) -> Json:
     """The single dict for a message that came from a single dict."""
     if message.role == "tool":
-        return _tool(message.tool_results[0], note)
-    return _render(message, note)
+        part = message.tool_results[0]
+        return _tool(part, note, part.content, "original")
+    return _render(message, note, "original")
 
 
-def _to(message: Message, losses: Losses) -> list[Json]:
+def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
     note = note_of(message, FORM)
-    results = message.tool_results
     out: list[Json] = []
+    if "role" in note and shape != "original" and note["role"] not in _ROLES:
+        losses.add(message.id, None, f"the role {note['role']!r}")
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolResultPart):
-            out.append(_tool(part, note))
-            content, lost = result_content(part)
-            out[-1]["content"] = content
+            content, lost = result_content(part, shape)
+            out.append(_tool(part, note, content, shape))
             if part.is_error:
                 losses.add(message.id, index, "the error mark of a tool result")
             if lost:
                 losses.add(message.id, index, lost)
-    rest = msgspec.structs.replace(message, parts=tuple(p for p in message.parts if not isinstance(p, ToolResultPart)))
-    if (rest.parts and message.role != "tool") or not results:
-        out.append(_render(rest, note))
+    rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
+    alone = message.role == "tool" and (rest or not message.parts)
+    role = "user" if alone else message.role  # a tool message is one result, nothing else
+    carried = False
     for index, part in enumerate(message.parts):
-        if _is_lost(part, only_results=message.role == "tool" and bool(results)):
-            losses.add(message.id, index, f"a {_name(part)} part in a message of role {message.role}")
-    out[-1] = rebuild(out[-1], note)
+        if not isinstance(part, ToolResultPart):
+            lost = _lost(part, role, shape)
+            carried = carried or lost is None
+            if lost is not None:
+                losses.add(message.id, index, lost)
+    if carried or not message.parts:
+        out.append(_render(msgspec.structs.replace(message, parts=rest, role=role), note, shape))
+    if out:
+        free = ("content",) if out[-1]["role"] == "assistant" else ()
+        out[-1] = rebuild(out[-1], note, valid=shape != "original", free=free, not_null=("name", "tool_calls"))
     return out
 
 
-def _is_lost(part: Part, *, only_results: bool) -> bool:
-    if isinstance(part, ToolResultPart):
-        return False
-    return only_results or not (_is_reasoning(part) or call_of(part) is not None or block_of(part) is not None)
+def _lost(part: Part, role: Role, shape: Shape) -> str | None:
+    if _is_reasoning(part) or call_of(FORM, part, shape) is not None or _block(part, role, shape) is not None:
+        return None
+    return f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {role}"
+
+
+def _block(part: Part, role: Role, shape: Shape) -> Any:
+    block = block_of(part, shape)
+    if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
+        return block
+    if block["type"] == "refusal" and role != "assistant":
+        return {"type": "text", "text": block["refusal"]}
+    return block if block["type"] in _BLOCKS.get(role, ("text",)) else None
 
 
 def _is_reasoning(part: Part) -> bool:
     return isinstance(part, ReasoningPart) and note_of(part, FORM).get("key") in _REASONING
 
 
-def _name(part: Part) -> str:
-    return type(part).__name__.removesuffix("Part").lower()
-
-
-def _tool(part: ToolResultPart, note: Mapping[str, Any]) -> Json:
+def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
     named = {} if part.name is None else {"name": part.name}
-    return {"role": note.get("role", "tool"), "tool_call_id": part.tool_use_id, **named, "content": part.content}
+    role = note.get("role", "tool")
+    if shape != "original" and (
+        role not in _ROLES or (role == "function" and not (named and isinstance(content, str)))
+    ):
+        role = "tool"
+    return {"role": role, "tool_call_id": part.tool_use_id, **named, "content": content}
 
 
-def _render(message: Message, note: Mapping[str, Any]) -> Json:
+def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
     """The dict of a message without tool results, in our order of keys."""
-    calls = [call for part in message.parts if (call := call_of(part)) is not None]
-    blocks = [b for part in message.parts if call_of(part) is None and (b := block_of(part)) is not None]
-    out: Json = {"role": note.get("role", message.role), "content": _content(blocks, note.get("content"), bool(calls))}
+    calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
+    blocks = [b for part in message.parts if (b := _block(part, message.role, shape)) is not None]
+    role = note.get("role", message.role)
+    if shape != "original" and _ROLES.get(role) != message.role:
+        role = "user" if message.role == "tool" else message.role
+    form = note.get("content")
+    if form == "null" and shape != "original" and role != "assistant":
+        form = "text"
+    out: Json = {"role": role, "content": _content(blocks, form, bool(calls) and role == "assistant")}
     if calls and note.get("function_call") and len(calls) == 1:
         out["function_call"] = calls[0].get("function")
     elif calls:

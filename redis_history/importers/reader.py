@@ -8,9 +8,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from redis_history.errors import InvalidInputError
-from redis_history.importers import _agents, _chat, _claude_code, _people
+from redis_history.importers import _agents, _chat, _chatgpt, _claude_code, _langchain, _lossless, _people
+from redis_history.importers._bundle import Bundle, is_bundle
 from redis_history.importers._convert import each
+from redis_history.importers._slack import is_slack, slack
 from redis_history.importers.source import Source
 from redis_history.importers.transcript import OnError, Transcript
 
@@ -37,6 +41,9 @@ def _first_item(record: Any) -> Any:
 
 # In this order: a chat record is the least particular.
 _IMPORTERS: dict[str, _Importer] = {
+    "redis_history": _Importer(_lossless.is_lossless, _lossless.lossless),
+    "chatgpt": _Importer(_chatgpt.is_tree, partial(each, convert=_chatgpt.chatgpt)),
+    "langchain": _Importer(_langchain.is_langchain, _langchain.langchain),
     "taubench": _Importer(lambda r: _has(r, traj=list) and "task_id" in r, partial(each, convert=_agents.taubench)),
     "sweagent": _Importer(lambda r: _has(_inner(r, "traj"), history=list), partial(each, convert=_agents.sweagent)),
     "miniswe": _Importer(
@@ -60,31 +67,63 @@ _IMPORTERS: dict[str, _Importer] = {
     "anthropic": _Importer(_chat.is_chat, _chat.anthropic),
 }
 
-#: The names `read_transcripts` takes as `format`.
-FORMATS: tuple[str, ...] = tuple(_IMPORTERS)
+#: The names `read_transcripts` takes as `format`, besides "auto".
+FORMATS: tuple[str, ...] = (*_IMPORTERS, "slack")
 
 
 def read_transcripts(
     path: str | PathLike[str],
     *,
-    format: str | None = None,
+    format: str | None = "auto",
     on_error: OnError | None = None,
 ) -> Iterator[Transcript]:
-    """The conversations of a file, one at a time: JSON or JSONL, plain or gzipped.
+    """The conversations of a file, one at a time: JSON or JSONL, plain or gzipped; or of a folder or zip archive.
 
-    `format` is one of FORMATS; without it the first records tell. A bad line or record is given to `on_error` (else
-    logged as a warning) and left out, the rest is imported. Raises InvalidInputError at once, before anything is
-    yielded, for a file that cannot be read or whose format is unknown.
+    `format` is one of FORMATS; with "auto" (or None) the first records tell, in a folder or archive file by file. A bad
+    line or record is given to `on_error` (else logged as a warning) and left out, the rest is imported. Raises
+    InvalidInputError at once, before anything is yielded, for a file that cannot be read or whose format is unknown.
     """
-    source = Source(Path(path), on_error)
+    if format not in (None, "auto", *FORMATS):
+        raise InvalidInputError(f"{format!r} is not a format; there are: {', '.join(FORMATS)}")
+    chosen = None if format == "auto" else format
+    where = Path(path)
+    if not is_bundle(where):
+        if chosen == "slack":
+            raise InvalidInputError(f"{path} is not a folder or zip archive, as a Slack export is")
+        return _of_source(Source(where, on_error), chosen)
+    bundle = Bundle(where, on_error)
+    if chosen == "slack" or (chosen is None and is_slack(bundle)):
+        return slack(bundle)
+    if not any(True for _ in bundle.sources()):
+        raise InvalidInputError(f"{path} cannot be read: there are no files of JSON records in it")
+    return _of_bundle(bundle, chosen)
+
+
+def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
     if format is not None:
-        if format not in _IMPORTERS:
-            raise InvalidInputError(f"{format!r} is not a format; there are: {', '.join(FORMATS)}")
         return _IMPORTERS[format].read(source)
     for record in source.head:
         for name, importer in _IMPORTERS.items():
             if importer.matches(record):
                 return _chat.chat(source) if name == "openai_chat" else importer.read(source)
     if not source.head:
-        raise InvalidInputError(f"{path} holds no JSON records; the formats are: {', '.join(FORMATS)}")
-    raise InvalidInputError(f"the format of {path} is not known; there are: {', '.join(FORMATS)}")
+        raise InvalidInputError(f"{source.path} holds no JSON records; the formats are: {', '.join(FORMATS)}")
+    raise InvalidInputError(f"the format of {source.path} is not known; there are: {', '.join(FORMATS)}")
+
+
+def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
+    """File by file; one of an unknown format is reported. Conversations that two files name alike get a number."""
+    seen: dict[str, int] = {}
+    for source in bundle.sources():
+        try:
+            found = _of_source(source, format)
+        except InvalidInputError as error:
+            source.problem(1, str(error))
+            continue
+        for transcript in found:
+            count = seen[transcript.conversation_id] = seen.get(transcript.conversation_id, 0) + 1
+            yield (
+                transcript
+                if count == 1
+                else msgspec.structs.replace(transcript, conversation_id=f"{transcript.conversation_id}#{count}")
+            )

@@ -16,11 +16,11 @@ import msgspec
 from redis_history.errors import InvalidInputError
 from redis_history.importers.transcript import ImportProblem, OnError
 
-__all__ = ["Record", "Source"]
+__all__ = ["SUFFIXES", "Record", "Source"]
 
 _log = logging.getLogger("redis_history.importers")
 _decode = msgspec.json.decode
-_SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))
+SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))
 _LOOK_AHEAD = 20  # a session file may open with entries of other kinds
 _BROKEN = (EOFError, OSError, zlib.error)
 
@@ -46,23 +46,30 @@ class Source:
     def name(self) -> str:
         """The file's name without its endings: the part of an id that tells files apart, wherever they lie."""
         name = self.path.name
-        while (suffix := Path(name).suffix.lower()) in _SUFFIXES:
+        while (suffix := Path(name).suffix.lower()) in SUFFIXES:
             name = name[: -len(suffix)]
         return name
 
     def problem(self, line: int, reason: str) -> None:
         """Report what is left out: to the callback, or as a logged warning."""
-        problem = ImportProblem(str(self.path), line, reason)
-        if self._on_error is not None:
-            self._on_error(problem)
+        self.report(self.path, line, reason, self._on_error)
+
+    @staticmethod
+    def report(path: Path, line: int, reason: str, on_error: OnError | None) -> None:
+        problem = ImportProblem(str(path), line, reason)
+        if on_error is not None:
+            on_error(problem)
         else:
             _log.warning("%s", problem)
 
     @cached_property
     def head(self) -> list[Any]:
         """The first records, to tell the format by. Nothing is reported for them here."""
-        quiet = Source(self.path, lambda problem: None)
-        return [record for _, record in islice(quiet.records(), _LOOK_AHEAD)]
+        told, self._on_error = self._on_error, lambda problem: None
+        try:
+            return [record for _, record in islice(self.records(), _LOOK_AHEAD)]
+        finally:
+            self._on_error = told
 
     def records(self) -> Iterator[Record]:
         """Every record, in order. Lines that are not JSON are reported and left out."""
@@ -104,9 +111,25 @@ class Source:
             self.problem(number + 1, f"the file breaks off here: {error}")
 
     def _open(self) -> _Stream:
-        with self.path.open("rb") as stream:
+        with self._open_plain() as stream:
             packed = stream.read(2) == b"\x1f\x8b"
-        return gzip.open(self.path, "rb") if packed else self.path.open("rb")
+        plain = self._open_plain()
+        return _Unpacked(plain) if packed else plain
+
+    def _open_plain(self) -> IO[bytes]:
+        return self.path.open("rb")
+
+
+class _Unpacked(gzip.GzipFile):
+    """What is in a gzipped stream; closes that too."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        super().__init__(fileobj=packed)
+        self._packed = packed
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
 
 
 def _value(data: bytes) -> tuple[Any, str | None]:

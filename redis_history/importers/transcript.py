@@ -12,7 +12,7 @@ import msgspec
 
 from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, InvalidTimestampError
-from redis_history.model import Message
+from redis_history.model import Conversation, Message
 from redis_history.model.wire import encode_body
 
 __all__ = ["ImportProblem", "OnError", "Transcript", "Turn", "build"]
@@ -42,8 +42,9 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     `conversation_id` and the messages' ids depend only on the file's name and content, so importing twice stores once.
     Messages have timestamps only if the source has one for each of them and none goes back: timestamps decide the
     order, and the order of the source must win. The source's own time text is in `metadata["time"]` in any case.
-    `form` is the provider's form the messages came in, if any; `originals` are then the provider's own dicts, which
-    `to_openai_chat` or `to_anthropic` gives again.
+    `record` is the record of the conversation, where the source has one of ours. `form` is the provider's form the
+    messages came in, if any; `originals` are then the provider's own dicts, which `to_openai_chat` or `to_anthropic`
+    gives again with `shape="original"`.
     """
 
     conversation_id: str
@@ -53,6 +54,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     form: Literal["openai_chat", "anthropic"] | None = None
     originals: tuple[Mapping[str, Any], ...] = ()
+    record: Conversation | None = None
 
 
 class Turn(NamedTuple):

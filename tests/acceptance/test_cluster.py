@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, RetryPolicy, user
+from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.slots import key_slot
 from redis_history.errors import (
@@ -178,6 +179,46 @@ def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> Non
         store.append("c", user("again"))
         wait_until(lambda: seen == [2, 3], "the change")
         store.delete_conversation("c")
+
+
+def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_primaries(
+    cluster: RealCluster, namespace: str
+) -> None:
+    names = [f"c{number}" for number in range(12)]
+    told: dict[str, list[int]] = {name: [] for name in names}
+    resets: list[str] = []
+
+    def callback(event: Any) -> None:
+        told[event.conversation_id].append(event.revision)
+        if isinstance(event, Reset):
+            resets.append(event.reason)
+
+    with HistoryStore(cluster.url, namespace=namespace, poll_interval=1.0, retry=PATIENT) as store:
+        store.on_change_all(callback)
+        for name in names:
+            store.append(name, user("1"))
+        wait_until(lambda: all(seen == [1] for seen in told.values()), "the first changes", 30)
+        new = cluster.add()
+        cluster.wait_until_joined()
+        slot = _slot(namespace, names[0])
+        source = cluster.begin_migration(slot, new)
+        while cluster.move_keys(slot, source, new):
+            pass
+        cluster.end_migration(slot, new)
+        for name in names:
+            store.append(name, user("2"))
+        wait_until(lambda: all(seen == [1, 2] for seen in told.values()), "changes after a slot moved", 30)
+        for node in cluster.nodes:
+            node.kill(signal.SIGTERM)
+        for node in cluster.nodes:
+            node.start()
+        cluster.wait_until_joined()
+        for name in names:
+            store.append(name, user("3"))
+        wait_until(lambda: all(seen == [1, 2, 3] for seen in told.values()), "changes after all were away", 30)
+        assert resets == []
+        for name in names:
+            store.delete_conversation(name)
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])

@@ -28,7 +28,9 @@ def test_nothing_is_left_when_nobody_runs(own_server: Callable[..., RealServer])
         for number in range(200):
             store.append_many(f"c{number}", [user(str(index)) for index in range(5)])
     with server.client() as client:
-        assert client.dbsize() == 200 * 3 + len(list(client.scan_iter(match="rh:*}:c", count=1000)))
+        keys = {what: len(list(client.scan_iter(match=what, count=1000))) for what in ("rh:*}:c", "rhd:*")}
+        assert keys["rhd:*"] == 200 * 5, "a search document of each message"
+        assert client.dbsize() == 200 * 3 + sum(keys.values())
         # The server deletes by itself, without being asked for the keys.
         wait_until(lambda: client.dbsize() == 0, "the server to be empty")
 

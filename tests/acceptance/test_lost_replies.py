@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
-from redis_history.errors import BackendUnavailableError
+from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, requests, user
+from redis_history.backends.redis.planner import plan
+from redis_history.errors import BackendUnavailableError, MessageConflictError
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer
 
@@ -108,3 +109,17 @@ def test_a_dead_server_is_told_in_bounded_time(own_server: Callable[..., RealSer
         pytest.raises(BackendUnavailableError, match="gave no answer before the deadline"),
     ):
         store.append("c", user("x"))
+
+
+def test_a_message_that_was_changed_before_its_append_is_repeated(server: RealServer, namespace: str) -> None:
+    """The reply of an append is lost, and somebody edits the message before it is sent again: it is no conflict."""
+    with HistoryStore(server.url, namespace=namespace) as store:
+        backend: Any = store._backend
+        op = requests.append_one("c", user("x", id="m"), expected_revision=None, must_exist=False, must_not_exist=False)
+        [first] = backend.execute(op)
+        store.update_message("c", user("edited", id="m"))
+        call = plan(op, backend._settings)
+        assert call.decode(backend._reply(call, again=True)) == [first]
+        with pytest.raises(MessageConflictError):
+            store.append("c", user("x", id="m"))
+        assert [message.text for message in store.get("c")] == ["edited"]

@@ -128,7 +128,7 @@ async def test_loading(own_server: Start, face: str) -> None:
             client.bgrewriteaof()  # what is loaded is one file, of which each key takes a moment
             await _until(lambda: client.info("persistence")["aof_base_size"] > 100_000)
         server.kill()
-        server._options += ("--key-load-delay", "10000")
+        server.options += ("--key-load-delay", "10000")
         starting = asyncio.create_task(asyncio.to_thread(server.start))
         appended = await store.append("c", user("during"))
         await starting

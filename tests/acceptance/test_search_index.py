@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count, islice
 from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, HistoryStore, user
+from redis_history import AsyncHistoryStore, HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.planner import Settings, plan
-from redis_history.errors import BackendUnavailableError, CapabilityError, ConfigurationError
+from redis_history.errors import (
+    BackendUnavailableError,
+    CapabilityError,
+    ConfigurationError,
+    ConversationNotFoundError,
+    MessageNotFoundError,
+)
 from redis_history.operations import Clear
 from tests.support.servers import RealServer, wait_until
 
@@ -118,6 +126,26 @@ def test_what_was_there_before_search(own_server: Callable[..., RealServer]) -> 
         assert {hit.conversation_id for hit in store.search_all("n7")} == {"a", "b", "c"}
 
 
+def test_reindex_while_conversations_come_and_go(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url, search="off") as silent, HistoryStore(server.url) as store:
+        for number in range(30):
+            silent.append(f"c{number}", user("word", id=f"c{number}"))
+
+        def meanwhile(done: int, known: int) -> None:
+            if done <= 10:
+                silent.append(f"late{done}", user("word", id=f"late{done}"))
+                silent.update_conversation(f"c{done}", title="moved to the top")
+                silent.delete_conversation(f"c{29 - done}")
+
+        found = store.reindex(on_progress=meanwhile)
+        listed = {one.conversation_id for one in store.list_conversations(limit=100)}
+        assert len(listed) == 30
+        assert {hit.message.id for hit in store.search_all("word", limit=100)} == listed
+        assert (found.conversations, found.removed) == (40, 0)
+        assert documents(server) == 30
+
+
 @pytest.mark.parametrize("ends", ["clear", "restore", "delete"])
 def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str) -> None:
     server = own_server()
@@ -181,6 +209,61 @@ def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., 
         assert store.search("c", "word") == []
         assert store.search_all("word") == [], "what has expired is not found, though its documents end later"
         wait_until(lambda: client.dbsize() == 0, "the server to be empty", 3)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_document_is_left_after_everything(own_server: Callable[..., RealServer], seed: int) -> None:
+    """A random mix of all operations, in conversations that last and in some that end meanwhile."""
+    server, chance = own_server(), random.Random(seed)
+    lasting, mortal, numbers = ["a", "b{}:*", "c"], ["d", "e\n", "f"], count()
+
+    def some(most: int) -> list[Message]:
+        return [user(f"word n{number}", id=str(number)) for number in islice(numbers, chance.randint(1, most))]
+
+    with (
+        HistoryStore(server.url) as store,
+        HistoryStore(server.url, max_messages=20) as capped,
+        HistoryStore(server.url, ttl=0.1) as ending,
+        HistoryStore(server.url, search="off") as silent,
+        server.client() as client,
+    ):
+        for _ in range(400):
+            name = chance.choice(lasting + mortal)
+            each = ending if name in mortal else chance.choice([store, store, store, capped, silent])
+            known = [message.id for message in store.get(name, limit=5)]
+            match chance.choice("aaaammmuudsrcxt"):
+                case "a":
+                    each.append(name, some(1)[0])
+                case "m":
+                    each.append_many(name, some(30))
+                case "u" if known:
+                    with contextlib.suppress(MessageNotFoundError):  # it has ended right now
+                        each.update_message(name, user("word again", id=known[0]))
+                case "d":
+                    each.delete_messages(name, known[:2])
+                case "s":
+                    each.search(name, "word")
+                case "r":
+                    each.restore(name, some(10))
+                case "c":
+                    each.clear(name)
+                case "x" if chance.random() < 0.3:
+                    each.delete_conversation(name)
+                case "t":
+                    with contextlib.suppress(ConversationNotFoundError):
+                        each.update_conversation(name, title="t")
+        every = {name: {message.id for message in store.get(name)} for name in lasting}
+        assert {name: found(store, name, "word") for name in lasting} == every
+        wait_until(lambda: not any(store.get(name) for name in mortal), "the end of those with a ttl")
+        left = sum(map(len, every.values()))
+        wait_until(lambda: documents(server) == left, "their documents to go", 3)
+        indexed = client.execute_command("FT.SEARCH", "rh:default", "*", "LIMIT", "0", "0")
+        assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == left
+        assert graves(server) == []
+        assert store.reindex().removed == 0
+        for name in lasting:
+            store.delete_conversation(name)
+        assert documents(server) == 0
 
 
 def test_documents_that_ended_too_soon_are_written_anew(own_server: Callable[..., RealServer]) -> None:

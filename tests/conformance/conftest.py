@@ -41,11 +41,11 @@ class Awaitable:
         value = getattr(self._target, name)
         if not callable(value):
             return value
-        if name == "subscribe":
+        if name in ("subscribe", "subscribe_all"):
             return lambda *args, **options: Awaitable(value(*args, **options))
         if name == "iter":
             return lambda *args, **options: _each(value(*args, **options))
-        if name == "on_change":
+        if name in ("on_change", "on_change_all"):
             return lambda *args, **options: _on_change(value, args, options)
         return lambda *args, **options: asyncio.to_thread(value, *args, **options)
 
@@ -81,6 +81,7 @@ class Stores:
         self.backend = backend
         self._face = face
         self._namespace = namespace
+        self._other = namespace[:-1] + "?"
         self._servers = servers
         self._memory: MemoryBackend | None = None
         self._open: list[Any] = []
@@ -120,9 +121,22 @@ class Stores:
             while not await asyncio.to_thread(self._servers.listened_to, self.backend, channel):
                 await asyncio.sleep(0.005)
 
+    async def until_all_watched(self) -> None:
+        """The same for those who watch all conversations."""
+        if self.backend == "memory":
+            return
+        async with asyncio.timeout(20):
+            while not await asyncio.to_thread(self._servers.listened_to, self.backend, None):
+                await asyncio.sleep(0.005)
+
+    def other(self) -> Any:
+        """A store of another namespace on the same server, which only differs by what a glob would match."""
+        return AsyncHistoryStore(self._servers(self.backend).url, namespace=self._other)
+
     async def aclose(self) -> None:
         for store in self._open:
             await store.aclose()
+        await asyncio.to_thread(self._servers.clear, self._other)
 
 
 @pytest.fixture(params=["async", "sync"])

@@ -155,10 +155,17 @@ async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, serv
 
 async def test_every_change_lengthens_the_life(stores: Any) -> None:
     store, other = stores(ttl=0.5), stores()
-    await store.append("c", user("0"))
-    start = time.monotonic()
-    number = 0
-    while time.monotonic() - start < 1.2:  # more than two lives, by changes of a store without a ttl of its own
-        number += 1
-        await other.append("c", user(str(number)))
-    assert (await store.get_conversation("c")).message_count == number + 1
+    for attempt in range(20):
+        name = f"c{attempt}"
+        await store.append(name, user("0"))
+        start = last = time.monotonic()
+        number = longest = 0.0
+        while last - start < 1.2:  # more than two lives, by changes of a store without a ttl of its own
+            number += 1
+            await other.append(name, user(str(number)))
+            longest = max(longest, time.monotonic() - last)
+            last = time.monotonic()
+        if longest < 0.4:  # else this process was held up for so long that the conversation may well have ended
+            assert (await store.get_conversation(name)).message_count == number + 1
+            return
+    pytest.fail("this machine does nothing else than wait")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from redis_history import AttachmentPart, Participant, tool_result, user
+from redis_history import (
+    AsyncConversationSearchTool,
+    AttachmentPart,
+    Participant,
+    SearchHit,
+    conversation_search_tool,
+    tool_result,
+    user,
+)
 from redis_history.errors import CapabilityError, InvalidConversationIdError, InvalidInputError
-from redis_history.search.hits import SearchHit
 from tests.conformance.conftest import TALK
 
 
@@ -100,6 +108,7 @@ async def test_limit_offset_and_token_cap(store: Any) -> None:
     assert await store.search("c", "word", limit=0) == []
     assert len(await store.search("c", "word", limit=100, token_cap=33)) == 3, "11 tokens each"
     assert await store.search("c", "word", token_cap=0) == []
+    assert ids(await store.search("c", "word", token_cap=5)) == every[:1], "the best one, though it does not fit"
 
 
 async def test_neighbours_and_highlights(talk: Any) -> None:
@@ -174,6 +183,29 @@ async def test_all_conversations(talk: Any, stores: Any) -> None:
     assert ids(first) + ids(await talk.search_all("suitcase", offset=1)) == ids(await talk.search_all("suitcase"))
     await talk.delete_conversation("other")
     assert "secret" not in ids(await talk.search_all("suitcase"))
+
+
+async def test_the_tool_for_models(talk: Any) -> None:
+    """Over a real store: the conversation it was made for, what is long cut to where the words are."""
+    await talk.append("c", user("filler " * 1_500 + "needle", id="long"))
+    # The synchronous store itself, not the tests' face of it.
+    tool = conversation_search_tool(getattr(talk, "_target", talk), "c")
+    synchronous = not isinstance(tool, AsyncConversationSearchTool)
+
+    async def call(**arguments: Any) -> str:
+        if synchronous:
+            return str(await asyncio.to_thread(tool, **arguments))
+        return str(await tool(**arguments))
+
+    told = await call(query="suitcase", limit=2)
+    assert told.startswith("2 messages found, the best first.")
+    assert "[1] 2026-01-0" in told
+    assert "secret" not in await call(query="secret suitcase", limit=20)
+    assert await call(query="unheard") == "No message found. Try fewer, other or more general words."
+    assert (await call(query=" ")).startswith("Error: query is required")
+    found = await call(query="needle")
+    assert "needle" in found, "above the usual token_cap, and far from its beginning"
+    assert len(found) < 1_200
 
 
 @pytest.mark.parametrize(

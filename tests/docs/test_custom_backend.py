@@ -47,8 +47,10 @@ class SQLiteStores:
         self._open.append(Awaitable(HistoryStore(backend=SQLiteBackend(self._path, **own), **options)))
         return self._open[-1]
 
-    async def until_watched(self, conversation_id: str) -> None:
+    async def until_watched(self, conversation_id: str = "") -> None:
         """Watching is known at once."""
+
+    until_all_watched = until_watched
 
     async def aclose(self) -> None:
         for made in self._open:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import re
 import struct
+from typing import Any
 
 import msgspec
 import pytest
 
-from redis_history import Conversation, HistoryStore, assistant, tool_result, tool_use, user
+from redis_history import Conversation, HistoryStore, Participant, assistant, tool_result, tool_use, user
 from redis_history._time import from_microseconds
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.model.wire import body_digest, encode_body
+from redis_history.operations import Clear
 from tests.docs.pages import DOCS, code, rows, sections
 from tests.support.servers import RealServer, wait_until
 
@@ -21,17 +24,68 @@ SECTIONS = sections(DOCS / "data-model.md")
 
 def test_the_keys(server: RealServer, namespace: str) -> None:
     found = {}
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
-        store.append("a b", user("x"))
-        keys = Keyspace(namespace).conversation("a b")
+    keys = Keyspace(namespace).conversation("a b")
+
+    def look() -> None:
         for pattern in Keyspace(namespace).patterns:
-            for key in client.scan_iter(match=pattern):
+            for key in client.scan_iter(match=pattern, count=1000):
                 kind = {b"zset": "sorted set"}.get(client.type(key), client.type(key).decode())
                 name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
-                name = re.sub(r":[0-9a-f]{16}:1$", ":<life>:<sequence>", name)
+                name = re.sub(r":[0-9a-f]{16}:\d+$", ":<life>:<sequence>", name)
+                name = re.sub(r":g:[0-9a-f]{16}$", ":g:<life>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
+
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        store.append("a b", user("x"))
+        look()
         assert client.zrange(keys.registry, 0, -1) == [b"a%20b"]
+        assert len(found) == 5
+        store.append_many("a b", [user("x") for _ in range(1000)])
+        _send(client, plan(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
+        look()
     assert found == {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
+
+
+def _send(client: Any, call: Call) -> None:
+    connection = client.connection_pool.get_connection()
+    connection.send_packed_command([call.pack(teach=True)])
+    connection.read_response(disable_decoding=True)
+    client.connection_pool.release(connection)
+
+
+def test_the_search_documents(server: RealServer, namespace: str) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    whose = Participant("user", "a|b")
+    message = user("Hello, you!", tool_use("1", "f g"), participant=whose, scope="dm", timestamp="2026-01-31")
+    options: dict[str, Any] = {"embedder": lambda texts: [[1.0, 0.0]] * len(texts), "vectors": 2}
+    with HistoryStore(server.url, namespace=namespace, ttl=60, **options) as store, server.client() as client:
+        stored = store.append("c", message).message
+        [key] = client.scan_iter(match=Keyspace(namespace).patterns[1], count=1000)
+        found = client.hgetall(key)
+        assert set(found) == {str(code(row[0])).encode() for row in rows(SECTIONS["Search"])}
+        assert stored.position is not None
+        assert found == {
+            b"t": b"hello you f g",
+            b"c": client.hget(keys.state, "i"),
+            b"m": b"%d" % stored.position.timestamp,
+            b"r": b"user",
+            b"p": b"a%7Cb",
+            b"s": b"dm",
+            b"w": b"f%20g",
+            b"v": struct.pack("<2f", 1, 0),
+        }
+        assert 60_000 < client.pttl(key) <= 90_000, "one and a half times the ttl"
+        assert client.hget(keys.state, "y") is None
+        store.append_many("c", [user("x") for _ in range(600)])
+        with HistoryStore(server.url, namespace=namespace, ttl=600) as longer:
+            longer.update_conversation("c", title="t")
+            assert (client.hget(keys.state, "y") or b"").startswith(b"256 ")
+            longer.update_conversation("c", title="u")
+            longer.update_conversation("c", title="v")
+        assert client.hget(keys.state, "y") is None
+        assert client.pttl(key) > 600_000
+        names = {name.decode() for name in client.execute_command("FT._LIST")}
+        assert any(re.fullmatch(f"rh:{namespace}:\\d+:[0-9a-f]{{8}}", name) for name in names)
 
 
 def test_the_state(server: RealServer, namespace: str) -> None:
@@ -47,7 +101,7 @@ def test_the_state(server: RealServer, namespace: str) -> None:
         epoch = client.xrange(keys.log)[0][1][b"t"]
         changed = store.get_conversation("c")
     documented = [str(code(row[0])) for row in rows(SECTIONS["State"])]
-    assert {name.decode() for name in state} == {*documented[:-1], ":m1"}
+    assert {name.decode() for name in state} == {*documented[:-1], ":m1"} - {"y"}
     assert documented[-1] == ":<message id>"
     place = state[b":m1"]
     assert len(place) == 51 + 2 * 5

@@ -8,17 +8,20 @@ from functools import cache
 
 import pytest
 
-from redis_history import RedisHistory, RetryPolicy, requests
+from redis_history import RedisHistory, RetryPolicy, requests, tools
 from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect, store
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import keys, listing, planner, servers
+from redis_history.backends.redis import finding, keys, listing, planner, servers
 from redis_history.history import _unsent
 from redis_history.model import wire
+from redis_history.search import query, scan
+from redis_history.search import text as search_text
 from tests.docs.pages import DOCS, ROOT, prose, rows, sections
 
 GUARANTEES = DOCS / "guarantees.md"
+_OPTIONS = requests.Options(1, 1.0)
 _MAX_UNSAVED = (RedisHistory.__init__.__kwdefaults__ or {})["max_unsaved"]
 _CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _PROOF = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -61,6 +64,10 @@ def test_every_promise_has_a_proof() -> None:
         ("guarantees.md", f"at most {_CAPS['max_conversations']} conversations of {_CAPS['max_messages']} messages"),
         ("data-model.md", f"all {keys.BUCKETS} registries"),
         ("operations.md", f"at most {listing._CHUNK} states, or {keys.BUCKETS} parts of registries"),
+        ("guarantees.md", f"for every {finding._SWEEP} conversations"),
+        ("operations.md", f"at most {finding._SWEEP} `HMGET`"),
+        ("operations.md", f"{keys.BUCKETS} `ZRANGEBYSCORE`, {keys.BUCKETS} `ZCARD`"),
+        ("data-model.md", f"newest change of {finding._SWEEP} conversations"),
         ("guarantees.md", f"`get` of more than {store.PAGE:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
         ("how-to/ui.md", f"about {int(planner._CHANGES_BYTES) // 10**6} MB and one change"),
@@ -77,6 +84,18 @@ def test_every_promise_has_a_proof() -> None:
         ("operations.md", f"(`first_wait`) | up to {RetryPolicy().first_wait:g} |"),
         ("operations.md", f"(`longest_wait`) | up to {RetryPolicy().longest_wait:g} |"),
         ("operations.md", f"at most {_lines.MOST} for an event loop"),
+        ("reference.md", f"the newest {scan.MAX_SCANNED:,} messages are read"),
+        ("guarantees.md", f"Its newest {scan.MAX_SCANNED:,} messages are searched"),
+        ("how-to/search.md", f"its newest {scan.MAX_SCANNED:,} messages"),
+        ("how-to/search.md", f"the first {search_text.MAX_CHARACTERS:,} characters"),
+        ("how-to/search.md", f"Words of more than {search_text.MAX_WORD} characters"),
+        ("how-to/search.md", f"The first {query.MAX_TERMS} different terms"),
+        ("reference.md", f"its first {query.MAX_QUERY_CHARACTERS:,} characters, and {query.MAX_TERMS} different terms"),
+        ("reference.md", f"filling a new index after {_OPTIONS.search_wait:g} s"),
+        ("operations.md", f"waits up to {_OPTIONS.search_wait:g} s"),
+        ("reference.md", f"({tools.DEFAULT_LIMIT} if not given, {tools.MAX_LIMIT} at most)"),
+        ("reference.md", f"at most {tools.SHOWN:,} characters"),
+        ("data-model.md", f"and removed together with their documents {int(planner._REAPED)} at a time"),
         ("tutorial.md", f"for up to {RetryPolicy().deadline:g} seconds"),
         ("tutorial.md", f"up to {MAX_CONVERSATION_ID_BYTES} bytes"),
         (

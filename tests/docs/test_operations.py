@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from redis_history import HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.notifications import merged_flags
 from redis_history.errors import BackendError, BackendRefusedError, CapabilityError
+from tests.conftest import drop_indexes
 from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
 
@@ -120,12 +122,13 @@ def _user(server: RealServer, rules: list[str]) -> str:
         client.execute_command("ACL", "LOG", "RESET")
         client.script_flush()
         client.flushall()
+        drop_indexes(client, "support")
     return f"unix://support:change-me@{server.socket}"
 
 
 def _denied(server: RealServer) -> set[str]:
     with server.client() as client:
-        return {entry["object"] for entry in client.acl_log()}
+        return {entry["object"].lower() for entry in client.acl_log()}
 
 
 def _everything(server: RealServer, url: str, listening: bool) -> None:
@@ -134,14 +137,15 @@ def _everything(server: RealServer, url: str, listening: bool) -> None:
 
     def heard(count: int) -> bool:
         with server.client() as client:
-            return not listening or client.pubsub_numsub(channel)[0][1] == count
+            return not listening or client.pubsub_numsub(channel)[0][1] == client.pubsub_numpat() == count
 
     same = next(name for name in map(str, range(10_000)) if KEYS.conversation(name).registry == KEYS_OF_C.registry)
     with HistoryStore(url, namespace="support") as store, HistoryStore(url, namespace="support", ttl=0.05) as mortal:
-        with store.subscribe("c") as subscription:
+        with store.subscribe("c") as subscription, store.subscribe_all() as every:
             wait_until(lambda: heard(1) or _denied(server), "the subscription")
             store.append_many("c", [user(str(n), id=str(n), timestamp="2026-01-31") for n in range(5)])
             assert subscription.get(timeout=10) is not None
+            assert every.get(timeout=10) is not None
             messages = store.get("c")
             assert store.get("c", since="2026-01-01", before=messages[3].position) == messages[:3]
             assert store.get_message("c", "2") == messages[2]
@@ -156,11 +160,31 @@ def _everything(server: RealServer, url: str, listening: bool) -> None:
             assert [conversation.conversation_id for conversation in store.list_conversations()] == ["c"]
             assert store.delete_conversation("c")
         wait_until(lambda: heard(0) or _denied(server), "the end of the subscription")
+        _search(server, url, store)
         assert store.capabilities.backend == "redis"
     for durability in ("fsync", "replicas"):
         with HistoryStore(url, namespace="support", durability=durability) as durable:  # type: ignore[arg-type]
             durable.append("c", user("x"))
             durable.delete_conversation("c")
+
+
+def _search(server: RealServer, url: str, store: HistoryStore) -> None:
+    """With an index, also over long conversations, and through a change of its form."""
+    with HistoryStore(url, namespace="support", search="require") as searching:
+        searching.append_many("c", [user("word", id=str(n)) for n in range(1000)])
+        searching.append("c", user("rare", id="one over what is removed at once"))
+        for hits in (searching.search("c", "rare", context=1), searching.search_all("rare")):
+            assert [hit.message.text for hit in hits] == ["rare"]
+        assert searching.reindex().documents == 1001
+    with HistoryStore(url, namespace="support", language="german") as german, server.client() as client:
+        [former] = client.execute_command("FT._LIST")
+
+        def moved() -> bool:
+            german.search_all("rare")
+            return former not in client.execute_command("FT._LIST") or bool(_denied(server))
+
+        wait_until(moved, "the index of another form")
+    assert store.clear("c") > 0
 
 
 def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
@@ -182,15 +206,21 @@ def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[...
     for rule in allowed:
         url = _user(server, [other for other in rules if other != rule])
         with contextlib.suppress(BackendError, CapabilityError):
-            _everything(server, url, listening=rule not in ("+subscribe", "+unsubscribe"))
+            _everything(server, url, listening=not rule.endswith("subscribe"))
         wait_until(lambda: _denied(server), f"anything that needs {rule}")
-        assert _denied(server) == {rule.removeprefix("+")}
+        # Who cannot see whether notifications are on tries to listen to what is published as well.
+        tried = "rh:{support:" if rule == "+config|get" else "no channel"
+        assert {one for one in _denied(server) if not one.startswith(tried)} == {rule.removeprefix("+")}
 
 
 def test_the_access_rights_end_at_the_namespace(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     url = _user(server, ACL.split()[2:])
     for namespace in ("support2", "other", "support:x"):
+        with HistoryStore(server.url, namespace=namespace) as others:
+            others.append("c", user("x"))
+        with redis.Redis.from_url(url) as client, pytest.raises(redis.ResponseError, match=r"(?i)permission"):
+            client.execute_command("FT.SEARCH", Keyspace(namespace).index, "*")
         with HistoryStore(url, namespace=namespace) as store:
             with pytest.raises(BackendRefusedError):
                 store.append("c", user("x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def _methods(kind: type) -> set[str]:
 
 
 def _properties(kind: type) -> set[str]:
-    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property)}
+    return {name for name, value in inspect.getmembers(kind) if isinstance(value, property) and name[0] != "_"}
 
 
 HISTORIES = (redis_history.RedisHistory, redis_history.AsyncRedisHistory)
@@ -144,6 +145,7 @@ def test_the_hooks_of_a_plugin() -> None:
     "name",
     [
         *("user", "assistant", "system", "tool", "text", "tool_use", "tool_result"),
+        *("assemble_prompt", "assemble_messages", "capture"),
         *("tool_result_masking", "tiktoken_counter"),
     ],
 )
@@ -185,7 +187,15 @@ def test_the_attributes_of_stores_and_subscriptions() -> None:
         assert f"`{attribute}`" in SECTIONS["Subscription"]
 
 
-@pytest.mark.parametrize(("name", "values"), [("Reset", ResetReason), ("Message", Role), ("Message", Scope)])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Reset", ResetReason),
+        ("Message", Role),
+        ("Message", Scope),
+        ("LeftOutReason", redis_history.LeftOutReason),
+    ],
+)
 def test_the_values_of(name: str, values: Any) -> None:
     for value in get_args(values):
         assert f'`"{value}"`' in SECTIONS[name]
@@ -198,6 +208,19 @@ def test_the_values_inside_parts_and_participants() -> None:
         assert f'`"{value}"`' in SECTIONS["Participant"]
     for key in Metadata.__annotations__:
         assert f"`{key}`" in SECTIONS["Message"]
+
+
+def test_the_methods_and_attributes_of_prompts_and_captures() -> None:
+    for kind in (redis_history.AssembledPrompt, redis_history.PromptReport, redis_history.Turn):
+        for name in _methods(kind) | _properties(kind):
+            assert re.search(rf"`{name}\b", SECTIONS[kind.__name__]), name
+    for sync, async_ in (
+        (redis_history.Capture, redis_history.AsyncCapture),
+        (redis_history.Turn, redis_history.AsyncTurn),
+    ):
+        assert _methods(sync) - {"close"} == _methods(async_) - {"aclose"}
+    for name in _methods(redis_history.Capture) | _properties(redis_history.Capture):
+        assert name == "forget" or f"`{name}" in SECTIONS["Capture"], name
 
 
 def test_the_members_of_the_unions() -> None:
@@ -234,3 +257,35 @@ def test_every_scheme_is_there() -> None:
 
     for scheme in SCHEMES:
         assert f"`{scheme}://" in SECTIONS["HistoryStore"]
+
+
+FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
+
+
+@pytest.mark.parametrize(
+    ("section", "modules"),
+    [
+        ("Formats", ["formats"]),
+        ("Importers", ["importers"]),
+        (
+            "Frameworks",
+            [f"integrations.{name}" for name in ("langchain", "llama_index", "openai_agents", "pydantic_ai")],
+        ),
+    ],
+)
+def test_the_names_of_the_parts_around(section: str, modules: list[str]) -> None:
+    found = {code(row[0]): " ".join(row[1:]) for row in rows(SECTIONS[section])}
+    targets = {}
+    for module in modules:
+        part = importlib.import_module(f"redis_history.{module}")
+        targets |= {name: getattr(part, name) for name in part.__all__}
+    assert set(found) == set(targets)
+    for name, target in targets.items():
+        if isinstance(target, type) and issubclass(target, msgspec.Struct):
+            assert all(f"`{one.name}`" in found[name] for one in msgspec.structs.fields(target)), name
+        elif inspect.isroutine(target) and "the same" not in found[name]:
+            for one in inspect.signature(target).parameters.values():
+                shown = (
+                    f'`{one.name}="{one.default}"`' if isinstance(one.default, str) else f"`{one.name}={one.default!r}`"
+                )
+                assert one.kind is not one.KEYWORD_ONLY or shown in found[name], f"{name}, {one.name}"

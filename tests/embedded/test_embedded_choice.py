@@ -199,6 +199,7 @@ def test_the_command() -> None:
         *("/s", "--port", "0", "--unixsocket", "redis.sock", "--unixsocketperm", "700", "--dir", "/d"),
         *("--daemonize", "no", "--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "yes"),
         *("--save", "", "--maxmemory-policy", "noeviction", "--databases", "4"),
+        *("--hash-max-ziplist-value", "512"),
         *("--loadmodule", "/m1", "--loadmodule", "/m2"),
     ]
 

@@ -49,6 +49,7 @@ def test_options(engine: str, tmp_path: Path, server: Make) -> None:
             "save": "",
             "maxmemory-policy": "noeviction",
             "databases": "16",
+            "hash-max-ziplist-value": "512",
             "notify-keyspace-events": "",
         }
         assert {name: connection.config_get(name)[name] for name in wanted} == wanted

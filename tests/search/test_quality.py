@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Message
+from redis_history import HistoryStore, Message, user
 from redis_history.search.query import parse_query
 from redis_history.search.scan import Scan
 from tests.search.index import Index
@@ -70,6 +70,39 @@ if FILE.exists():
             index.add(one.name, one.messages)
         recall, mrr = measured(conversations, lambda name, question: index.sequences([name], question))
         assert recall >= 0.70
+        assert mrr >= 0.50
+
+    @pytest.mark.parametrize(
+        ("kind", "stemmed", "least"),
+        [("redis", True, 0.63), ("plain", True, 0.60), ("plain", False, 0.55)],
+        ids=["with an index", "with the extra", "with the core alone"],
+    )
+    def test_recall_of_a_store(
+        server_of: Any,
+        namespace: str,
+        conversations: list[Conversation],
+        monkeypatch: pytest.MonkeyPatch,
+        kind: str,
+        stemmed: bool,
+        least: float,
+    ) -> None:
+        """As users call it, by the token cap they get if they say nothing."""
+        if kind == "plain":
+            if stemmed:
+                pytest.importorskip("Stemmer")
+            else:
+                monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+        with HistoryStore(server_of(kind).url, namespace=namespace) as store:
+            assert store.capabilities.search == ("server" if kind == "redis" else "client")
+            for one in conversations:
+                store.append_many(one.name, [user(message.text, id=str(message.sequence)) for message in one.messages])
+
+            def search(name: str, question: str) -> list[int]:
+                return [int(hit.message.id) for hit in store.search(name, question, limit=DEPTH)]
+
+            recall, mrr = measured(conversations, search)
+        print(f"recall@{DEPTH} {recall:.3f}, MRR {mrr:.3f}")
+        assert recall >= least
         assert mrr >= 0.50
 
     @pytest.mark.parametrize(("stemmed", "least"), [(True, 0.70), (False, 0.65)])

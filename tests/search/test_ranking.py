@@ -210,3 +210,20 @@ def test_hits_are_cut_to_tokens() -> None:
     assert cut_to_tokens(hits, 0) == []
     kept = cut_to_tokens(hits, 120)
     assert sum(estimate_tokens(count_characters(m)) for h in kept for m in (*h.before, h.message)) <= 120
+
+
+def test_what_is_found_is_never_all_cut_away() -> None:
+    def hit(name: str, length: int, **beside: Any) -> SearchHit:
+        return SearchHit(user("x" * length, id=name), 1.0, "c", **beside)
+
+    beside = user("x" * 400, id="beside")
+    long, longer = hit("long", 400, before=(beside,)), hit("longer", 800)
+    [kept] = cut_to_tokens([long, longer], 99)
+    assert (kept.message.id, kept.before) == ("long", ()), "the best one, alone"
+    [kept] = cut_to_tokens([longer, long], 199)
+    assert (kept.message.id, kept.before) == ("long", ()), "one that fits comes before a better one that does not"
+    [first, second] = cut_to_tokens([long, hit("short", 4)], 150)
+    assert (first.before, second.message.id) == ((), "short"), "neighbours that do not fit are left out"
+    [whole] = cut_to_tokens([long], 200)
+    assert whole.before == (beside,)
+    assert cut_to_tokens([], 5) == []

@@ -36,7 +36,11 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
 
-    def search(self, conversation_id: str, query: str, *, limit: int) -> list[SearchHit]:
+    def search(
+        self, conversation_id: str, query: str, *, limit: int, token_cap: int | None, highlight: bool
+    ) -> list[SearchHit]:
+        assert token_cap is None, "what is shown of a hit is cut by the tool"
+        assert highlight
         self.asked.append((conversation_id, query, limit))
         if query == "away":
             raise BackendUnavailableError("away")
@@ -46,8 +50,8 @@ class Store:
 
 
 class AsyncStore(Store):
-    async def search(self, conversation_id: str, query: str, *, limit: int) -> list[SearchHit]:  # type: ignore[override]
-        return super().search(conversation_id, query, limit=limit)
+    async def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:  # type: ignore[override]
+        return super().search(conversation_id, query, **options)
 
 
 def test_what_a_model_is_told() -> None:
@@ -129,6 +133,28 @@ def test_declarations() -> None:
     assert gemini["parameters"]["properties"] == schema["properties"]
     for declaration in (chat, tool.to_openai_responses(), tool.to_anthropic(), gemini):
         assert "mine" not in json.dumps(declaration)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the providers' packages, at import
+@pytest.mark.parametrize(
+    ("form", "module", "kind"),
+    [
+        ("anthropic", "anthropic.types", "ToolParam"),
+        ("openai_chat", "openai.types.chat", "ChatCompletionFunctionToolParam"),
+        ("openai_responses", "openai.types.responses", "FunctionToolParam"),
+        ("mistral", "mistralai.client.models", "Tool"),
+        ("gemini", "google.genai.types", "FunctionDeclaration"),
+    ],
+)
+def test_declarations_are_valid_for_the_providers_types(form: str, module: str, kind: str) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    taken = pydantic.TypeAdapter(getattr(pytest.importorskip(module), kind))
+    given = getattr(conversation_search_tool(Store(), "mine"), f"to_{form}")()
+    found = taken.validate_python(given)
+    told = taken.dump_python(found, mode="json", exclude_none=True)
+    assert "conversation_search" in json.dumps(told)
+    with pytest.raises(pydantic.ValidationError):
+        taken.validate_python({**given, "name": 3, "function": 3})
 
 
 @pytest.mark.parametrize("conversation_id", ["", "x" * 513, None, 3])

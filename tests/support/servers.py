@@ -37,7 +37,7 @@ class RealServer:
         self.url = f"unix://{self.socket}"
         self.port = 0
         self._tcp = tcp
-        self._options = options
+        self.options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,7 +46,7 @@ class RealServer:
         return self._process.pid
 
     def start(self) -> RealServer:
-        argv = [*self.binary.argv(directory=self.folder, unix_socket=self.socket), *self._options]
+        argv = [*self.binary.argv(directory=self.folder, unix_socket=self.socket), *self.options]
         if self._tcp:
             if not self.port:
                 self.port = free_port()

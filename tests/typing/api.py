@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
@@ -10,36 +10,51 @@ import redis.asyncio
 
 from redis_history import (
     Appended,
+    AssembledPrompt,
+    AsyncCapture,
+    AsyncConversationSearchTool,
     AsyncHistoryStore,
+    AsyncNamespaceSubscription,
     AsyncRedisHistory,
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
+    Capture,
     ConversationDeleted,
+    ConversationSearchTool,
     ConversationUpdated,
     Cursor,
+    Embedder,
     Event,
+    Highlight,
     History,
     HistoryCleared,
     HistoryCompacted,
     HistoryExpanded,
     HistoryRestored,
     HistoryStore,
+    LeftOut,
+    LeftOutReason,
     Message,
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    NamespaceSubscription,
     Part,
     Participant,
     Plugin,
     Position,
+    PromptOptions,
+    PromptReport,
     ReasoningPart,
     RedisHistory,
     ReduceOptions,
     Reduction,
+    Reindexed,
     Reset,
     RetryDetails,
     RetryPolicy,
+    SearchHit,
     Snapshot,
     Source,
     Subscription,
@@ -47,8 +62,13 @@ from redis_history import (
     ToolResultPart,
     ToolUsePart,
     UnknownPart,
+    VectorField,
     __version__,
+    assemble_messages,
+    assemble_prompt,
     assistant,
+    capture,
+    conversation_search_tool,
     system,
     text,
     tiktoken_counter,
@@ -59,6 +79,24 @@ from redis_history import (
     user,
 )
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    to_anthropic,
+    to_anthropic_system,
+    to_gemini_system,
+    to_mistral,
+    to_openai_responses,
+)
+from redis_history.importers import (
+    Exported,
+    Imported,
+    async_export_messages,
+    async_import_messages,
+    export_messages,
+    import_messages,
+    read_transcripts,
+)
 
 assert_type(__version__, str)
 
@@ -173,6 +211,7 @@ def errors(store: HistoryStore) -> None:
 # Stores
 
 HistoryStore("memory://")
+HistoryStore("redis://localhost", doorbell="poll")
 HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
 
@@ -188,6 +227,19 @@ HistoryStore(retry=RetryPolicy(on_retry=print))
 HistoryStore(client=redis.Redis())
 AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
 AsyncHistoryStore(client=redis.asyncio.Redis())
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[0.0] for _ in texts]
+
+
+async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
+    return embed(texts)
+
+
+a_function: Embedder = embed
+HistoryStore("redis://", search="require", language="german", embedder=embed, vectors=1)
+AsyncHistoryStore("redis://", search="off", embedder=embed_elsewhere, vectors=VectorField(1, algorithm="hnsw"))
 
 
 def synchronous() -> None:
@@ -220,12 +272,30 @@ def synchronous() -> None:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
 
+        hits = store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
+        assert_type(hits, list[SearchHit])
+        assert_type(hits[0].message, Message)
+        assert_type(hits[0].highlights, tuple[Highlight, ...])
+        assert_type(hits[0].before, tuple[Message, ...])
+        assert_type(store.search_all("word", token_cap=None, tool_names={"f"}), list[SearchHit])
+        assert_type(store.reindex(on_progress=print), Reindexed)
+        search_tool = conversation_search_tool(store, "c")
+        assert_type(search_tool, ConversationSearchTool)
+        assert_type(search_tool(query="word", limit=3), str)
+
+        with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
+            assert_type(all_changes, NamespaceSubscription)
+            assert_type(all_changes.cursors, dict[str, Cursor])
+            for event in all_changes:
+                every_event(event)
+
         def callback(event: Event) -> int:
             return event.revision
 
         def on_error(error: Exception, event: Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
+        assert_type(store.on_change_all(callback, on_error=on_error), Callable[[], None])
         store.on_change("c", every_event, after=None)()
 
 
@@ -252,12 +322,89 @@ async def asynchronous() -> None:
             async for event in subscription:
                 every_event(event)
 
+        assert_type(await store.search("c", "word", limit=3, before=datetime.now(UTC)), list[SearchHit])
+        assert_type(await store.search_all("word"), list[SearchHit])
+        assert_type(await store.reindex(), Reindexed)
+        search_tool = conversation_search_tool(store, "c")
+        assert_type(search_tool, AsyncConversationSearchTool)
+        assert_type(await search_tool.run('{"query": "word"}'), str)
+
+        assert_type(await store.subscribe_all(), AsyncNamespaceSubscription)
+        async with store.subscribe_all(after={"c": snapshot.cursor}) as all_changes:
+            async for event in all_changes:
+                every_event(event)
+
         async def callback(event: Event) -> None: ...
 
         unsubscribe = await store.on_change("c", callback)
         assert_type(unsubscribe, Callable[[], Awaitable[None]])
         await unsubscribe()
         await store.on_change("c", every_event)
+
+
+# Prompts and capture
+
+
+def summarize(messages: list[Message]) -> str:
+    return messages[0].text
+
+
+async def summarize_later(messages: list[Message]) -> Message | None:
+    return None
+
+
+def prompts(store: HistoryStore) -> None:
+    prompt = assemble_prompt(store, "c", "bot", "Bot", PromptOptions(scope="dm", agent_aliases=("b",)), summarize)
+    assert_type(prompt, AssembledPrompt)
+    assert_type(prompt.messages, tuple[Message, ...])
+    assert_type(prompt.to_dicts(), list[dict[str, str]])
+    assert_type(prompt.report, PromptReport)
+    assert_type(prompt.report.left_out, tuple[LeftOut, ...])
+    assert_type(prompt.report.counts, dict[LeftOutReason, int])
+    assert_type(prompt.report.ids("budget"), list[str])
+    assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=None)
+    assemble_prompt(store, "c", "bot", None, None, summarize_later)  # type: ignore[arg-type]
+    assert_type(assemble_messages(store.iter("c"), "bot", "Bot", summarizer=summarize), AssembledPrompt)
+    PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))
+    PromptOptions(scope="room")  # type: ignore[arg-type]
+
+
+async def async_prompts(store: AsyncHistoryStore) -> None:
+    coroutine: Coroutine[Any, Any, AssembledPrompt] = assemble_prompt(store, "c", "bot")
+    assert_type(await coroutine, AssembledPrompt)
+    assert_type(await assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, summarize_later), AssembledPrompt)
+    assert_type(await assemble_prompt(store, "c", "bot", summarizer=summarize), AssembledPrompt)
+
+
+async def captures(store: HistoryStore, async_store: AsyncHistoryStore) -> None:
+    def on_error(error: Exception, conversation_id: str | None, messages: list[Message]) -> None: ...
+
+    record = capture(store, "c", agent="bot", user=Participant("user", "ann"), on_error=on_error)
+    assert_type(record, Capture)
+    async_record = capture(async_store, lambda request: str(request), inbound=str, outbound=str, background=True)
+    assert_type(async_record, AsyncCapture)
+
+    @record
+    def agent(question: str, *, loud: bool = False) -> int:
+        return 1
+
+    @async_record
+    async def async_agent(question: str) -> AsyncIterator[str]:
+        yield question
+
+    assert_type(agent("x", loud=True), int)
+    agent(7)  # type: ignore[arg-type]
+    assert_type(async_agent("x"), AsyncIterator[str])
+    assert_type(record.failed, int)
+    assert_type(record.last_error, Exception | None)
+    with record as same, same.turn("x", conversation_id="c") as turn:
+        assert_type(same, Capture)
+        turn.reply("y")
+        assert_type(turn.inbound, list[Message])
+    async with async_record as async_same, async_same.turn("x") as async_turn:
+        await async_turn.reply("y")
+        async_turn.add("z")
+        await async_same.flush()
 
 
 # Histories
@@ -313,3 +460,25 @@ async def asynchronous_histories() -> None:
         assert_type(await history.save(), int)
         await history.autosave("c")
         await history.flush()
+
+
+# Formats and importers
+
+assert_type(from_anthropic([{"role": "user", "content": "hi"}], system="Be brief."), list[Message])
+assert_type(to_anthropic([message], shape="request"), list[dict[str, Any]])
+assert_type(to_anthropic_system([message]), str | list[dict[str, Any]] | None)
+assert_type(to_openai_responses([message], on_loss=lambda loss: None), list[dict[str, Any]])
+assert_type(to_mistral([message], short_ids=True), list[dict[str, Any]])
+assert_type(to_gemini_system([message]), dict[str, Any] | None)
+assert_type(Loss("m", None, "why").part, int | None)
+
+
+def transfers(sync: HistoryStore) -> None:
+    assert_type(next(read_transcripts("a.jsonl")).messages, tuple[Message, ...])
+    assert_type(import_messages("a.jsonl", sync, format="chatgpt", on_progress=lambda done: None), Imported)
+    assert_type(export_messages(sync, "out.jsonl", conversation_ids=["c"]), Exported)
+
+
+async def transfers_too(store: AsyncHistoryStore) -> None:
+    assert_type(await async_import_messages("a.jsonl", store), Imported)
+    assert_type(await async_export_messages(store, "out.jsonl"), Exported)

@@ -8,6 +8,7 @@ from redis_history.errors import InvalidMessageError
 from redis_history.formats import Loss, from_anthropic, from_openai_chat, to_anthropic, to_anthropic_system
 from redis_history.model import AttachmentPart, ReasoningPart, UnknownPart, assistant, system, tool_use
 from redis_history.model.wire import decode_member, encode_body, encode_member
+from tests.support.sdk import is_valid
 
 
 def through_storage(messages):
@@ -16,9 +17,12 @@ def through_storage(messages):
 
 def there_and_back(originals):
     messages = from_anthropic(originals)
-    back = to_anthropic(through_storage(messages))
+    stored = through_storage(messages)
+    back = to_anthropic(stored, shape="original")
     assert back == originals
     assert [list(item) for item in back] == [list(item) for item in originals]
+    if is_valid("anthropic", originals):
+        assert to_anthropic(stored) == originals
     return messages
 
 
@@ -38,7 +42,10 @@ def test_a_conversation_with_a_tool():
         ]
     )
     assert [message.role for message in messages] == ["user", "assistant", "tool"]
-    assert messages[1].parts[0] == ReasoningPart(text="ls will do", signature="c2ln")
+    thought = messages[1].parts[0]
+    assert isinstance(thought, ReasoningPart)
+    assert (thought.text, thought.signature) == ("ls will do", "c2ln")
+    assert "anthropic" in thought.provider_meta, "so that no other provider gets the signature"
     assert all(message.provider_meta == {} for message in messages), "the usual form needs no note"
 
 

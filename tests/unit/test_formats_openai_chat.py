@@ -20,6 +20,7 @@ from redis_history.model import (
     user,
 )
 from redis_history.model.wire import decode_member, encode_body, encode_member
+from tests.support.sdk import is_valid
 
 
 def through_storage(messages):
@@ -28,9 +29,12 @@ def through_storage(messages):
 
 def there_and_back(originals):
     messages = from_openai_chat(originals)
-    back = to_openai_chat(through_storage(messages))
+    stored = through_storage(messages)
+    back = to_openai_chat(stored, shape="original")
     assert back == originals
     assert [list(item) for item in back] == [list(item) for item in originals]
+    if is_valid("openai_chat", originals):
+        assert to_openai_chat(stored) == originals
     return messages
 
 

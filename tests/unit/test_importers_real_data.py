@@ -13,6 +13,8 @@ import pytest
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.importers import read_transcripts
 from redis_history.model.wire import decode_member, encode_body, encode_member
+from tests.support.sdk import validate
+from tests.unit.format_cases import FORMATS, through_storage, turns
 
 FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
@@ -35,7 +37,7 @@ if FILES:
             bare = [msgspec.structs.replace(m, timestamp=None, sequence=None) for m in (*stored, *transcript.messages)]
             assert bare[: len(stored)] == bare[len(stored) :]
             if transcript.form is not None:
-                back = (to_openai_chat if transcript.form == "openai_chat" else to_anthropic)(stored)
+                back = (to_openai_chat if transcript.form == "openai_chat" else to_anthropic)(stored, shape="original")
                 assert back == list(transcript.originals)
         assert problems == []
         assert conversations
@@ -43,3 +45,18 @@ if FILES:
     @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
     def test_importing_twice_gives_the_same(path):
         assert list(read_transcripts(path)) == list(read_transcripts(path))
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+    def test_every_conversation_goes_to_every_provider_and_back(path):
+        for transcript in read_transcripts(path):
+            messages = list(transcript.messages)
+            for format_ in FORMATS:
+                losses = []
+                items = format_.to(messages, on_loss=losses.append)
+                validate(format_.name, items)
+                back = format_.there_and_back(messages, on_loss=lambda loss: None)
+                lost = {(loss.message_id, loss.part) for loss in losses}
+                if not lost:
+                    assert turns(back) == turns(messages)
+                again = format_.from_(items)
+                assert format_.to(through_storage(again), on_loss=lambda loss: None) == items

@@ -72,11 +72,12 @@ class Keyspace:
         except UnicodeEncodeError as error:
             raise ConfigurationError("the namespace has a lone surrogate, which UTF-8 cannot carry") from error
         # Keys of the conversations in use; an entry is about 500 bytes.
-        self.conversation = lru_cache(maxsize=4096)(self._conversation)
+        self.conversation = lru_cache(maxsize=4096)(self.keys_of)
 
-    def _conversation(self, conversation_id: str) -> ConversationKeys:
+    def keys_of(self, conversation_id: str) -> ConversationKeys:
+        """The keys of one conversation, not remembered: for those who go through many."""
         encoded = check_conversation_id(conversation_id)
-        tag = b"%b%02x}:" % (self._prefix, zlib.crc32(encoded) % BUCKETS)
+        tag = b"%b%02x}:" % (self._prefix, _bucket_of(encoded))
         name = quote(encoded, safe="").encode()
         base = tag + name
         keys = (base + b":s", base + b":m", base + b":l", tag + b"c")
@@ -89,6 +90,21 @@ class Keyspace:
     def graves(self) -> list[bytes]:
         """The key of each bucket's list of documents that are still to be removed."""
         return [b"%b%02x}:g" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    @staticmethod
+    def bucket_of(conversation_id: str) -> int:
+        """The number of the bucket, whose registry has the conversation."""
+        return _bucket_of(conversation_id.encode())
+
+    @property
+    def logs(self) -> bytes:
+        """A glob that matches the key of every change log of this namespace and no other key of ours."""
+        return self._prefix + b"??}:*:l"
+
+    @staticmethod
+    def id_of_log(key: bytes) -> str:
+        """The conversation id of a change log's key, or of a channel that ends with it."""
+        return Keyspace.name_to_id(key[key.rindex(b"}:") + 2 : -2])
 
     @property
     def documents(self) -> bytes:
@@ -126,3 +142,7 @@ class Keyspace:
     def name_to_id(name: bytes) -> str:
         """The conversation id whose encoded name this is."""
         return unquote(name.decode())
+
+
+def _bucket_of(encoded: bytes) -> int:
+    return zlib.crc32(encoded) % BUCKETS

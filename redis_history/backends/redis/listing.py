@@ -16,7 +16,7 @@ from redis_history.backends.redis.scripts import FORGET
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations
 
-__all__ = ["list_conversations"]
+__all__ = ["list_conversations", "pairs_of"]
 
 #: States read in one go.
 _CHUNK = 500
@@ -35,7 +35,7 @@ class _Bucket:
     def read(self, count: int) -> Call:
         last = self.start + count - 1
         args = [b"ZREVRANGE", self.key, b"%d" % self.start, b"%d" % last, b"WITHSCORES"]
-        return Call(None, b"", args, _pairs)
+        return Call(None, b"", args, pairs_of)
 
     def take(self, pairs: list[tuple[float, bytes]], count: int) -> None:
         self.start += len(pairs)
@@ -104,7 +104,8 @@ def _as_is(reply: Any) -> Any:
     return reply
 
 
-def _pairs(reply: list[Any]) -> list[tuple[float, bytes]]:
+def pairs_of(reply: list[Any]) -> list[tuple[float, bytes]]:
+    """Scores and members of a reply WITHSCORES."""
     if reply and isinstance(reply[0], list):  # RESP3
         return [(float(score), name) for name, score in reply]
     return [(float(score), name) for name, score in zip(reply[::2], reply[1::2], strict=True)]

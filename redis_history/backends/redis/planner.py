@@ -107,6 +107,7 @@ AGAIN: Final = 6
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
+    `doorbell`: how changes are heard of, as in `requests.DOORBELLS`.
     `confirm`: what every write is to be confirmed by; None: by its reply alone. `document`: the fields and values of
     the search document of a message and its vector; None: without search.
     """
@@ -118,10 +119,20 @@ class Settings:
     max_messages: int | None = None
     confirm: Confirmation | None = None
     document: Callable[[Message, bytes], list[bytes]] | None = None
+    doorbell: str = "auto"
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
-        """The keyspace-notification channel that rings when the conversation's change log changes."""
-        return b"__keyspace@%d__:%b" % (self.database, keys.log)
+        """The channel that rings when the conversation's change log changes."""
+        return self._channel(keys.log)
+
+    @property
+    def doorbell_pattern(self) -> bytes:
+        """The channels of all conversations."""
+        return self._channel(self.keyspace.logs)
+
+    def _channel(self, log: bytes) -> bytes:
+        # A notification of the server's own, or a channel named as the log, to which the writing scripts publish.
+        return log if self.doorbell == "publish" else b"__keyspace@%d__:%b" % (self.database, log)
 
 
 class Call(Struct, frozen=True):
@@ -167,7 +178,8 @@ def change_header(
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
     kept = b"" if settings.confirm is None else b"1"
-    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", b"", kept]
+    channel = keys.log if settings.doorbell == "publish" else b""
+    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", channel, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -318,7 +330,9 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, settings.doorbell_channel(keys)]
+    # Of those who look, or listen at another node, the server cannot know.
+    channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
+    args = [*_change(op, settings, keys), _LOG_OUTLIVES_MS, channel]
     return Call(
         DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(_reap, keys)
     )
@@ -541,11 +555,12 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 
 
 def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
+    revision = int(entry_id.partition(b"-")[0])
+    if len(fields) == 6 and fields[0] == b"t" and fields[2] == b"k" and fields[4] == b"p":  # as nearly all are
+        return LogEntry(revision, fields[1].decode(errors="replace"), fields[3].decode(errors="replace"), fields[5])
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
-    return LogEntry(
-        int(entry_id.split(b"-")[0]), token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b"")
-    )
+    return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
 
 
 _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {

@@ -3,7 +3,7 @@
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''   7 '1' if this call may have run before
---       8 reserved: channel to publish to   9 '1' if the caller waits until its writes are kept
+--       8 channel to publish to or ''   9 '1' if the caller waits until its writes are kept
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
@@ -83,10 +83,20 @@ local function live(ttl, now, before, life, archived)
   if life then renew_documents(life, now, ttl, ttl ~= before) end
 end
 
--- The log entry and the place in the registry; the last writes of a change. `more` are further fields of the entry.
+-- Tells those who wait on the channel that there is a change; they trust nothing but the log.
+local function ring(revision)
+  if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision) end
+end
+
+-- The place in the registry and the log entry; the last writes of a change. `more` are further fields of the entry.
 local function announce(revision, now, kind, payload, more)
+  -- Above all others of the bucket, also when the clock was set back or is another server's: who looks for what changed
+  -- since the highest score that it knows misses nothing.
+  local highest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')[2]
+  if highest and tonumber(highest) >= now then now = tonumber(highest) + 1 end
   redis.call('ZADD', registry, format('%.0f', now), ARGV[5])
   redis.call('XADD', log, 'MAXLEN', '~', ARGV[4], revision .. '-0', 't', token, 'k', kind, 'p', payload, unpack(more or {}))
+  ring(revision)
 end
 
 -- Makes room for a new life. What a former one left behind must not come back; of a log still there, its readers are

@@ -68,6 +68,8 @@ else
       local at = FIRST + (i - 1) * WIDTH
       local _, _, sequence, _, timestamp, changed, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
       if string.sub(place, 28) ~= ARGV[at + 2] or (ARGV[at + 1] ~= '' and tonumber(ARGV[at + 1]) ~= timestamp) then
+        local before, payload = told() -- an earlier try may have stored it, and somebody changed it since
+        if before then return recall(before, payload, known) end
         return {'conflict', string.sub(ARGV[at], 2)}
       end
       local own = 0
@@ -159,9 +161,10 @@ if replace then
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
-  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first.
+  -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first:
+  -- longer than hash-max-listpack-value, which is 64, or 512 where search documents are to be lists.
   hset[#hset + 1] = 'z'
-  hset[#hset + 1] = string.rep('z', 65)
+  hset[#hset + 1] = string.rep('z', 513)
   redis.call('HSET', state, unpack(hset))
   redis.call('HDEL', state, 'z')
 else

@@ -1,0 +1,188 @@
+"""Subscriptions to all conversations: of each, every change after its cursor, in order, each once, or a Reset.
+
+There is one cursor for each conversation, and the change logs are the queue, as with a single conversation. The
+doorbell names a conversation, whose log is then read. A look, every few seconds and whenever notifications may have
+been missed, finds those that nobody named: what it costs does not grow with the number of conversations.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from redis_history._async._feed import AsyncFeed
+from redis_history._async._listing import follows_all
+from redis_history._async._runtime import Signal
+from redis_history._bell import Bell
+from redis_history.backends.base import AsyncBackend, Look
+from redis_history.errors import BackendUnavailableError, StoreClosedError
+from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
+from redis_history.operations import ReadChanges
+
+__all__ = ["AsyncNamespaceSubscription"]
+
+_logger = logging.getLogger("redis_history")
+
+#: Seconds for which the end of a conversation is remembered: longer than backends keep its log, so that what rings
+#: late does not tell its life again.
+_REMEMBERED: Final = 120.0
+
+
+class AsyncNamespaceSubscription(AsyncFeed):
+    """The changes of all conversations; made by `store.subscribe_all`. For one consumer at a time.
+
+    Changes of one conversation are in order; those of different ones are not put in an order. Iterate over it, or take
+    single events with `get`. It goes on through lost connections and restarts of the server until it is closed.
+    """
+
+    def __init__(self, backend: AsyncBackend, after: Mapping[str, Cursor] | None, poll_interval: float) -> None:
+        super().__init__()
+        self._backend = backend
+        self._all = follows_all(backend)
+        self._poll_interval = poll_interval
+        self._from_now = after is None
+        # How far the log of each conversation was read, and where the consumer is in that of the one in `_ready`.
+        self._cursors: dict[str, Cursor] = dict(after or {})
+        self._taken: tuple[str, Cursor | None] | None = None
+        self._ended: dict[str, tuple[Cursor, float]] = {}
+        # Those whose log is to be read. Only after a read that succeeded one leaves.
+        self._pending: dict[str, None] = {}
+        self._position: Any = None
+        self._news: set[str] = set()
+        self._doubted: set[str] = set()
+        self._look_at = self._rest_until = 0.0
+        self._bell: Bell | None = None
+
+    @property
+    def cursors(self) -> dict[str, Cursor]:
+        """For each conversation, where the consumer is: after the last event of it that was taken. A copy."""
+        cursors = dict(self._cursors)
+        if self._ready and self._taken is not None:
+            conversation_id, cursor = self._taken
+            cursors.pop(conversation_id, None)
+            if cursor is not None:
+                cursors[conversation_id] = cursor
+        return cursors
+
+    async def _begin(self) -> None:
+        found = await self._all.find_changed(Look(self._cursors))
+        if self._from_now:
+            self._cursors = found.heads
+            self._news = set(found.heads)
+        else:
+            self._pending = dict.fromkeys(found.heads)
+        self._position = found.position
+        self._signal = Signal()
+        self._bell = Bell(self._signal.set)
+        await self._all.watch_all(self._bell.ring)
+
+    async def get(self, timeout: float | None = None) -> Event | None:
+        """The next event; None if there is none within `timeout` seconds (None: wait), or after `aclose`."""
+        await self.open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        look = timeout is not None and timeout <= 0  # who does not wait asks about this moment
+        while not self._ready and not self._closed and self._signal is not None:
+            self._signal.clear()  # before looking: what happens from here on rings again
+            self._hear()
+            now = time.monotonic()
+            idle = not self._pending or now < self._rest_until
+            if now >= self._look_at or (idle and (look or self._doubted)):
+                look = False
+                await self._look()
+            elif not idle:
+                await self._read(next(iter(self._pending)))
+            else:
+                wait = (min(self._look_at, self._rest_until) if self._pending else self._look_at) - now
+                if deadline is not None:
+                    wait = min(wait, deadline - now)
+                    if wait <= 0:
+                        return None
+                await self._signal.wait(wait)
+        if self._closed:
+            return None
+        event = self._ready.popleft()
+        self._taken = (event.conversation_id, event.cursor)
+        return event
+
+    async def aclose(self) -> None:
+        """End the subscription, and the iteration over it, at once."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+            await self._signal.home.run(self._unwatch)
+
+    async def _unwatch(self) -> None:
+        assert self._bell is not None  # noqa: S101
+        await self._all.unwatch_all(self._bell.ring)
+
+    def _hear(self) -> None:
+        assert self._bell is not None  # noqa: S101
+        rung, anything = self._bell.hear()
+        self._pending |= rung
+        if anything:
+            self._look_at = self._rest_until = 0.0
+
+    async def _look(self) -> None:
+        """Find what has changed without a word."""
+        news, doubted = self._news, self._doubted
+        self._look_at = time.monotonic() + self._poll_interval
+        try:
+            found = await self._all.find_changed(Look(self._cursors, self._position, news, doubted))
+        except StoreClosedError:
+            self._closed = True
+            return
+        except BackendUnavailableError as error:
+            self._wait_for_server(error)
+            return
+        self._news, self._doubted = set(), set()
+        self._position = found.position
+        self._pending |= dict.fromkeys(found.heads)
+        now = time.monotonic()
+        self._look_at = now + self._poll_interval
+        self._ended = {name: ended for name, ended in self._ended.items() if ended[1] > now}
+
+    async def _read(self, conversation_id: str) -> None:
+        """Read the change log of one conversation once."""
+        known = self._cursors.get(conversation_id)
+        ended = self._ended.get(conversation_id)
+        after = known or (ended[0] if ended else BEGINNING)
+        try:
+            changes = await self._backend.execute(ReadChanges(conversation_id, after))
+        except StoreClosedError:
+            self._closed = True
+            return
+        except BackendUnavailableError as error:
+            self._wait_for_server(error)
+            self._pending[conversation_id] = self._pending.pop(conversation_id)  # others first
+            return
+        del self._pending[conversation_id]
+        self._taken = (conversation_id, known)
+        for event in changes.events:
+            if isinstance(event, Reset) and event.reason == "conversation_missing" and not known:
+                return  # told already, by ConversationDeleted
+            self._ready.append(event)
+            self._follow(event)
+        if changes.more:
+            self._pending[conversation_id] = None  # behind the others
+
+    def _follow(self, event: Event) -> None:
+        name, known = event.conversation_id, event.conversation_id in self._cursors
+        if isinstance(event, Reset) and event.reason != "log_trimmed":
+            self._doubted.add(name)
+        if isinstance(event, ConversationDeleted) or event.cursor.epoch == BEGINNING.epoch:
+            self._cursors.pop(name, None)
+            if event.cursor.revision:
+                self._ended[name] = (event.cursor, time.monotonic() + _REMEMBERED)
+        else:
+            self._cursors[name] = event.cursor
+            self._ended.pop(name, None)
+        if known != (name in self._cursors):
+            self._news.add(name)
+
+    def _wait_for_server(self, error: Exception) -> None:
+        _logger.warning("a subscription to all conversations waits for the server: %s", error)
+        self._rest_until = time.monotonic() + self._poll_interval

@@ -1,0 +1,80 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""What subscriptions have in common: a beginning, events to take one by one, an end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from redis_history._sync._loops import Home
+from redis_history._sync._runtime import Lock, Openable, Signal
+from redis_history.errors import InvalidInputError
+from redis_history.events import Event
+
+__all__ = ["Feed"]
+
+
+class Feed(Openable):
+    """For one consumer at a time."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Event] = deque()
+        self._signal: Signal | None = None
+        self._closed = False
+        self._opening = Lock()
+        self.home = Home()
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has begun (or has been closed)."""
+        return self._signal is not None or self._closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
+
+    def open(self) -> None:
+        """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
+        if self._signal is not None and not self._closed and not self._signal.home.here:
+            raise InvalidInputError(
+                "a subscription belongs to the event loop that opened it; "
+                "subscribe in this one, with after= the cursor of this subscription"
+            )
+        if self.opened:
+            return
+        with self._opening:
+            if not self.opened:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Find where to begin, make the signal, and have it set by the doorbell."""
+        raise NotImplementedError
+
+    def get(self, timeout: float | None = None) -> Event | None:
+        """The next event; None if there is none within `timeout` seconds (None: wait), or after `close`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the subscription, and the iteration over it, at once."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        event = self.get()
+        if event is None:
+            raise StopIteration
+        return event

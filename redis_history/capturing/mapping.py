@@ -1,0 +1,200 @@
+"""From what an agent is given and gives back to messages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from redis_history.errors import InvalidInputError
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Part,
+    Participant,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+    assistant,
+    user,
+)
+
+__all__ = ["INCOMPLETE", "answering", "as_participant", "from_chunks", "from_inbound", "from_outbound"]
+
+#: In the metadata of a message whose stream was closed early or failed.
+INCOMPLETE = "incomplete"
+
+_PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
+#: What an answer takes over from what it answers: where it was said.
+_PLACE = ("channel_type", "channel_name", "channel_id", "thread_id")
+_METADATA = (*_PLACE, "platform_message_id", "mentions")
+_FIELDS = ("id", "timestamp", "scope", "trace_id")
+#: Keys of a dict in chat form that say more than the form itself can.
+_OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
+
+
+def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
+    """A message, text, a dict in chat form, parts, or a list of messages: of that the last, as the others came before.
+
+    Raises InvalidInputError for anything else.
+    """
+    if isinstance(value, list | tuple) and value and not all(isinstance(item, _PARTS) for item in value):
+        value = value[-1]
+    if isinstance(value, Message):
+        return [value]  # as it is: it may be stored already, and then another one would be a conflict
+    return [_given(message, who) for message in _messages(value, "user", "inbound")]
+
+
+def from_outbound(value: Any) -> list[Message]:
+    """A message, text, a dict in chat form, parts, or a list of these; None: nothing. Raises InvalidInputError."""
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, _PARTS) for item in value):
+            return [assistant(list(value))]
+        return [message for item in value for message in _messages(item, "assistant", "outbound")]
+    return _messages(value, "assistant", "outbound")
+
+
+def from_chunks(chunks: Sequence[Any]) -> list[Message]:
+    """One message of all that was streamed; messages among it stay messages of their own. Raises InvalidInputError if
+    there is nothing in it that can be read."""
+    found: list[Message] = []
+    parts: list[Part] = []
+    texts: list[str] = []
+    known = False
+
+    def close_text() -> None:
+        if texts:
+            parts.append(TextPart("".join(texts)))
+            texts.clear()
+
+    def close_message() -> None:
+        close_text()
+        if any(type(part) is not TextPart or part.text.strip() for part in parts):
+            found.append(assistant(list(parts)))
+        parts.clear()
+
+    for chunk in chunks:
+        if isinstance(chunk, Message):
+            close_message()
+            found.append(chunk)
+        elif type(chunk) is not TextPart and isinstance(chunk, _PARTS):
+            close_text()
+            parts.append(chunk)
+        elif (text := _delta(chunk)) is not None:
+            texts.append(text)
+        else:
+            continue
+        known = True
+    close_message()
+    if chunks and not known:
+        raise InvalidInputError(
+            f"no text is known in the {len(chunks)} chunks of type {type(chunks[0]).__name__}: give outbound="
+        )
+    return found
+
+
+def answering(
+    messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, incomplete: bool
+) -> list[Message]:
+    """Answers, with what they do not say themselves: by whom, and where."""
+    place = {} if inbound is None else {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
+    if incomplete:
+        place[INCOMPLETE] = True
+    found = []
+    for message in messages:
+        fields: dict[str, Any] = {}
+        if message.sequence is not None:  # a store gave it out: it is recorded, and the same again changes nothing
+            found.append(message)
+            continue
+        if message.participant is None and agent is not None and message.role in ("assistant", "tool"):
+            fields["participant"] = agent
+        if inbound is not None and message.scope is None and inbound.scope is not None:
+            fields["scope"] = inbound.scope
+        if inbound is not None and message.trace_id is None and inbound.trace_id is not None:
+            fields["trace_id"] = inbound.trace_id
+        if place:
+            fields["metadata"] = {**place, **message.metadata}
+        found.append(replace(message, **fields) if fields else message)
+    return found
+
+
+def as_participant(who: Participant | str | None, kind: Literal["user", "agent"], name: str) -> Participant | None:
+    """A participant, or its id. Raises InvalidInputError."""
+    if who is None or isinstance(who, Participant):
+        return who
+    if isinstance(who, str) and who:
+        return Participant(kind, who)
+    raise InvalidInputError(f"{name} is a Participant or its id, not {who!r}")
+
+
+def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list[Message]:
+    make = user if role == "user" else assistant
+    if value is None:
+        return []
+    if isinstance(value, Message):
+        return [value]
+    if isinstance(value, str):
+        return [make(value)] if value.strip() else []
+    if isinstance(value, _PARTS):
+        return [make(value)]
+    if isinstance(value, list | tuple) and all(isinstance(item, _PARTS) for item in value):
+        return [make(list(value))]
+    if isinstance(value, Mapping) and ("content" in value or "text" in value or "tool_calls" in value):
+        return [_from_mapping(value, role)]
+    raise InvalidInputError(
+        f"a value of type {type(value).__name__} is no message, text or dict in chat form: give {name}="
+    )
+
+
+def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) -> Message:
+    content = value.get("content", value.get("text"))
+    role_: Any = value.get("role", role)
+    message: Message
+    if isinstance(content, str) and not value.get("tool_calls") and role_ in ("user", "assistant", "system"):
+        message = Message(role=role_, parts=(TextPart(content),))
+        if isinstance(name := value.get("name"), str) and name:
+            message = replace(message, participant=Participant("agent" if role_ == "assistant" else "user", name))
+    else:
+        from redis_history.formats import from_openai_chat  # only who needs it pays for it
+
+        [message] = from_openai_chat([{"role": role} | {key: value[key] for key in value if key not in _OURS}])
+    metadata = {**(value.get("metadata") or {}), **{key: value[key] for key in _METADATA if key in value}}
+    fields = {key: value[key] for key in _FIELDS if value.get(key) is not None}
+    who = value.get("participant")
+    if isinstance(who, Mapping):
+        who = Participant(**who)
+    if isinstance(who, Participant):
+        fields["participant"] = who
+    return replace(message, metadata={**message.metadata, **metadata}, **fields)
+
+
+def _given(message: Message, who: Participant | None) -> Message:
+    if who is None or message.participant is not None or message.role != "user":
+        return message
+    return replace(message, participant=who)
+
+
+def _delta(chunk: Any) -> str | None:
+    """The text of a piece of a stream: itself, or where providers have it."""
+    for _ in range(4):
+        if isinstance(chunk, str):
+            return chunk
+        if isinstance(chunk, list | tuple):
+            chunk = chunk[0] if chunk else ""
+            continue
+        for name in ("choices", "delta", "content", "text"):
+            inner = chunk.get(name) if isinstance(chunk, Mapping) else getattr(chunk, name, None)
+            if inner is not None:
+                chunk = inner
+                break
+        else:
+            # The first and the last chunk of a provider's stream have no text.
+            return "" if _has(chunk, "role", "finish_reason", "type", "choices", "usage") else None
+    return chunk if isinstance(chunk, str) else None
+
+
+def _has(chunk: Any, *names: str) -> bool:
+    return any(name in chunk if isinstance(chunk, Mapping) else hasattr(chunk, name) for name in names)

@@ -1,0 +1,158 @@
+"""Content chunks of Mistral's chat, one by one, to parts and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redis_history.errors import InvalidMessageError
+from redis_history.formats._calls import is_call
+from redis_history.formats._data_url import data_url, split_data_url
+from redis_history.formats._results import converted
+from redis_history.formats._shape import (
+    Json,
+    Shape,
+    foreign_block,
+    is_foreign,
+    note_of,
+    noted,
+    opaque,
+    rebuild,
+    remember,
+    with_note,
+)
+from redis_history.model import AttachmentPart, Modality, Part, ReasoningPart, TextPart, ToolResultPart, UnknownPart
+
+__all__ = ["FORM", "part_of_block", "render", "result_content"]
+
+FORM = "mistral"
+
+_IN_RESULTS = ("text", "image_url", "document_url", "reference", "file", "input_audio")
+_SOUND = "application/octet-stream"  # the form does not say which
+
+
+def part_of_block(block: Any) -> Part:
+    """The part for one chunk; opaque where we have none."""
+    part = _known_block(block)
+    if part is None:
+        return opaque(FORM, block)
+    try:
+        note = remember(block, _block(part, "original")[0] or {})
+    except InvalidMessageError:
+        return opaque(FORM, block)
+    if _block(part, "valid")[0] is None:
+        note["own"] = True  # it takes this one, since it came from there
+    return noted(part, FORM, note)
+
+
+def _known_block(block: Any) -> Part | None:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "thinking", "thinking": list(chunks)}:
+            return _thought(block, chunks)
+        case {"type": "image_url", "image_url": str(url)}:
+            return _linked("image", url)
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return _linked("image", url, {"object": True})
+        case {"type": "document_url", "document_url": str(url)}:
+            name = block.get("document_name")
+            return _linked("document", url, name=name if isinstance(name, str) else None)
+        case {"type": "file", "file_id": str(id_)}:
+            return AttachmentPart(id=id_, modality="document", provider_meta={FORM: {"type": "file"}})
+        case {"type": "input_audio", "input_audio": str(data)}:
+            if data.startswith(("http://", "https://")):
+                return _linked("audio", data)
+            return _linked("audio", data_url(_SOUND, data))
+    return None
+
+
+def _linked(modality: Modality, url: str, note: Json | None = None, name: str | None = None) -> AttachmentPart:
+    mime = split_data_url(url)[0]
+    mime = None if mime == _SOUND else mime
+    meta = with_note(FORM, note or {})
+    return AttachmentPart(modality=modality, name=name, mime_type=mime, reference=url, provider_meta=meta)
+
+
+def _thought(block: Mapping[str, Any], chunks: list[Any]) -> Part:
+    note: Json = {"type": "thinking"}
+    text = _said(chunks)
+    if chunks != [{"type": "text", "text": text}]:
+        note["chunks"] = chunks
+    signature = block.get("signature")
+    return ReasoningPart(
+        text=text, signature=signature if isinstance(signature, str) else None, provider_meta={FORM: note}
+    )
+
+
+def _said(chunks: Any) -> str:
+    found = (chunk.get("text") for chunk in chunks if isinstance(chunk, Mapping))
+    return "".join(text for text in found if isinstance(text, str))
+
+
+def render(part: Part, shape: Shape) -> tuple[Any, str | None]:
+    """The chunk for a part (None if Mistral's chat cannot carry it), and what of it is lost, if anything."""
+    if isinstance(part, UnknownPart):
+        block = foreign_block(FORM, part)
+        if block is None or is_call(block):
+            return None, None if block is not None else "an opaque part of another provider"
+        return block, None
+    note = note_of(part, FORM)
+    ours, lost = _block(part, "original" if note.get("own") else shape)
+    return (None if ours is None else rebuild(ours, note, valid=shape != "original")), lost
+
+
+def _block(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}, None
+        case ReasoningPart():
+            return _thinking(part)
+        case AttachmentPart():
+            return _file(part, shape)
+    return None, "a part of an unknown kind"
+
+
+def _thinking(part: ReasoningPart) -> tuple[Json | None, str | None]:
+    chunks = note_of(part, FORM).get("chunks")
+    if not isinstance(chunks, list) or _said(chunks) != part.text:
+        chunks = [{"type": "text", "text": part.text}]
+    out: Json = {"type": "thinking", "thinking": chunks}
+    if part.signature is None:
+        return out, None
+    if is_foreign(part, FORM):
+        if not part.text:
+            return None, "reasoning that only another provider can read"
+        return out, "the signature of another provider"
+    return {**out, "signature": part.signature}, None
+
+
+def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
+    reference = part.reference
+    mime, data = split_data_url(reference or "")
+    note = note_of(part, FORM)
+    if part.modality == "video":
+        return None, "video, which the API does not take"
+    if part.id is not None and not is_foreign(part, FORM) and (reference is None or note.get("type") == "file"):
+        return {"type": "file", "file_id": part.id}, None
+    if reference is None or (
+        data is None and shape != "original" and not reference.startswith(("http://", "https://"))
+    ):
+        return None, "a file that is neither inline nor a URL nor one that was uploaded to this provider"
+    if part.modality == "audio":
+        return {"type": "input_audio", "input_audio": reference if data is None else data}, None
+    if part.modality == "image" or (part.modality is None and (mime or part.mime_type or "").startswith("image/")):
+        return {"type": "image_url", "image_url": {"url": reference} if note.get("object") else reference}, None
+    named = {} if part.name is None else {"document_name": part.name}
+    return {"type": "document_url", "document_url": reference, **named}, None
+
+
+def result_content(part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
+    """A tool result as `content` (text, chunks or null), and what of it could not be carried, if anything."""
+    content = part.content
+    own = FORM in (part.provider_meta or {})
+    if content is None or (own and (shape == "original" or content == [])):
+        return content, None
+    # Others have blocks of this name too, which are not the same.
+    native = (*_IN_RESULTS, "thinking") if own else _IN_RESULTS
+    return converted(content, native, lambda inner: _block(inner, shape)[0])

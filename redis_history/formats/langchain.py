@@ -1,0 +1,265 @@
+"""Messages as LangChain writes them down: `messages_to_dict`, and `dumpd` or `dumps`. LangChain itself is not needed.
+
+| theirs | ours |
+|---|---|
+| `human`, `ai`, `system`, `tool`, `function` | `user`, `assistant`, `system`, `tool` |
+| `chat` | by its `role`: `user`, `assistant`, `system`; else `user` |
+| `content` text or blocks | text, reasoning and attachment parts |
+| `tool_calls`, `invalid_tool_calls` | tool_use parts (of the first); the second is kept as it is |
+| `status` of a tool message | the error mark |
+| `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
+
+The form cannot carry, and `to_langchain` reports: signatures of reasoning that a provider did not give through
+LangChain, opaque parts of other providers, tool calls by anybody but the assistant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from redis_history.errors import InvalidMessageError
+from redis_history.formats._data_url import data_url, split_data_url
+from redis_history.formats._loss import Losses, OnLoss
+from redis_history.formats._results import parts_of
+from redis_history.formats._shape import Json, as_mapping, foreign_block, note_of, noted, opaque, rebuild, remember
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Modality,
+    Part,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+)
+
+__all__ = ["from_langchain", "to_langchain"]
+
+FORM = "langchain"
+
+_ROLES: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
+_NAMES: dict[str, str] = {"user": "human", "assistant": "ai", "system": "system", "tool": "tool"}
+_CHAT: dict[str, Role] = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
+_CLASSES = {"Human": "human", "AI": "ai", "System": "system", "Tool": "tool", "Function": "function", "Chat": "chat"}
+_MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video": "video", "file": "document"}
+
+
+def from_langchain(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """One message of ours for each of theirs, in order, with new ids and no timestamps.
+
+    Raises InvalidMessageError, with the index, for what is not a message in one of these forms.
+    """
+    return [
+        _from(*_unwrapped(as_mapping(item, index, role=False), index), index) for index, item in enumerate(messages)
+    ]
+
+
+def to_langchain(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[dict[str, Any]]:
+    """The dicts of `messages_to_dict`, for `messages_from_dict`. A message with several tool results becomes one each.
+
+    `on_loss` is called for all that the form cannot carry; without it a warning is logged.
+    """
+    losses = Losses(FORM, on_loss)
+    out = [item for message in messages for item in _to(message, losses)]
+    losses.close()
+    return out
+
+
+def _unwrapped(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str, Any]]:
+    """The type of a message and its data, from any of the forms."""
+    match raw:
+        case {"type": str(kind), "data": Mapping() as data}:
+            return kind, data
+        case {"lc": int(), "id": [*_, str(name)], "kwargs": Mapping() as data}:
+            plain = name.removesuffix("Chunk").removesuffix("Message")
+            return _CLASSES.get(plain, plain.lower()), data
+        case {"type": str(kind), "content": _}:
+            return kind, raw
+    raise InvalidMessageError(f"message {index} is not a LangChain message: it has {', '.join(map(str, raw))[:80]}")
+
+
+def _from(kind: str, data: Mapping[str, Any], index: int) -> Message:
+    plain = kind.removesuffix("MessageChunk").lower() if kind.endswith("MessageChunk") else kind
+    role = _CHAT.get(str(data.get("role")), "user") if plain == "chat" else _ROLES.get(plain, "user")
+    content = data.get("content")
+    parts: list[Part] = []
+    if role == "tool":
+        parts.append(_result(data, content))
+    elif isinstance(content, list):
+        parts.extend(map(_part, content))
+    elif isinstance(content, str):
+        parts.extend([TextPart(text=content)] if content else ())
+    elif content is not None:
+        raise InvalidMessageError(f"message {index}: content is text or a list, not {type(content).__name__}")
+    calls = data.get("tool_calls")
+    if role == "assistant" and isinstance(calls, list):
+        parts.extend(map(_use, calls))
+    message = Message(role=role, parts=tuple(parts))
+    note: Json = {} if kind == _NAMES[role] else {"type": kind}
+    note |= {"list": True} if isinstance(content, list) else {}
+    try:
+        note |= remember(data, _data(message, note))
+    except InvalidMessageError as error:
+        raise InvalidMessageError(f"message {index}: {error}") from error
+    return msgspec.structs.replace(message, provider_meta={FORM: note})
+
+
+def _result(data: Mapping[str, Any], content: Any) -> ToolResultPart:
+    id_, name = data.get("tool_call_id"), data.get("name")
+    return ToolResultPart(
+        tool_use_id=id_ if isinstance(id_, str) else "",
+        content=content,
+        is_error=data.get("status") == "error",
+        name=name if isinstance(name, str) else None,
+        provider_meta=None if isinstance(content, str) else {FORM: {"content": True}},
+    )
+
+
+def _use(call: Any) -> Part:
+    match call:
+        case {"name": str(name), "args": args, "id": str(id_)}:
+            part = ToolUsePart(id=id_, name=name, input=args)
+            try:
+                return noted(part, FORM, remember(call, _call(part)))
+            except InvalidMessageError:
+                return opaque(FORM, {"tool_call": call})
+    return opaque(FORM, {"tool_call": call})
+
+
+def _call(part: ToolUsePart) -> Json:
+    args = part.input if isinstance(part.input, dict) else {"arguments": part.input}
+    return {"name": part.name, "args": args, "id": part.id, "type": "tool_call"}
+
+
+def _part(block: Any) -> Part:
+    if isinstance(block, str):
+        return TextPart(text=block, provider_meta={FORM: {"bare": True}})
+    part = _known(block)
+    if part is None:
+        return opaque(FORM, block)
+    try:
+        return noted(part, FORM, remember(block, _block(part)[0] or {}))
+    except InvalidMessageError:
+        return opaque(FORM, block)
+
+
+def _known(block: Any) -> Part | None:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "reasoning", "reasoning": str(text)}:
+            return ReasoningPart(text=text, provider_meta={FORM: {"type": "reasoning"}})
+        case {"type": "thinking", "thinking": str(text)}:
+            signed = block.get("signature")
+            signature = signed if isinstance(signed, str) else None
+            return ReasoningPart(text=text, signature=signature, provider_meta={FORM: {"type": "thinking"}})
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return AttachmentPart(modality="image", reference=url, provider_meta={FORM: {"type": "image_url"}})
+        case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)}:
+            mime = block.get("mime_type")
+            return AttachmentPart(
+                modality=_MODALITIES[kind], reference=url, mime_type=mime if isinstance(mime, str) else None
+            )
+        case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data), "mime_type": str(mime)}:
+            return AttachmentPart(modality=_MODALITIES[kind], reference=data_url(mime, data), mime_type=mime)
+    return None
+
+
+def _block(part: Part) -> tuple[Any, str | None]:
+    """Their block for a part, and what of it is lost, if anything."""
+    note = note_of(part, FORM)
+    match part:
+        case TextPart():
+            return part.text if note.get("bare") else {"type": "text", "text": part.text}, None
+        case ReasoningPart():
+            if note.get("type") == "thinking":
+                signed = {} if part.signature is None else {"signature": part.signature}
+                return {"type": "thinking", "thinking": part.text, **signed}, None
+            lost = None if part.signature is None else "the signature of reasoning"
+            return {"type": "reasoning", "reasoning": part.text}, lost
+        case AttachmentPart():
+            return _file(part, note)
+        case UnknownPart():
+            block = foreign_block(FORM, part)
+            return block, None if block is not None else "an opaque part of another provider"
+    return None, "a part of an unknown kind"
+
+
+def _file(part: AttachmentPart, note: Mapping[str, Any]) -> tuple[Json | None, str | None]:
+    if note.get("type") == "image_url":
+        return {"type": "image_url", "image_url": {"url": part.reference}}, None
+    if part.reference is None:
+        return None, "a file without a reference"
+    kind = {"image": "image", "audio": "audio", "video": "video"}.get(part.modality or "", "file")
+    mime, data = split_data_url(part.reference)
+    if data is not None:
+        return {"type": kind, "base64": data, "mime_type": mime or part.mime_type or "application/octet-stream"}, None
+    typed = {} if part.mime_type is None else {"mime_type": part.mime_type}
+    return {"type": kind, "url": part.reference, **typed}, None
+
+
+def _to(message: Message, losses: Losses) -> list[Json]:
+    note = note_of(message, FORM)
+    out: list[Json] = []
+    rest: list[Part] = []
+    for index, part in enumerate(message.parts):
+        if isinstance(part, ToolResultPart):
+            single = msgspec.structs.replace(message, role="tool", parts=(part,))
+            own = note if message.role == "tool" else {}
+            out.append(_wrapped("tool", rebuild(_data(single, own), own), own))
+            continue
+        if isinstance(part, ToolUsePart):
+            lost = None if message.role == "assistant" else f"a tool call by role {message.role}"
+        else:
+            lost = _block(part)[1]
+        if lost is not None:
+            losses.add(message.id, index, lost)
+        if lost is None or _block(part)[0] is not None:
+            rest.append(part)
+    if rest or not message.parts:
+        role: Role = "user" if message.role == "tool" else message.role
+        said = msgspec.structs.replace(message, role=role, parts=tuple(rest))
+        out.append(_wrapped(_NAMES[role], rebuild(_data(said, note), note), note))
+    return out
+
+
+def _wrapped(kind: str, data: Json, note: Mapping[str, Any]) -> Json:
+    given = str(note.get("type", kind))
+    return {"type": given, "data": {**data, "type": given} if "type" not in data else data}
+
+
+def _data(message: Message, note: Mapping[str, Any]) -> Json:
+    """The data of a message, in our order of keys."""
+    if message.role == "tool" and message.tool_results:
+        return _tool_data(message.tool_results[0])
+    blocks: list[Any] = []
+    calls: list[Any] = []
+    for part in message.parts:
+        opened = foreign_block(FORM, part)
+        if isinstance(opened, Mapping) and "tool_call" in opened:
+            calls.append(opened["tool_call"])
+        elif isinstance(part, ToolUsePart):
+            calls.append(rebuild(_call(part), note_of(part, FORM)))
+        elif (block := _block(part)[0]) is not None:
+            blocks.append(rebuild(block, note_of(part, FORM)) if isinstance(block, dict) and not opened else block)
+    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
+    content: Any = [] if note.get("list") else ""
+    if blocks:
+        content = blocks[0]["text"] if plain and not note.get("list") else blocks
+    out: Json = {"content": content}
+    return {**out, "tool_calls": calls} if message.role == "assistant" else out
+
+
+def _tool_data(part: ToolResultPart) -> Json:
+    content = part.content
+    if not isinstance(content, str) and not note_of(part, FORM).get("content"):
+        found = parts_of(content)
+        content = [_block(inner)[0] for inner in found] if found is not None else msgspec.json.encode(content).decode()
+    named = {} if part.name is None else {"name": part.name}
+    status = "error" if part.is_error else "success"
+    return {"content": content, **named, "tool_call_id": part.tool_use_id, "status": status}

@@ -1,0 +1,207 @@
+"""Mistral's chat completions: the messages of `client.chat.complete`, and its replies.
+
+| theirs | ours |
+|---|---|
+| `content` string or chunks; null, "" or missing | parts; which of these it was is remembered |
+| a `thinking` chunk | a reasoning part with its signature |
+| `image_url`, `document_url`, `file`, `input_audio` | attachments; audio becomes a data URL of an unknown type |
+| `reference` (citations), unknown chunks | opaque parts |
+| `tool_calls` | tool_use parts, arguments parsed (they may come as an object) |
+| a `tool` message | a tool_result part |
+| `prefix`, unknown keys | `provider_meta["mistral"]` |
+
+The form cannot carry, and `to_mistral` reports: signatures of other providers (their reasoning goes as thinking
+without one), video, uploaded files of other providers, the error mark of a tool result, other things than text and
+thinking in a system message, tool calls by anybody but the assistant (given as the assistant's), opaque parts of other
+providers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from redis_history.errors import InvalidMessageError
+from redis_history.formats._calls import call_of, part_of_call
+from redis_history.formats._loss import Losses, OnLoss
+from redis_history.formats._mistral_parts import FORM, part_of_block, render, result_content
+from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, rebuild, remember
+from redis_history.model import Message, Part, Role, TextPart, ToolResultPart, ToolUsePart
+
+__all__ = ["from_mistral", "to_mistral"]
+
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+_REQUEST = frozenset(("role", "content", "tool_calls", "prefix", "tool_call_id", "name"))
+_SHORT = re.compile(r"[A-Za-z0-9]{9}")
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def from_mistral(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """One message of ours for each of theirs, in order, with new ids and no timestamps.
+
+    Raises InvalidMessageError, with the index, for what is not a chat message.
+    """
+    return [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
+
+
+def to_mistral(
+    messages: Iterable[Message], *, short_ids: bool = False, shape: Shape = "valid", on_loss: OnLoss | None = None
+) -> list[dict[str, Any]]:
+    """Their dicts. A message with several tool results becomes one `tool` message each, before the rest of it.
+
+    Mistral's own models take ids of tool calls of nine letters and digits only: `short_ids` gives other ids such a
+    form, the same one for the same id. `on_loss` is called for all that the form cannot carry; without it a warning is
+    logged.
+    """
+    check_shape(shape)
+    losses = Losses(FORM, on_loss)
+    out = [item for m in messages for item in _to(_shortened(m) if short_ids else m, shape, losses)]
+    losses.close()
+    return [{key: item[key] for key in item if key in _REQUEST} for item in out] if shape == "request" else out
+
+
+def _from(raw: Mapping[str, Any], index: int) -> Message:
+    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
+    content = raw.get("content")
+    note: Json = {} if raw["role"] == role else {"role": raw["role"]}
+    parts: list[Part] = []
+    if role == "tool":
+        parts.append(_result(raw))
+    elif isinstance(content, list):
+        parts.extend(map(part_of_block, content))
+    elif isinstance(content, str):
+        parts.extend([TextPart(text=content)] if content else ())
+    elif content is not None:
+        raise InvalidMessageError(f"message {index}: content is text, a list or null, not {type(content).__name__}")
+    if role == "assistant" and isinstance(calls := raw.get("tool_calls"), list):
+        parts.extend(part_of_call(FORM, call) for call in calls)
+    message = Message(role=role, parts=tuple(parts))
+    if role != "tool" and (form := _form(raw)) != _form(_render(message, note, "original")):
+        note["content"] = form
+    try:
+        note |= remember(raw, _one(message, note))
+    except InvalidMessageError as error:
+        raise InvalidMessageError(f"message {index}: {error}") from error
+    return msgspec.structs.replace(message, provider_meta={FORM: note}) if note else message
+
+
+def _result(raw: Mapping[str, Any]) -> ToolResultPart:
+    content, call_id, name = raw.get("content", ""), raw.get("tool_call_id"), raw.get("name")
+    return ToolResultPart(
+        tool_use_id=call_id if isinstance(call_id, str) else "",
+        content=content,
+        name=name if isinstance(name, str) else None,
+        provider_meta=None if content is None or isinstance(content, str) else {FORM: {"content": True}},
+    )
+
+
+def _one(message: Message, note: Mapping[str, Any]) -> Json:
+    """The single dict for a message that came from a single dict."""
+    if message.role == "tool":
+        return _tool(message.tool_results[0], note, message.tool_results[0].content, "original")
+    return _render(message, note, "original")
+
+
+def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
+    note = note_of(message, FORM)
+    out: list[Json] = []
+    if "role" in note and shape != "original":
+        losses.add(message.id, None, f"the role {note['role']!r}")
+    for index, part in enumerate(message.parts):
+        if isinstance(part, ToolResultPart):
+            content, lost = result_content(part, shape)
+            out.append(_tool(part, note, content, shape))
+            if part.is_error:
+                losses.add(message.id, index, "the error mark of a tool result")
+            if lost:
+                losses.add(message.id, index, lost)
+    rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
+    calls = tuple(part for part in rest if call_of(FORM, part, shape) is not None)
+    if message.role != "assistant" and calls:
+        rest = tuple(part for part in rest if part not in calls)
+    carried = False
+    for index, part in enumerate(message.parts):
+        if isinstance(part, ToolResultPart) or (part in calls and message.role == "assistant"):
+            carried = carried or not isinstance(part, ToolResultPart)
+        elif part in calls:
+            losses.add(message.id, index, f"that a tool call is by role {message.role} (given as the assistant's)")
+        else:
+            block, lost = _block(part, message.role, shape)
+            carried = carried or block is not None
+            if lost is not None:
+                losses.add(message.id, index, lost)
+    if carried or not message.parts:
+        out.append(_render(msgspec.structs.replace(message, parts=rest), note, shape))
+    if out:
+        free = {"assistant": ("content",), "tool": ("tool_call_id",)}.get(out[-1]["role"], ())
+        out[-1] = rebuild(out[-1], note, valid=shape != "original", free=free, not_null=("prefix",))
+    if message.role != "assistant" and calls:
+        out.append(_render(msgspec.structs.replace(message, role="assistant", parts=calls), {}, shape))
+    return out
+
+
+def _block(part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
+    block, lost = render(part, shape)
+    fits = role != "system" or shape == "original" or block is None
+    if not fits and not (isinstance(block, Mapping) and block.get("type") in ("text", "thinking")):
+        return None, "other content than text in a system message"
+    return block, lost
+
+
+def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
+    named = {} if part.name is None else {"name": part.name}
+    role = note.get("role", "tool") if shape == "original" else "tool"
+    return {"role": role, "content": content, "tool_call_id": part.tool_use_id, **named}
+
+
+def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+    """The dict of a message without tool results, in our order of keys."""
+    calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
+    blocks = [b for part in message.parts if (b := _block(part, message.role, shape)[0]) is not None]
+    role = note.get("role", message.role) if shape == "original" or message.role == "tool" else message.role
+    if role == "tool":  # without any result in it
+        role = "user"
+    form = note.get("content")
+    if form == "null" and role == "system" and shape != "original":
+        form = "text"
+    out: Json = {"role": role, "content": _content(blocks, form)}
+    return {**out, "tool_calls": calls} if calls else out
+
+
+def _content(blocks: list[Any], form: str | None) -> Any:
+    if not blocks:
+        return {"list": [], "null": None}.get(form or "text", "")
+    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
+    return blocks[0]["text"] if plain and form != "list" else blocks
+
+
+def _form(raw: Mapping[str, Any]) -> str:
+    content = raw.get("content")
+    return "null" if content is None else "list" if isinstance(content, list) else "text"
+
+
+def _shortened(message: Message) -> Message:
+    parts = []
+    for part in message.parts:
+        if isinstance(part, ToolUsePart):
+            parts.append(msgspec.structs.replace(part, id=_short(part.id)))
+        elif isinstance(part, ToolResultPart):
+            parts.append(msgspec.structs.replace(part, tool_use_id=_short(part.tool_use_id)))  # type: ignore[arg-type]
+        else:
+            parts.append(part)  # type: ignore[arg-type]
+    return msgspec.structs.replace(message, parts=tuple(parts))
+
+
+def _short(id_: str) -> str:
+    if _SHORT.fullmatch(id_):
+        return id_
+    number = int.from_bytes(hashlib.blake2b(id_.encode(), digest_size=8).digest(), "big")
+    out = ""
+    for _ in range(9):
+        number, digit = divmod(number, 62)
+        out += _ALPHABET[digit]
+    return out

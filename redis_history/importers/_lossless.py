@@ -1,0 +1,171 @@
+"""The package's own JSONL: every field of every message, and of the record of each conversation.
+
+The first line of a conversation is its record, each further line a message:
+
+    {"type": "conversation", "version": 1, "conversation": {"conversation_id": …, …}}
+    {"type": "message", "conversation_id": …, "timestamp": …, "message": {…}}
+
+A message is its stored form. What JSON has no form for (bytes, times, keys that are no text) is a dict of one key that
+begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`, `{"&map": [[key, value], …]}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import orjson
+
+from redis_history.errors import CorruptDataError, InvalidInputError, InvalidMessageError
+from redis_history.importers._convert import need
+from redis_history.importers.source import Source
+from redis_history.importers.transcript import Transcript
+from redis_history.model import Conversation, Message
+from redis_history.model.conversation import RECORD_FIELDS
+from redis_history.model.wire import decode_member, encode_body, encode_member
+
+__all__ = ["is_lossless", "lossless", "message_line", "record_line"]
+
+VERSION = 1
+
+_to_msgpack = msgspec.msgpack.encode
+_from_msgpack = msgspec.msgpack.decode
+
+
+def record_line(conversation: Conversation) -> bytes:
+    """The line of a conversation, with its line feed."""
+    fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
+    given = {name: value for name, value in fields.items() if value not in (None, {})}
+    known = {"conversation_id": conversation.conversation_id, **given}
+    return _dumped({"type": "conversation", "version": VERSION, "conversation": _tagged(known)})
+
+
+def message_line(conversation_id: str, message: Message) -> bytes:
+    """The line of a message, with its line feed."""
+    time = None if message.timestamp is None else message.timestamp.isoformat()
+    body = _tagged(_from_msgpack(encode_body(message)))
+    return _dumped({"type": "message", "conversation_id": conversation_id, "timestamp": time, "message": body})
+
+
+def _dumped(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def is_lossless(record: Any) -> bool:
+    """Whether this is a line of such a file."""
+    match record:
+        case {"type": "conversation", "version": int(), "conversation": dict()}:
+            return True
+        case {"type": "message", "conversation_id": str(), "message": dict()}:
+            return True
+    return False
+
+
+def lossless(source: Source) -> Iterator[Transcript]:
+    """The conversations, as they stand one after the other."""
+    identity: str | None = None
+    record = Conversation("")
+    messages: list[Message] = []
+    for line, value in source.records():
+        try:
+            kind = need(value, "type", str)
+            if kind == "conversation":
+                found = _record(value)
+                if identity is not None:
+                    yield _transcript(identity, record, messages)
+                identity, record, messages = found.conversation_id, found, []
+            elif kind == "message":
+                of = need(value, "conversation_id", str)
+                message = _message(value)
+                if of != identity:
+                    if identity is not None:
+                        yield _transcript(identity, record, messages)
+                    identity, record, messages = of, Conversation(of), []
+                messages.append(message)
+            else:
+                raise InvalidMessageError(f"a line of the type {kind[:40]!r}")
+        except InvalidInputError as error:
+            source.problem(line, str(error))
+    if identity is not None:
+        yield _transcript(identity, record, messages)
+
+
+def _transcript(identity: str, record: Conversation, messages: list[Message]) -> Transcript:
+    return Transcript(
+        conversation_id=identity,
+        format="redis_history",
+        messages=tuple(messages),
+        title=record.title,
+        metadata=record.metadata,
+        record=record,
+    )
+
+
+def _record(value: Any) -> Conversation:
+    version = need(value, "version", int)
+    if version > VERSION:
+        raise InvalidMessageError(f"version {version} of this form was written by a newer version of this package")
+    fields = _untagged(need(value, "conversation", dict))
+    known = {name: fields.get(name) for name in ("conversation_id", *RECORD_FIELDS) if fields.get(name) is not None}
+    try:
+        return msgspec.convert(known, Conversation)
+    except msgspec.ValidationError as error:
+        raise InvalidMessageError(f"not a record of a conversation: {error}") from error
+
+
+def _message(value: Any) -> Message:
+    body = _untagged(need(value, "message", dict))
+    try:
+        message = decode_member(encode_member(1, 0, _to_msgpack(body)))
+    except (CorruptDataError, OverflowError, UnicodeEncodeError, TypeError) as error:
+        raise InvalidMessageError(f"not a message: {error}") from error
+    time = value.get("timestamp")
+    if time is not None and not isinstance(time, str):
+        raise InvalidMessageError("'timestamp' is no text")
+    return msgspec.structs.replace(message, timestamp=time, sequence=None)
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, dict):
+        named = all(isinstance(key, str) for key in value)
+        if named and not (len(value) == 1 and next(iter(value)).startswith("&")):
+            return {key: _tagged(item) for key, item in value.items()}
+        return {"&map": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+    if isinstance(value, list):
+        return [_tagged(item) for item in value]
+    if isinstance(value, bytes):
+        return {"&bytes": base64.b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return {"&time": value.isoformat()}
+    if isinstance(value, msgspec.msgpack.Ext):
+        return {"&ext": [value.code, base64.b64encode(bytes(value.data)).decode()]}
+    return value
+
+
+def _untagged(value: Any) -> Any:
+    try:
+        return _plain(value)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise InvalidMessageError(f"a value that cannot be read: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        match value:
+            case {"&bytes": str(data)}:
+                return base64.b64decode(data, validate=True)
+            case {"&time": str(time)}:
+                return datetime.fromisoformat(time)
+            case {"&ext": [int(code), str(data)]}:
+                return msgspec.msgpack.Ext(code, base64.b64decode(data, validate=True))
+            case {"&map": list(items)}:
+                return {_plain(key): _plain(item) for key, item in items}
+    return {key: _plain(item) for key, item in value.items()}

@@ -1,0 +1,220 @@
+"""Transcripts into a store, and out of it again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history.errors import InvalidInputError
+from redis_history.importers._lossless import message_line, record_line
+from redis_history.importers._plan import Imported, OnProgress, check_batch, steps
+from redis_history.importers.reader import read_transcripts
+from redis_history.importers.transcript import ImportProblem, OnError
+from redis_history.model import Conversation
+
+__all__ = ["Exported", "async_export_messages", "async_import_messages", "export_messages", "import_messages"]
+
+_log = logging.getLogger("redis_history.importers")
+_PAGE = 200
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export wrote."""
+
+    conversations: int = 0
+    messages: int = 0
+
+
+def import_messages(
+    source: str | PathLike[str],
+    store: HistoryStore,
+    *,
+    format: str = "auto",
+    batch: int = 200,
+    on_error: OnError | None = None,
+    on_progress: OnProgress | None = None,
+) -> Imported:
+    """Append what `read_transcripts` finds to `store`, a conversation at a time, `batch` messages at once.
+
+    Doing it again stores nothing twice, since ids depend on the source only; a conversation that has grown gets what is
+    new. A conversation without a record gets title and metadata of the source. What the source has wrong, and messages
+    that the store has with other content, are given to `on_error` (else logged) and left out. `on_progress` is called
+    after every batch. Raises InvalidInputError like `read_transcripts`, and what the store raises.
+    """
+    check_batch(batch)
+    counter = _Counter(on_error)
+    transcripts = read_transcripts(source, format=format, on_error=counter)
+    plan = steps(transcripts, source, batch=batch, on_error=counter, on_progress=counter.with_problems(on_progress))
+    answer: Any = None
+    while True:
+        try:
+            method, arguments, known = plan.send(answer)
+        except StopIteration as end:
+            return counter.final(end.value())
+        try:
+            answer = getattr(store, method)(*arguments)
+        except known as error:
+            answer = error
+
+
+async def async_import_messages(
+    source: str | PathLike[str],
+    store: AsyncHistoryStore,
+    *,
+    format: str = "auto",
+    batch: int = 200,
+    on_error: OnError | None = None,
+    on_progress: OnProgress | None = None,
+) -> Imported:
+    """`import_messages` for an async store. The source is read in a thread, where `on_error` may be called too."""
+    check_batch(batch)
+    counter = _Counter(on_error)
+    transcripts = await asyncio.to_thread(partial(read_transcripts, source, format=format, on_error=counter))
+    plan = steps(transcripts, source, batch=batch, on_error=counter, on_progress=counter.with_problems(on_progress))
+    answer: Any = None
+    while True:
+        step = await asyncio.to_thread(_next, plan, answer)
+        if callable(step):
+            return counter.final(step())
+        method, arguments, known = step
+        try:
+            answer = await getattr(store, method)(*arguments)
+        except known as error:
+            answer = error
+
+
+def _next(plan: Any, answer: Any) -> Any:
+    try:
+        return plan.send(answer)
+    except StopIteration as end:  # which cannot cross into a coroutine
+        return end.value
+
+
+class _Counter:
+    """Reports problems, and counts them."""
+
+    def __init__(self, on_error: OnError | None) -> None:
+        self._on_error = on_error
+        self._count = 0
+
+    def __call__(self, problem: ImportProblem) -> None:
+        self._count += 1
+        if self._on_error is not None:
+            self._on_error(problem)
+        else:
+            _log.warning("%s", problem)
+
+    def final(self, counts: Imported) -> Imported:
+        return msgspec.structs.replace(counts, problems=self._count)
+
+    def with_problems(self, on_progress: OnProgress | None) -> OnProgress | None:
+        return None if on_progress is None else lambda counts: on_progress(self.final(counts))
+
+
+def export_messages(
+    store: HistoryStore,
+    target: str | PathLike[str] | IO[bytes],
+    *,
+    conversation_ids: Iterable[str] | None = None,
+    on_progress: Callable[[Exported], None] | None = None,
+) -> Exported:
+    """Write conversations as lossless JSONL, which `import_messages` reads: these, or all of the namespace.
+
+    A file at the path `target` is replaced only when all is written. Ids that the store does not know raise
+    InvalidInputError. What others write meanwhile may or may not be in it.
+    """
+    done = Exported()
+    with _opened(target) as stream:
+        for record in _chosen(store, conversation_ids):
+            stream.write(record_line(record))
+            for message in store.iter(record.conversation_id):
+                stream.write(message_line(record.conversation_id, message))
+                done = Exported(done.conversations, done.messages + 1)
+            done = Exported(done.conversations + 1, done.messages)
+            if on_progress is not None:
+                on_progress(done)
+    return done
+
+
+async def async_export_messages(
+    store: AsyncHistoryStore,
+    target: str | PathLike[str] | IO[bytes],
+    *,
+    conversation_ids: Iterable[str] | None = None,
+    on_progress: Callable[[Exported], None] | None = None,
+) -> Exported:
+    """`export_messages` for an async store."""
+    done = Exported()
+    with _opened(target) as stream:
+        async for record in _async_chosen(store, conversation_ids):
+            stream.write(record_line(record))
+            async for message in store.iter(record.conversation_id):
+                stream.write(message_line(record.conversation_id, message))
+                done = Exported(done.conversations, done.messages + 1)
+            done = Exported(done.conversations + 1, done.messages)
+            if on_progress is not None:
+                on_progress(done)
+    return done
+
+
+@contextmanager
+def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
+    if not isinstance(target, str | PathLike):
+        yield target
+        return
+    path = Path(target)
+    partial_ = path.with_name(f"{path.name}.part")
+    try:
+        with partial_.open("wb") as stream:
+            yield stream
+        partial_.replace(path)
+    finally:
+        partial_.unlink(missing_ok=True)
+
+
+def _chosen(store: HistoryStore, ids: Iterable[str] | None) -> Iterator[Conversation]:
+    if ids is not None:
+        for identity in ids:
+            yield _found(identity, store.get_conversation(identity))
+        return
+    # All ids first: what is written meanwhile changes the order of the pages.
+    found: dict[str, None] = {}
+    while page := store.list_conversations(limit=_PAGE, offset=len(found)):
+        before = len(found)
+        found |= dict.fromkeys(one.conversation_id for one in page)
+        if len(found) == before:
+            break
+    for identity in found:
+        if (record := store.get_conversation(identity)) is not None:
+            yield record
+
+
+async def _async_chosen(store: AsyncHistoryStore, ids: Iterable[str] | None) -> AsyncIterator[Conversation]:
+    if ids is not None:
+        for identity in ids:
+            yield _found(identity, await store.get_conversation(identity))
+        return
+    found: dict[str, None] = {}
+    while page := await store.list_conversations(limit=_PAGE, offset=len(found)):
+        before = len(found)
+        found |= dict.fromkeys(one.conversation_id for one in page)
+        if len(found) == before:
+            break
+    for identity in found:
+        if (record := await store.get_conversation(identity)) is not None:
+            yield record
+
+
+def _found(identity: str, record: Conversation | None) -> Conversation:
+    if record is None:
+        raise InvalidInputError(f"there is no conversation {identity[:80]!r} to export")
+    return record

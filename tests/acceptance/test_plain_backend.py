@@ -1,0 +1,48 @@
+"""A backend of one's own that has nothing for those who follow all conversations: they list, and compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, MessagesAppended, Reset, user
+from redis_history.backends.memory import MemoryBackend
+
+
+class PlainBackend:
+    """The four methods that every backend has, and no other."""
+
+    def __init__(self) -> None:
+        memory = MemoryBackend(max_conversations=None)
+        self.execute: Any = memory.execute
+        self.watch = memory.watch
+        self.unwatch = memory.unwatch
+        self.close = memory.close
+
+
+@pytest.mark.parametrize("conversations", [3, 501])
+def test_all_conversations_can_be_followed(conversations: int) -> None:
+    with HistoryStore(backend=PlainBackend(), poll_interval=0.05) as store:
+        for number in range(conversations):
+            store.append(f"c{number}", user("before"))
+        with store.subscribe_all() as changes:
+            for number in range(conversations):
+                store.append(f"c{number}", user("after"))
+            store.append("new", user("first"))
+            told = [changes.get(timeout=20) for _ in range(conversations + 1)]
+            assert {event.conversation_id: event.revision for event in told if event} == {
+                "new": 1,
+                **{f"c{number}": 2 for number in range(conversations)},
+            }
+            store.delete_conversation("c1")
+            gone = changes.get(timeout=20)
+            assert isinstance(gone, Reset)
+            assert (gone.conversation_id, gone.reason) == ("c1", "conversation_missing")
+            cursors = changes.cursors
+        store.append("c0", user("while nobody watched"))
+        with store.subscribe_all(after=cursors) as changes:
+            event = changes.get(timeout=20)
+            assert isinstance(event, MessagesAppended)
+            assert (event.conversation_id, event.revision) == ("c0", 3)
+            assert changes.get(timeout=0) is None

@@ -1,0 +1,121 @@
+"""Prompts from a real server: one read, and order and pairs while eight agents write."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from redis_history import (
+    HistoryStore,
+    Participant,
+    PromptOptions,
+    assemble_prompt,
+    assistant,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from tests.support.servers import RealServer
+from tests.unit.test_prompt import holds_pairs
+
+AGENTS = 8
+STEPS = 25
+
+
+def write(url: str, namespace: str, number: int, barrier: object) -> None:
+    """An agent that calls tools; all agents give their calls the same ids, and write call and result one by one."""
+    me = Participant("agent", f"agent-{number}", f"Agent {number}")
+    with HistoryStore(url, namespace=namespace) as store:
+        store.get("c", limit=1)
+        barrier.wait()  # type: ignore[attr-defined]
+        for step in range(STEPS):
+            name = f"{number}-{step}"
+            store.append("c", user(f"agent {number}, {step}?", id=f"{name}-ask", participant=Participant("user", "u")))
+            calls = [tool_use(f"call_{step}_{k}", "find", {"of": number}) for k in range(2)]
+            store.append("c", assistant(calls, id=f"{name}-call", participant=me))
+            for k in (1, 0):
+                result = tool_result(f"call_{step}_{k}", f"found by {number}")
+                store.append("c", tool(result, id=f"{name}-result-{k}", participant=me))
+            store.append("c", assistant(f"{step}: done", id=f"{name}-say", participant=me))
+
+
+def test_order_and_pairs_hold_while_eight_agents_write(server: RealServer, namespace: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(AGENTS + 1)
+    writers = [context.Process(target=write, args=(server.url, namespace, n, barrier)) for n in range(AGENTS)]
+    for writer in writers:
+        writer.start()
+    looked = 0
+    with HistoryStore(server.url, namespace=namespace) as store:
+        barrier.wait(120)
+        while any(writer.is_alive() for writer in writers):
+            found = assemble_prompt(store, "c", f"agent-{looked % AGENTS}", None, {"max_turns_to_load": 300})
+            holds_pairs(found.messages)
+            looked += 1
+        for writer in writers:
+            writer.join(60)
+            assert writer.exitcode == 0
+        assert looked > AGENTS
+        stored = store.get("c")
+        positions = {message.id: message.position for message in stored}
+        everything = PromptOptions(
+            max_turns_to_load=10_000, token_budget=None, rolling_summary_threshold=None, addressed_only_mode=False
+        )
+        for number in range(AGENTS):
+            found = assemble_prompt(store, "c", f"agent-{number}", f"Agent {number}", everything)
+            holds_pairs(found.messages)
+            mine = [message for message in found.messages if message.id.startswith(f"{number}-")]
+            assert [message.id for message in mine] == [
+                f"{number}-{step}-{what}"
+                for step in range(STEPS)
+                for what in ("ask", "call", "result-1", "result-0", "say")
+            ]
+            for message in mine:
+                for part in message.tool_results:
+                    assert part.content == f"found by {number}"
+            order = [positions[message.id] for message in found.messages if not message.tool_results]
+            assert order == sorted(order)
+            # Of the others all that they said, and nothing of their tools.
+            assert len(found.messages) == STEPS * (5 + 2 * (AGENTS - 1))
+            assert found.report.counts == {"other_agent_tools": STEPS * 3 * (AGENTS - 1)}
+            addressed = assemble_prompt(
+                store, "c", f"agent-{number}", f"Agent {number}", {"max_turns_to_load": 10_000, "token_budget": None}
+            )
+            assert [message.id for message in addressed.messages] == [message.id for message in mine]
+        assert len(stored) == AGENTS * STEPS * 5
+
+
+def test_a_prompt_is_one_read(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client, server.client() as other:
+        store.append_many("c", [user(str(n), scope="dm") for n in range(600)])
+        other.ping()
+        seen = []
+        with client.monitor() as monitor:
+            assemble_prompt(store, "c", "a", "A", {"max_turns_to_load": 600}, lambda messages: "summary")
+            assemble_prompt(store, "c", "a", "A", {"scope": "dm"})
+            other.echo("that was it")
+            for command in monitor.listen():
+                seen.append(command["command"].split()[0])
+                if seen[-1] == "ECHO":
+                    break
+    assert seen == ["ZRANGE", "ZRANGE", "ECHO"]
+
+
+def test_the_core_does_not_load_what_it_does_not_need() -> None:
+    code = "import redis_history, sys; print([m for m in sys.modules if m.startswith('redis_history.formats')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_the_newest_are_loaded(server: RealServer, namespace: str, limit: int) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.append_many("c", [user(str(n), id=str(n)) for n in range(150)])
+        found = assemble_prompt(store, "c", "a", "A", {"max_turns_to_load": limit})
+    assert [message.id for message in found.messages] == [str(n) for n in range(150 - limit, 150)]

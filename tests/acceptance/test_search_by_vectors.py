@@ -1,0 +1,82 @@
+"""Search with a real embedder finds what its words alone do not.
+
+The embedder is one that needs no model to load: the pieces of words, three to five letters long, as vectors
+(scikit-learn). It knows no meaning, but what is spelt otherwise, and parts of words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from redis_history import AsyncHistoryStore, HistoryStore, VectorField, user
+from tests.conftest import Servers
+from tests.support.servers import RealServer
+
+SAID = {
+    "umbrella": "I left my umbrella in the restaurant",
+    "booking": "The reservation for tomorrow is confirmed",
+    "luggage": "My luggage was damaged on the flight",
+    "kitten": "We adopted a kitten last week",
+    "fridge": "The refrigerator makes a strange noise",
+    "survey": "Please send the questionnaire to all participants",
+    "german": "Mein Regenschirm ist kaputt",
+}
+ASKED = {
+    "umbrela": "umbrella",
+    "resturant": "umbrella",
+    "reservaton": "booking",
+    "lugage": "luggage",
+    "kittne": "kitten",
+    "refridgerator": "fridge",
+    "questionaire": "survey",
+    "Schirm": "german",
+}
+DIMENSION = 512
+_pieces = HashingVectorizer(analyzer="char_wb", ngram_range=(3, 5), n_features=DIMENSION)
+
+
+def embed(texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    vectors: Sequence[Sequence[float]] = _pieces.transform(texts).toarray()
+    return vectors
+
+
+async def embed_elsewhere(texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    return await asyncio.to_thread(embed, texts)
+
+
+def ids(hits: list[Any]) -> list[str]:
+    return [hit.message.id for hit in hits]
+
+
+def test_what_words_do_not_find(server: RealServer, namespace: str, server_of: Servers) -> None:
+    with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=DIMENSION) as store:
+        store.append_many("c", [user(text, id=name) for name, text in SAID.items()])
+        store.append("other", user("umbrela resturant reservaton lugage kittne Schirm", id="not of this conversation"))
+        for query, name in ASKED.items():
+            assert ids(store.search("c", query, limit=1)) == [name], query
+        for query, name in ASKED.items():
+            assert name in ids(store.search_all(query, limit=2)), query
+        both = store.search("c", "kitten questionaire", limit=2)
+        assert set(ids(both)) == {"kitten", "survey"}, "one by its word, one by its vector"
+    with HistoryStore(server.url, namespace=f"{namespace}-words") as words:
+        words.append_many("c", [user(text, id=name) for name, text in SAID.items()])
+        for query in ASKED:
+            assert words.search("c", query) == []
+    server_of.clear(f"{namespace}-words")
+
+
+async def test_filters_and_changes_with_vectors(server: RealServer, namespace: str) -> None:
+    field = VectorField(DIMENSION, "hnsw")
+    async with AsyncHistoryStore(server.url, namespace=namespace, embedder=embed_elsewhere, vectors=field) as store:
+        await store.append_many("c", [user(text, id=name) for name, text in SAID.items()])
+        assert await store.search("c", "umbrela", roles=["tool"]) == []
+        assert ids(await store.search("c", "umbrela", limit=1)) == ["umbrella"]
+        await store.update_message("c", user("I found it", id="umbrella"))
+        assert ids(await store.search("c", "Schirm", limit=1)) == ["german"]
+        assert ids(await store.search("c", "umbrela", limit=1)) != ["umbrella"], "its vector is of its content now"
+        await store.delete_messages("c", ["german"])
+        assert "german" not in ids(await store.search("c", "Schirm"))

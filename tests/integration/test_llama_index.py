@@ -1,0 +1,148 @@
+"""The expectations of LlamaIndex's own tests for its Redis chat store, and what ours adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ImageBlock,
+    MessageRole,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.storage.chat_store.base import BaseChatStore
+
+from redis_history import HistoryStore, assistant, tool, tool_result, tool_use, user
+from redis_history.integrations.llama_index import LlamaIndexChatStore
+from tests.support.servers import RealServer
+
+KEY = "chat-history"
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Any:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+@pytest.fixture
+def chats(store: Any) -> LlamaIndexChatStore:
+    return LlamaIndexChatStore(store)
+
+
+def said(content: str, role: MessageRole = MessageRole.USER, **kwargs: Any) -> ChatMessage:
+    return ChatMessage(role=role, content=content, additional_kwargs=kwargs)
+
+
+EVERY = [
+    said("Be brief.", MessageRole.SYSTEM),
+    said("Be briefer.", MessageRole.DEVELOPER),
+    said("test", metadata={"foo": "bar", "count": 5}),
+    ChatMessage(role="user", blocks=[TextBlock(text="see"), ImageBlock(url="https://x.test/a.png", detail="low")]),
+    ChatMessage(role="user", blocks=[ImageBlock(image=b"\x89PNG", image_mimetype="image/png")]),
+    ChatMessage(
+        role="assistant",
+        blocks=[
+            ThinkingBlock(content="hm", num_tokens=3),
+            TextBlock(text="I look."),
+            ToolCallBlock(tool_call_id="c", tool_name="find", tool_kwargs={"q": 1}),
+        ],
+    ),
+    said("rain", MessageRole.TOOL, tool_call_id="c", name="find"),
+    said("", MessageRole.ASSISTANT),
+    said("chatbot", MessageRole.CHATBOT),
+]
+
+
+def test_it_is_a_chat_store(chats: Any) -> None:
+    assert isinstance(chats, BaseChatStore)
+
+
+def test_every_kind_of_message_comes_back_equal(chats: Any, store: Any) -> None:
+    for message in EVERY:
+        chats.add_message(KEY, message)
+    assert chats.get_messages(KEY) == EVERY
+    stored = store.get(KEY)
+    assert stored[5].tool_uses[0].input == {"q": 1}
+    assert stored[6].tool_results[0].tool_use_id == "c"
+    assert [message.provider_meta for message in stored[:1]] == [{}], "what our parts say is not kept twice"
+
+
+def test_set_add_delete(chats: Any) -> None:
+    chats.set_messages(KEY, EVERY)
+    chats.set_messages(KEY, EVERY[:2])
+    chats.add_message(KEY, EVERY[2])
+    assert chats.get_messages(KEY) == EVERY[:3]
+    assert chats.get_keys() == [KEY]
+    assert chats.delete_messages(KEY) == EVERY[:3]
+    assert (chats.get_messages(KEY), chats.get_keys(), chats.delete_messages(KEY)) == ([], [], None)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+@pytest.mark.parametrize(
+    ("contents", "idx", "expected"),
+    [
+        (["A", "B", "C"], 0, ["B", "C"]),
+        (["A", "B", "C"], 1, ["A", "C"]),
+        (["A", "B", "C"], 2, ["A", "B"]),
+        (["A"], 0, []),
+        (["A", "B", "C"], -1, ["A", "B", "C"]),
+        (["A", "B", "C"], 3, ["A", "B", "C"]),
+        ([], 0, []),
+        (["A", "B", "A"], 2, ["A", "B"]),
+    ],
+)
+async def test_delete_message(chats: Any, use_async: bool, contents: Any, idx: int, expected: Any) -> None:
+    messages = [said(content, metadata={"source": "test"}) for content in contents]
+    if use_async:
+        await chats.aset_messages(KEY, messages)
+        removed = await chats.adelete_message(KEY, idx)
+        left = await chats.aget_messages(KEY)
+    else:
+        chats.set_messages(KEY, messages)
+        removed = chats.delete_message(KEY, idx)
+        left = chats.get_messages(KEY)
+    assert removed == (messages[idx] if 0 <= idx < len(messages) else None)
+    assert [message.content for message in left] == expected
+    assert all(message.additional_kwargs == {"metadata": {"source": "test"}} for message in left)
+    assert bool(chats.get_keys()) == bool(expected)
+
+
+async def test_the_last_message(chats: Any) -> None:
+    chats.set_messages(KEY, EVERY[:2])
+    assert chats.delete_last_message(KEY) == EVERY[1]
+    assert await chats.adelete_last_message(KEY) == EVERY[0]
+    assert chats.delete_last_message(KEY) is None
+    await chats.async_add_message(KEY, EVERY[3])
+    assert await chats.aget_keys() == [KEY]
+    assert await chats.adelete_messages(KEY) == [EVERY[3]]
+
+
+def test_messages_of_elsewhere(store: Any) -> None:
+    losses: list[Any] = []
+    chats = LlamaIndexChatStore(store, on_loss=losses.append)
+    call, result = tool_use("c", "find", {"q": 1}), tool_result("c", {"rain": True})
+    store.append_many(KEY, [user("hi"), assistant("I look.", call), tool(result)])
+    hello, looked, found = chats.get_messages(KEY)
+    assert (hello.content, looked.content, found.content) == ("hi", "I look.", '{"rain": true}')
+    assert found.additional_kwargs == {"tool_call_id": "c"}
+    assert losses == []
+
+
+def test_more_than_one_page_of_keys(store: Any) -> None:
+    chats = LlamaIndexChatStore(store)
+    for n in range(205):
+        store.append(f"k{n}", user("x"))
+    assert sorted(chats.get_keys()) == sorted(f"k{n}" for n in range(205))
+
+
+def test_a_memory_on_it(chats: Any) -> None:
+    first = ChatMemoryBuffer.from_defaults(token_limit=1000, chat_store=chats, chat_store_key=KEY)
+    first.put(said("Remember 7."))
+    second = ChatMemoryBuffer.from_defaults(token_limit=1000, chat_store=chats, chat_store_key=KEY)
+    second.put(said("It is 7.", MessageRole.ASSISTANT))
+    assert [message.content for message in first.get()] == ["Remember 7.", "It is 7."]

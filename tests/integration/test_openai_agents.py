@@ -1,0 +1,144 @@
+# ruff: noqa: E501 -- items as the SDK writes them
+"""The expectations of the Agents SDK's own tests for its Redis session, and what ours adds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from agents.memory import Session, SessionSettings
+
+from redis_history import AsyncHistoryStore, assistant, tool, tool_result, tool_use, user
+from redis_history.integrations.openai_agents import AgentsSession
+from tests.support.servers import RealServer
+
+
+@pytest.fixture
+async def store(server: RealServer, namespace: str) -> Any:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+def said(text: str, role: str = "user") -> Any:
+    return {"role": role, "content": text}
+
+
+REPLY = [
+    {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "c2ln"},
+    {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+     "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}]},
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"q": "x"}', "status": "completed"},
+    {"type": "function_call", "id": "fc_2", "call_id": "c2", "name": "find", "arguments": "not json"},
+    {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
+]  # fmt: skip
+TRICKY = [
+    "O'Reilly",
+    'say "hi"',
+    '{"nested": ["json"]}',
+    "\\n is not \n",
+    "'; DROP TABLE x; --",
+    "café ☕ 日本",
+    "a\u2028b",
+    "",
+]
+
+
+async def test_items_come_back_equal(store: Any) -> None:
+    session = AgentsSession("s", store)
+    assert isinstance(session, Session)
+    items = [said("Hi"), *REPLY, said("Fine.", "assistant"), *map(said, TRICKY)]
+    await session.add_items(items)
+    await session.add_items([])
+    assert await session.get_items() == items
+    for limit in (0, -1, 1, 2, 3, 5, 50):
+        assert await session.get_items(limit=limit) == (items[-limit:] if limit > 0 else [])
+    await session.clear_session()
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+
+
+async def test_pop_takes_one_item_after_the_other(store: Any) -> None:
+    session = AgentsSession("s", store)
+    await session.add_items([said("Hi"), *REPLY])
+    for expected in [*REPLY[::-1], said("Hi")]:
+        left = await session.get_items()
+        assert await session.pop_item() == expected
+        assert await session.get_items() == left[:-1]
+    assert await session.pop_item() is None
+
+
+async def test_of_many_who_pop_at_once_each_gets_another_item(store: Any) -> None:
+    session = AgentsSession("s", store)
+    await session.add_items([said(str(n)) for n in range(8)])
+    popped = await asyncio.gather(*(session.pop_item() for _ in range(10)))
+    assert sorted(item["content"] for item in popped if item) == [str(n) for n in range(8)]
+    assert popped.count(None) == 2
+
+
+async def test_items_of_one_message_are_popped_one_by_one_too(store: Any) -> None:
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(6)]
+    await AgentsSession("s", store).add_items(calls)
+    assert len(await store.get("s")) == 1
+    popped = await asyncio.gather(*(AgentsSession("s", store).pop_item() for _ in range(8)))
+    assert sorted(item["call_id"] for item in popped if item) == [f"c{n}" for n in range(6)]
+    assert await store.get("s") == []
+
+
+async def test_many_who_add_at_once_lose_nothing(store: Any) -> None:
+    session = AgentsSession("s", store)
+    await asyncio.gather(*(session.add_items([said(f"{n}-{i}") for i in range(3)]) for n in range(8)))
+    found = [item["content"] for item in await session.get_items()]
+    assert len(found) == 24
+    for n in range(8):
+        at = found.index(f"{n}-0")
+        assert found[at : at + 3] == [f"{n}-{i}" for i in range(3)]
+
+
+async def test_sessions_are_apart(store: Any) -> None:
+    one, two = AgentsSession("one", store), AgentsSession("two", store)
+    await one.add_items([said("1")])
+    await two.add_items([said("2")])
+    await one.clear_session()
+    assert await two.get_items() == [said("2")]
+
+
+async def test_the_limit_of_the_settings(store: Any) -> None:
+    session = AgentsSession("s", store, session_settings=SessionSettings(limit=2))
+    await session.add_items([said(str(n)) for n in range(5)])
+    assert await session.get_items() == [said("3"), said("4")]
+    assert len(await session.get_items(limit=4)) == 4
+    assert AgentsSession("s", store).session_settings == SessionSettings()
+
+
+async def test_a_session_with_a_store_of_its_own(server: RealServer, namespace: str) -> None:
+    session = AgentsSession.from_url("s", server.url, namespace=namespace)
+    await session.add_items([said("Hi")])
+    await session.close()
+    await session.close()
+    again = AgentsSession.from_url("s", server.url, namespace=namespace)
+    assert await again.get_items() == [said("Hi")]
+    await again.close()
+
+
+async def test_closing_leaves_a_store_that_was_given(store: Any) -> None:
+    session = AgentsSession("s", store)
+    await session.close()
+    await session.add_items([said("still open")])
+
+
+async def test_messages_of_elsewhere_are_items(store: Any) -> None:
+    await store.append_many(
+        "s", [user("hi"), assistant("I look.", tool_use("c", "find", {"q": 1})), tool(tool_result("c", "rain"))]
+    )
+    assert await AgentsSession("s", store).get_items(limit=3) == [
+        {"role": "assistant", "content": "I look."},
+        {"type": "function_call", "call_id": "c", "name": "find", "arguments": '{"q":1}'},
+        {"type": "function_call_output", "call_id": "c", "output": "rain"},
+    ]
+
+
+def test_a_session_needs_an_id() -> None:
+    with pytest.raises(ValueError, match="non-empty"):
+        AgentsSession("", AsyncHistoryStore("memory://"))

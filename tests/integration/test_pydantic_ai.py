@@ -1,0 +1,116 @@
+"""Pydantic AI's message history, as it was; and histories of elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import (
+    BinaryContent,
+    ImageUrl,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_result, tool_use, user
+from redis_history.formats import to_anthropic
+from redis_history.integrations.pydantic_ai import PydanticAIHistory, from_pydantic_ai, to_pydantic_ai
+from tests.support.servers import RealServer
+
+PICTURE = BinaryContent(data=b"\xff\xfe", media_type="image/png")
+EVERY = [
+    ModelRequest(parts=[SystemPromptPart("Be brief."), UserPromptPart("Hi 世界")], instructions="none"),
+    ModelResponse(
+        parts=[
+            ThinkingPart("hm", signature="c2ln", provider_name="anthropic"),
+            TextPart("I look."),
+            ToolCallPart("find", {"q": 1}, tool_call_id="c1"),
+            ToolCallPart("find", '{"q":  2}', tool_call_id="c2"),
+            ToolCallPart("find", None, tool_call_id="c3"),
+            ToolCallPart("find", "broken {", tool_call_id="c4"),
+        ],
+        model_name="m",
+        provider_name="anthropic",
+    ),
+    ModelRequest(
+        parts=[
+            ToolReturnPart("find", {"rain": True}, tool_call_id="c1"),
+            ToolReturnPart("find", "sun", tool_call_id="c2", metadata={"x": 1}),
+            ToolReturnPart("find", "bad arguments", tool_call_id="c3", outcome="failed"),
+            UserPromptPart(
+                ["and this?", ImageUrl("https://x.test/a.png"), BinaryContent(data=b"\xff\xfe", media_type="image/png")]
+            ),
+        ]
+    ),
+    ModelResponse(parts=[TextPart("")]),
+    *ModelMessagesTypeAdapter.validate_python(
+        [
+            {"kind": "request", "parts": [{"part_kind": "retry-prompt", "content": "again"}]},
+            {
+                "kind": "request",
+                "parts": [{"part_kind": "retry-prompt", "content": "no", "tool_name": "find", "tool_call_id": "c4"}],
+            },
+        ]
+    ),
+    ModelRequest(parts=[]),
+]
+# Its own JSON form makes another class of binary content that is a picture.
+EVERY = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(EVERY))
+
+
+async def test_everything_comes_back_equal(server: RealServer, namespace: str) -> None:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        history = PydanticAIHistory("c", store)
+        assert await history.load() == []
+        await history.append(EVERY[:2])
+        await history.append(EVERY[2:])
+        assert await history.load() == EVERY
+        stored = await store.get("c")
+        with HistoryStore(server.url, namespace=namespace) as sync:
+            assert history.load_from(sync) == EVERY
+    assert [message.role for message in stored[:4]] == ["system", "user", "assistant", "tool"]
+    assert [use.input for use in stored[2].tool_uses] == [{"q": 1}, {"q": 2}, {}, "broken {"]
+    assert stored[3].tool_results[2].is_error
+    assert to_anthropic(stored)[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+
+
+def test_histories_of_elsewhere() -> None:
+    losses: list[Any] = []
+    said = [
+        system("Be brief."),
+        user("hi"),
+        assistant("I look.", tool_use("c", "find", {"q": 1})),
+        tool(tool_result("c", "rain")),
+    ]
+    first, asked, looked, found = to_pydantic_ai(said, on_loss=losses.append)
+    assert isinstance(first.parts[0], SystemPromptPart)
+    assert isinstance(asked.parts[0], UserPromptPart)
+    assert [type(part) for part in looked.parts] == [TextPart, ToolCallPart]
+    (returned,) = found.parts
+    assert isinstance(returned, ToolReturnPart)
+    assert (returned.tool_name, returned.content, returned.tool_call_id) == ("find", "rain", "c")
+    assert losses == []
+    assert to_pydantic_ai([user(tool_use("c", "f"))], on_loss=losses.append) == []
+    assert len(losses) == 1
+
+
+def test_an_edited_text_is_not_turned_back() -> None:
+    import msgspec
+
+    from redis_history import text
+
+    (message,) = from_pydantic_ai([ModelRequest(parts=[UserPromptPart("old")])])
+    edited = msgspec.structs.replace(message, parts=(msgspec.structs.replace(message.parts[0], text=text("new").text),))
+    assert to_pydantic_ai([edited])[0].parts[0].content == "new"
+
+
+def test_a_history_needs_an_id() -> None:
+    with pytest.raises(ValueError, match="non-empty"):
+        PydanticAIHistory("", AsyncHistoryStore("memory://"))

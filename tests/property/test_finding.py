@@ -1,0 +1,144 @@
+"""A look at the registries finds every conversation that has changed, whatever happened since the last one.
+
+Without the part that compares some of the known ones in any case, which would hide what the rest overlooks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from redis_history import Cursor, HistoryStore, user
+from redis_history.backends.base import Look
+from redis_history.backends.redis import finding
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.events import BEGINNING
+from redis_history.operations import ReadHead
+from tests.support.servers import RealServer
+
+#: Two buckets: 0 to 2 share one, 3 to 5 another.
+NAMES: list[str] = []
+for bucket in (0, 1):
+    NAMES += [f"c{number}" for number in range(2000) if Keyspace.bucket_of(f"c{number}") == bucket][:3]
+
+_ops = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["append", "append", "ahead", "delete", "told"]), st.sampled_from(NAMES)),
+        st.tuples(st.sampled_from(["look", "look", "save", "rewind", "flush"]), st.just("")),
+    ),
+    max_size=40,
+)
+_A, _B = NAMES[:2]
+_START = [("append", _A), ("append", _B), ("look", "")]
+_CLOCK_SET_BACK = [*_START, ("ahead", _A), ("look", ""), ("append", _B)]
+#: The one that changed last has a higher score again, so nothing but its Reset makes one look at the other.
+_REWOUND_AND_WRITTEN_AGAIN = [
+    *_START,
+    ("save", ""),
+    ("append", _B),
+    ("append", _A),
+    ("look", ""),
+    ("rewind", ""),
+    ("append", _A),
+]
+
+
+class _Model:
+    def __init__(self, server: RealServer) -> None:
+        self.namespace = f"finding-{uuid.uuid4().hex[:8]}"
+        self.store = HistoryStore(server.url, namespace=self.namespace, doorbell="poll")
+        self.backend: Any = self.store._backend
+        self.client = server.client()
+        self.keys = Keyspace(self.namespace)
+        self.known: dict[str, Cursor] = {}
+        self.news: set[str] = set()
+        self.doubted: set[str] = set()
+        self.position: Any = None
+        self.saved: dict[bytes, bytes] = {}
+
+    def heads(self) -> dict[str, Cursor]:
+        heads = {name: self.backend.execute(ReadHead(name)).cursor for name in NAMES}
+        return {name: head for name, head in heads.items() if head.epoch != BEGINNING.epoch}
+
+    def append(self, name: str) -> None:
+        self.store.append(name, user("x"))
+
+    def ahead(self, name: str) -> None:
+        """A change while the clock was an hour ahead."""
+        self.store.append(name, user("x"))
+        keys = self.keys.conversation(name)
+        self.client.zincrby(keys.registry, 3_600_000_000, keys.name)
+
+    def delete(self, name: str) -> None:
+        self.store.delete_conversation(name)
+
+    def told(self, name: str) -> None:
+        """The doorbell told of this one before any look."""
+        self.learn(name, self.heads().get(name, BEGINNING))
+
+    def save(self, _: str) -> None:
+        self.saved = {key: self.client.dump(key) for key in self.stored()}
+
+    def rewind(self, _: str) -> None:
+        self.flush("")
+        for key, value in self.saved.items():
+            self.client.restore(key, 0, value)
+
+    def flush(self, _: str) -> None:
+        if found := self.stored():
+            self.client.unlink(*found)
+
+    def stored(self) -> list[bytes]:
+        return [key for pattern in self.keys.patterns for key in self.client.scan_iter(match=pattern)]
+
+    def look(self, _: str) -> None:
+        """Everything that differs is found, at the latest by the look after those that gave a Reset."""
+        for _attempt in range(2):
+            found = self.backend.find_changed(Look(self.known, self.position, self.news, self.doubted))
+            self.position, self.news, self.doubted = found.position, set(), set()
+            for name, head in found.heads.items():
+                self.learn(name, head)
+            if not self.doubted:
+                break
+        assert self.known == self.heads()
+
+    def learn(self, name: str, head: Cursor) -> None:
+        """As a subscriber does; it doubts what did not simply go on."""
+        before = self.known.get(name)
+        if before is not None and (head.epoch != before.epoch or head.revision < before.revision or self._lost(name)):
+            self.doubted.add(name)
+        if head.revision == 0:
+            self.known.pop(name, None)
+        else:
+            self.known[name] = head
+        self.news.add(name)
+
+    def _lost(self, name: str) -> bool:
+        """Whether the change that was known is not in the log any more, or another one."""
+        known = self.known[name]
+        entries = self.client.xrange(self.keys.conversation(name).log, f"{known.revision}-0", f"{known.revision}-0")
+        return not entries or entries[0][1][b"t"].decode() != known.token
+
+
+@pytest.mark.parametrize("page", [2, 1000], ids=["short pages", "long pages"])
+@given(ops=_ops)
+@example(ops=_CLOCK_SET_BACK)
+@example(ops=_REWOUND_AND_WRITTEN_AGAIN)
+@settings(max_examples=100)
+def test_every_change_is_found(server: RealServer, page: int, ops: list[tuple[str, str]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finding, "_SWEEP", 0)
+        patch.setattr(finding, "_PAGE", page)
+        model = _Model(server)
+        try:
+            for what, name in ops:
+                getattr(model, what)(name)
+            model.look("")
+        finally:
+            model.flush("")
+            model.store.close()
+            model.client.close()

@@ -1,0 +1,137 @@
+"""No query, filter or id leaves its conversation or its namespace: through the store, as users call it.
+
+`test_isolation.py` is about the language of the calls. `--long` runs it with 10,000 examples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history import HistoryStore, Message, Participant, SearchHit, assistant, tool_use, user
+from redis_history._ids import check_conversation_id
+from redis_history.errors import InvalidInputError
+from tests.search.test_isolation import HOSTILE, IDS, QUERIES, thorough
+from tests.support.servers import RealServer
+
+
+def _is_id(name: str) -> bool:
+    try:
+        check_conversation_id(name)
+    except InvalidInputError:
+        return False
+    return True
+
+
+CONVERSATIONS = [name for name in IDS if _is_id(name)][:20]
+# What ids, names of tools and of people may be: text that UTF-8 can carry.
+NAMES = HOSTILE.filter(_is_id)
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "roles": st.lists(st.sampled_from(["user", "assistant", "tool", "system"]), max_size=3),
+        "participant_ids": st.lists(HOSTILE, max_size=3),
+        "scope": st.sampled_from(["dm", "thread", "channel"]),
+        "since": st.sampled_from(["1999-01-01", "2026-01-02", "2200-01-01"]),
+        "before": st.sampled_from(["1999-01-01", "2026-01-03", "2200-01-01"]),
+        "tool_names": st.lists(HOSTILE, max_size=3),
+        "context": st.integers(0, 3),
+        "offset": st.integers(0, 2),
+        "highlight": st.booleans(),
+    },
+)
+
+
+def said(namespace: str, conversation: str) -> list[Message]:
+    """Three messages; their ids and the word `own…` are of this conversation of this namespace alone."""
+    own = hashlib.sha256(repr((namespace, conversation)).encode()).hexdigest()[:16]
+    word = f"own{own}"
+    return [
+        user(f"milk tea {word}", id=f"1 {own}", participant=Participant("user", conversation), timestamp="2026-01-01"),
+        assistant(f"teas 电影 {word}", tool_use("1", conversation), id=f"2 {own}", timestamp="2026-01-02"),
+        assistant(f"to be or not to be {word}", id=f"3 {own}", scope="dm", timestamp="2026-01-03"),
+    ]
+
+
+@pytest.fixture(scope="module", params=["redis", "plain"])
+def stores(request: pytest.FixtureRequest, server_of: Any) -> Iterator[dict[str, HistoryStore]]:
+    """Two namespaces with the same conversations, one by an index, one without."""
+    server: RealServer = server_of(request.param)
+    both = {name: HistoryStore(server.url, namespace=name) for name in ("isolated", "isolated2")}
+    for name, store in both.items():
+        for conversation in CONVERSATIONS:
+            store.append_many(conversation, said(name, conversation))
+        assert store.capabilities.search == ("server" if request.param == "redis" else "client")
+    yield both
+    for name, store in both.items():
+        server_of.clear(name)
+        store.close()
+
+
+def check(namespace: str, conversation: str, hits: list[SearchHit]) -> None:
+    own = {one.id for one in said(namespace, conversation)}
+    for hit in hits:
+        assert hit.conversation_id == conversation
+        assert {hit.message.id, *(one.id for one in (*hit.before, *hit.after))} <= own
+
+
+def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore]) -> None:
+    assert len(CONVERSATIONS) == 20
+    for namespace, store in stores.items():
+        for conversation in CONVERSATIONS:
+            expected = said(namespace, conversation)
+            word = expected[0].text.split()[-1]
+            assert {hit.message.id for hit in store.search(conversation, word)} == {one.id for one in expected}
+            [first] = store.search(conversation, "tea", participant_ids=[conversation])
+            [second] = store.search(conversation, "tea", tool_names=[conversation])
+            assert [first.message.id, second.message.id] == [expected[0].id, expected[1].id]
+            other = next(name for name in CONVERSATIONS if name != conversation)
+            assert store.search(other, word) == []
+
+
+def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], long: bool) -> None:
+    @thorough(long)
+    @given(st.sampled_from(sorted(stores)), st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
+    def search(namespace: str, conversation: str, query: str, filters: dict[str, Any]) -> None:
+        check(namespace, conversation, stores[namespace].search(conversation, query, **filters))
+
+    search()
+
+
+def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], long: bool) -> None:
+    if stores["isolated"].capabilities.search != "server":
+        pytest.skip("a search of all conversations needs an index")
+
+    @thorough(long)
+    @given(st.sampled_from(sorted(stores)), QUERIES, FILTERS)
+    def search(namespace: str, query: str, filters: dict[str, Any]) -> None:
+        for hit in stores[namespace].search_all(query, **filters):
+            check(namespace, hit.conversation_id, [hit])
+
+    search()
+
+
+def test_no_id_is_taken_for_another(stores: dict[str, HistoryStore], long: bool) -> None:
+    store, other = stores["isolated"], stores["isolated2"]
+
+    @thorough(long)
+    @given(st.lists(NAMES.filter(lambda name: name not in CONVERSATIONS), min_size=2, max_size=3, unique=True))
+    def write_and_search(names: list[str]) -> None:
+        try:
+            for name in names:
+                store.append_many(name, said("isolated", name))
+            for name in names:
+                expected = said("isolated", name)
+                found = store.search(name, "tea to be " + expected[0].text.split()[-1])
+                assert {hit.message.id for hit in found} == {one.id for one in expected}
+                assert other.search(name, "tea") == []
+        finally:
+            for name in names:
+                store.delete_conversation(name)
+
+    write_and_search()

@@ -1,0 +1,53 @@
+"""The providers' own types, to validate with. Each SDK is imported when it is first asked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+__all__ = ["is_valid", "type_of", "validate"]
+
+
+@cache
+def type_of(form: str) -> TypeAdapter[Any]:
+    """What a list of messages of a form is, by the SDK of its provider."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the SDKs, at import
+        if form == "anthropic":
+            from anthropic.types import MessageParam as Item
+        elif form == "openai_chat":
+            from openai.types.chat import ChatCompletionMessageParam as Item
+        elif form == "openai_responses":
+            from openai.types.responses import ResponseInputItemParam as Item
+        elif form == "mistral":
+            from mistralai.client.models import ChatCompletionRequestMessage as Item
+        else:
+            from google.genai.types import Content as Item
+        return TypeAdapter(list[Item])
+
+
+def validate(form: str, items: Sequence[Any]) -> None:
+    """Raises pydantic's ValidationError for what the provider's types do not take."""
+    _exhaust(type_of(form).validate_python(list(items)))
+
+
+def is_valid(form: str, items: Sequence[Any]) -> bool:
+    try:
+        validate(form, items)
+    except ValidationError:
+        return False
+    return True
+
+
+def _exhaust(value: Any) -> None:
+    """`Iterable` in a TypedDict is validated as it is read."""
+    if isinstance(value, dict):
+        for item in value.values():
+            _exhaust(item)
+    elif not isinstance(value, str | bytes) and hasattr(value, "__iter__") and not hasattr(value, "model_dump"):
+        for item in value:
+            _exhaust(item)

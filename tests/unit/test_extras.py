@@ -1,0 +1,49 @@
+"""An adapter without its framework says what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from redis_history.errors import MissingExtraError, RedisHistoryError
+
+BLOCKED = """
+import sys
+sys.modules[{package!r}] = None
+try:
+    import redis_history.integrations.{module}
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("langchain", "langchain_core", "langchain"),
+        ("llama_index", "llama_index", "llama-index"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ],
+)
+def test_a_missing_framework_names_its_extra(module: str, package: str, extra: str) -> None:
+    code = BLOCKED.format(package=package, module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("MissingExtraError ")
+    assert f"pip install 'redis_history[{extra}]'" in done.stdout
+
+
+def test_it_is_one_of_ours() -> None:
+    assert issubclass(MissingExtraError, RedisHistoryError)
+    assert issubclass(MissingExtraError, ImportError)
+
+
+def test_the_package_itself_needs_none_of_them() -> None:
+    code = (
+        "import sys, redis_history, redis_history.formats, redis_history.importers\n"
+        "print([name for name in ('pydantic', 'openai', 'langchain_core', 'agents') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

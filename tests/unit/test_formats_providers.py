@@ -1,0 +1,260 @@
+"""What each of the newer forms does with its own things, and what happens between providers."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import pytest
+
+from redis_history import (
+    AttachmentPart,
+    ReasoningPart,
+    TextPart,
+    assistant,
+    system,
+    text,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    from_gemini,
+    from_mistral,
+    from_openai_chat,
+    from_openai_responses,
+    to_anthropic,
+    to_gemini,
+    to_gemini_system,
+    to_mistral,
+    to_openai_chat,
+    to_openai_responses,
+)
+from tests.support.sdk import validate
+from tests.unit.format_cases import FORMATS
+
+every_format = pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
+
+PARALLEL = [
+    user("Weather in two towns?"),
+    assistant("I look.", tool_use("a", "find", {"city": "Oslo"}), tool_use("b", "find", {"city": "Rome"})),
+    tool(tool_result("b", "sun"), tool_result("a", "rain")),
+    assistant("Rain and sun."),
+]
+
+
+@every_format
+def test_parallel_calls_and_their_results_keep_together(format_):
+    back = format_.there_and_back(PARALLEL, on_loss=pytest.fail)
+    assert [[use.id for use in m.tool_uses] for m in back if m.tool_uses] == [["a", "b"]]
+    assert [result.tool_use_id for m in back for result in m.tool_results] == ["b", "a"]
+    assert [m.text for m in back if m.role == "assistant" and m.text] == ["I look.", "Rain and sun."]
+
+
+@every_format
+def test_one_id_used_twice_stays_two_calls(format_):
+    said = [
+        message for n in (1, 2) for message in (assistant(tool_use("c", "f", {"n": n})), tool(tool_result("c", str(n))))
+    ]
+    back = format_.there_and_back(said, on_loss=pytest.fail)
+    assert [use.input for m in back for use in m.tool_uses] == [{"n": 1}, {"n": 2}]
+    assert [result.content for m in back for result in m.tool_results] == ["1", "2"]
+
+
+@every_format
+def test_a_call_without_a_result_and_an_opening_assistant(format_):
+    back = format_.there_and_back([assistant("Hi!"), user("Run"), assistant(tool_use("c", "f"))], on_loss=pytest.fail)
+    assert [m.role for m in back] == ["assistant", "user", "assistant"]
+
+
+@every_format
+def test_a_role_of_nobody_is_told_and_given_back_only_on_request(format_):
+    body = {"parts": [{"text": "done"}]} if format_.name == "gemini" else {"content": "done"}
+    theirs = [{"role": "exit", **body}]
+    messages = format_.from_(theirs)
+    assert messages[0].role == "user"
+    losses: list[Loss] = []
+    items = format_.to(messages, on_loss=losses.append)
+    validate(format_.name, items)
+    assert items == [{"role": "user", **body}]
+    assert ["exit" in loss.reason for loss in losses] == [True]
+    assert format_.to(messages, shape="original", on_loss=pytest.fail) == theirs
+
+
+@every_format
+def test_a_signature_goes_to_nobody_else(format_):
+    signed = {
+        "anthropic": from_anthropic(
+            [{"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}]
+        ),
+        "gemini": from_gemini(
+            [{"role": "model", "parts": [{"text": "hm", "thought": True, "thought_signature": "c2ln"}]}]
+        ),
+        "mistral": from_mistral(
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}], "signature": "c2ln"}
+                    ],
+                }
+            ]
+        ),
+        "openai_responses": from_openai_responses(
+            [
+                {
+                    "type": "reasoning",
+                    "id": "r",
+                    "summary": [{"type": "summary_text", "text": "hm"}],
+                    "encrypted_content": "c2ln",
+                }
+            ]
+        ),
+    }
+    for owner, messages in signed.items():
+        assert messages[0].parts[0].signature == "c2ln"
+        losses: list[Loss] = []
+        said = repr(format_.to([*messages, assistant("4")], on_loss=losses.append))
+        assert ("c2ln" in said) == (owner == format_.name)
+        assert bool(losses) == (owner != format_.name)
+
+
+@every_format
+def test_reasoning_of_nobody_in_particular_is_signed_for_whom_it_is_given(format_):
+    back = format_.there_and_back([assistant(ReasoningPart("hm", signature="c2ln"), "4")], on_loss=lambda loss: None)
+    thought = [p for m in back for p in m.parts if isinstance(p, ReasoningPart)]
+    assert [p.signature for p in thought] == ([] if format_.name == "openai_chat" else ["c2ln"])
+
+
+@every_format
+def test_an_edited_text_is_not_turned_back(format_):
+    (message,) = format_.from_(format_.to([user("old")]))
+    edited = msgspec.structs.replace(message, parts=(text("new"),))
+    assert format_.from_(format_.to([edited]))[0].text == "new"
+
+
+@every_format
+@pytest.mark.parametrize("item", ["text", 5, None, user("x")])
+def test_what_is_no_message_is_refused_with_its_index(format_, item):
+    with pytest.raises(InvalidMessageError, match="message 1"):
+        format_.from_([{"role": "user", "content": "x", "parts": []}, item])
+
+
+@every_format
+def test_shapes_that_do_not_exist(format_):
+    with pytest.raises(InvalidInputError, match="request"):
+        format_.to([], shape="exact")
+
+
+@every_format
+def test_without_a_callback_one_warning_is_logged(format_, caplog):
+    film = AttachmentPart(modality="video", id="x")
+    with caplog.at_level(logging.WARNING, logger="redis_history.formats"):
+        assert format_.to([user(film), user(film)]) == []
+    assert len(caplog.records) == 1
+    assert "2 times" in caplog.text
+
+
+def test_a_reply_is_made_fit_for_a_request():
+    reply = {"id": "msg_1", "type": "message", "role": "assistant", "content": "hi", "usage": {"input_tokens": 1}}
+    assert to_anthropic(from_anthropic([reply])) == [reply]
+    assert to_anthropic(from_anthropic([reply]), shape="request") == [{"role": "assistant", "content": "hi"}]
+    reply = {"role": "assistant", "content": "hi", "provider_specific_fields": {}, "reasoning_content": "x"}
+    (item,) = to_openai_chat(from_openai_chat([reply]), shape="request")
+    assert item == {"role": "assistant", "content": "hi", "reasoning_content": "x"}
+
+
+def test_blocks_of_one_provider_in_a_result_become_those_of_another():
+    content = [
+        {"type": "text", "text": "see"},
+        {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}},
+    ]
+    losses: list[Loss] = []
+    said = [tool(tool_result("c", content, name="f"))]
+    assert to_anthropic(said)[0]["content"][0]["content"] == content
+    assert to_openai_responses(said)[0]["output"] == [
+        {"type": "input_text", "text": "see"},
+        {"type": "input_image", "detail": "auto", "image_url": "https://x.test/a.png"},
+    ]
+    assert to_mistral(said)[0]["content"][1] == {"type": "image_url", "image_url": "https://x.test/a.png"}
+    assert to_openai_chat(said, on_loss=losses.append)[0]["content"] == [{"type": "text", "text": "see"}]
+    assert len(losses) == 1
+
+
+def test_values_that_look_like_blocks_are_json():
+    said = [tool(tool_result("c", [1, {"type": "new"}], name="f"))]
+    assert to_anthropic(said)[0]["content"][0]["content"] == '[1, {"type": "new"}]'
+    assert to_gemini(said)[0]["parts"][0]["function_response"]["response"] == {"output": [1, {"type": "new"}]}
+
+
+def test_gemini_calls_without_ids_find_their_results_also_one_by_one():
+    asked = {"role": "model", "parts": [{"functionCall": {"name": "get.it", "args": {"n": n}}} for n in (1, 2)]}
+    told = {"role": "user", "parts": [{"functionResponse": {"name": "get.it", "response": {"n": n}}} for n in (1, 2)]}
+    (call,), (result,) = from_gemini([asked]), from_gemini([told])
+    assert [use.id for use in call.tool_uses] == ["get_it", "get_it-2"]
+    assert [one.tool_use_id for one in result.tool_results] == ["get_it", "get_it-2"]
+    assert result.role == "tool"
+    assert to_gemini([call, result]) == [asked, told]
+
+
+def test_gemini_names_of_tools_come_from_their_calls():
+    (_, response) = to_gemini([assistant(tool_use("c", "find")), tool(tool_result("c", "rain", is_error=True))])
+    assert response["parts"][0]["function_response"] == {"id": "c", "name": "find", "response": {"error": "rain"}}
+    assert to_gemini_system([system("a"), system("b")]) == {"parts": [{"text": "a"}, {"text": "b"}]}
+    assert to_gemini_system([user("x")]) is None
+
+
+def test_gemini_signatures_of_calls_are_given_back_as_bytes_or_text():
+    for signature in (b"\x00\xff", "AP8="):
+        theirs = [
+            {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}, "thought_signature": signature}]}
+        ]
+        assert to_gemini(from_gemini(theirs)) == theirs
+
+
+def test_responses_reply_objects_of_the_sdk_are_taken():
+    from openai.types.responses import ResponseFunctionToolCall, ResponseReasoningItem
+
+    call = ResponseFunctionToolCall(type="function_call", id="fc", call_id="c", name="f", arguments="{}")
+    thought = ResponseReasoningItem(type="reasoning", id="r", summary=[], encrypted_content="c2ln", status=None)
+    (message,) = from_openai_responses([thought, call])
+    assert message.tool_uses[0].id == "c"
+    items = to_openai_responses([message])
+    validate("openai_responses", items)
+    assert items[0] == {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "c2ln"}
+
+
+def test_mistral_ids_of_nine_letters():
+    said = [assistant(tool_use("call_very_long_id", "f")), tool(tool_result("call_very_long_id", "x"))]
+    call, result = to_mistral(said, short_ids=True)
+    (made,) = (one["id"] for one in call["tool_calls"])
+    assert result["tool_call_id"] == made
+    assert made.isalnum()
+    assert len(made) == 9
+    kept = to_mistral([assistant(tool_use("abcDEF123", "f"))], short_ids=True)
+    assert kept[0]["tool_calls"][0]["id"] == "abcDEF123"
+
+
+def test_calls_by_the_user():
+    said = [user("I do it", tool_use("c", "toggle", {"on": True})), tool(tool_result("c", "ok", name="toggle"))]
+    losses: list[Loss] = []
+    assert [item["role"] for item in to_mistral(said, on_loss=losses.append)] == ["user", "assistant", "tool"]
+    assert [item.get("type") for item in to_openai_responses(said, on_loss=losses.append)] == [
+        None,
+        "function_call",
+        "function_call_output",
+    ]
+    assert len(losses) == 2
+    for to in (to_anthropic, to_gemini, to_openai_chat):
+        to(said, on_loss=pytest.fail)
+
+
+def test_text_documents_go_to_anthropic_as_text():
+    note = AttachmentPart(modality="document", name="a.txt", reference="data:text/plain;base64,aGk=")
+    (item,) = to_anthropic([user(note)], on_loss=pytest.fail)
+    assert item["content"][0]["source"] == {"type": "text", "media_type": "text/plain", "data": "hi"}
+    assert isinstance(user("x").parts[0], TextPart)
