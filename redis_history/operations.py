@@ -240,12 +240,16 @@ class ListConversations(Struct, Op[list[Conversation]], frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt. `archived`: of
-    each message whether it is, if archived messages were asked for."""
+    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt.
+
+    If archived messages were asked for, `archived` says of each message whether it is one, and `former_summaries`
+    has the ids of those among them that were the live summary once (ids of others do no harm).
+    """
 
     messages: list[Message]
     unreadable: int = 0
     archived: tuple[bool, ...] = ()
+    former_summaries: frozenset[str] = frozenset()
 
 
 class ReadPage(Struct, Op[Page], frozen=True):

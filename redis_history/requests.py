@@ -477,6 +477,7 @@ def search_filters(
     since: Bound | None,
     before: Bound | None,
     tool_names: Iterable[str] | None,
+    archived: bool | None,
 ) -> Filters:
     """Raises as `message_filter` and `position_of`."""
     return make_filters(
@@ -486,6 +487,7 @@ def search_filters(
         since=position_of(since),
         before=position_of(before),
         tool_names=tool_names,
+        archived=archived,
     )
 
 

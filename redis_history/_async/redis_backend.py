@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -75,11 +75,12 @@ class AsyncRedisBackend:
         if not self._usable:
             await self._until_usable()
         if type(op) is ListConversations:
-            return await self._in_steps(list_conversations(op, self._settings))  # type: ignore[no-any-return]
+            listed = await self._follow_steps(list_conversations(op, self._settings))
+            return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
         if type(op) in STEPWISE:
-            return await self._in_steps(STEPWISE[type(op)](op, self._settings))  # type: ignore[no-any-return]
+            return cast(T, await self._follow_steps(STEPWISE[type(op)](op, self._settings)))
         outcome: T = await self._done(plan(op, self._settings))
         return outcome
 
@@ -136,8 +137,23 @@ class AsyncRedisBackend:
             raise StoreClosedError("the store was closed")
         if not self._usable:
             await self._until_usable()
-        found: Found = await self._in_steps(find_changed(look, self._settings))
-        return found
+        return await self._follow_steps(find_changed(look, self._settings))
+
+    async def _follow_steps(self, steps: Generator[Any, Any, R]) -> R:
+        """What `steps` return, which yield a call, or a list of calls that do no harm when repeated, and are sent the
+        outcome, or the outcomes."""
+        try:
+            work = next(steps)
+            while True:
+                if type(work) is list:
+                    replies = await self.carry_out(work)
+                    outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+                else:
+                    outcome = await self._done(work)
+                work = steps.send(outcome)
+        except StopIteration as end:
+            returned: R = end.value
+            return returned
 
     @property
     def doorbell_mode(self) -> str:
@@ -151,20 +167,6 @@ class AsyncRedisBackend:
     def _make_doorbell(self) -> Any:
         self._newest_doorbell = self._connected.doorbell(self._lines, self._settings.doorbell)
         return self._newest_doorbell
-
-    async def _in_steps(self, steps: Generator[Any, Any, Any]) -> Any:
-        """Carries out calls, or lists of calls, one after the other, as their outcomes ask for; what comes of them."""
-        work = next(steps)
-        while True:
-            if type(work) is list:
-                replies = await self.carry_out(work)
-                outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
-            else:
-                outcome = await self._done(work)
-            try:
-                work = steps.send(outcome)
-            except StopIteration as end:
-                return end.value
 
     async def capabilities(self) -> Capabilities:
         if self._closed:

@@ -66,11 +66,17 @@ def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
     raise InvalidInputError(f"a tool call up to {op.through} has its result behind it, or has none yet; {hint}")
 
 
-def cut_page(op: ReadPage, found: list[tuple[Position, bool, Message]], unreadable: int = 0) -> Page:
+def cut_page(
+    op: ReadPage,
+    found: list[tuple[Position, bool, Message]],
+    unreadable: int = 0,
+    former_summaries: frozenset[str] = frozenset(),
+) -> Page:
     """A page of messages, each with its position and whether it is archived; of those at one position, in the order
     they have here, all or none."""
     found.sort(key=lambda one: one[0])
     if len(found) > op.limit:
         edge = found[-op.limit if op.newest else op.limit - 1][0]
         found = [one for one in found if (one[0] >= edge if op.newest else one[0] <= edge)]
-    return Page([message for _, _, message in found], unreadable, tuple(archived for _, archived, _ in found))
+    archived = tuple(archived for _, archived, _ in found)
+    return Page([message for _, _, message in found], unreadable, archived, former_summaries)

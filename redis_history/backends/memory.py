@@ -387,7 +387,8 @@ class MemoryBackend:
             and (op.after is None or op.after < position)
             and (op.before is None or position < op.before)
         ]
-        return cut_page(op, found)
+        former = frozenset(archive.former for archive in conversation.archives if archive.former is not None)
+        return cut_page(op, found, former_summaries=former)
 
     @_run.register
     def _read_head(self, op: ReadHead) -> Head:

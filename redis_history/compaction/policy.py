@@ -23,8 +23,8 @@ SUMMARY_TOKENS: Final = 500
 
 
 class Plan(Struct, frozen=True):
-    """What is to be summarised: `messages`, ascending, and before them the `previous` summary, which the new one
-    absorbs.
+    """What is to be summarised: all messages that leave, `seen`, ascending; in other words the `previous` summary, if
+    there is one, which the new one absorbs, and the other `messages`.
 
     `reason` says which limit is exceeded, in words. `enough`: whether the limits will hold afterwards, if the summary
     takes no more than the policy thinks; if not, what must stay is too much by itself.
@@ -32,20 +32,25 @@ class Plan(Struct, frozen=True):
     To carry it out: `store.compact(conversation_id, through=plan.through, summary=..., seen=plan.seen)`.
     """
 
-    messages: tuple[Message, ...]
-    previous: Message | None
+    seen: tuple[Message, ...]
     reason: str
     enough: bool
 
     @property
     def through(self) -> Message:
         """The last message that leaves."""
-        return self.messages[-1]
+        return self.seen[-1]
 
     @property
-    def seen(self) -> tuple[Message, ...]:
-        """All that the summary stands for."""
-        return self.messages if self.previous is None else (self.previous, *self.messages)
+    def previous(self) -> Message | None:
+        """The summary of what was said before."""
+        return next((message for message in self.seen if message.is_summary), None)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What is new since the previous summary."""
+        previous = self.previous
+        return tuple(message for message in self.seen if message is not previous)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -102,17 +107,15 @@ class Policy(Struct, frozen=True, kw_only=True):
         oldest = self._oldest(messages, leaving, now)
         by_size = sizes.end(may)
         by_age = max((index for index in may if oldest is not None and index <= oldest), default=None)
-        reasons = [
-            *(sizes.reasons if by_size is not None else ()),
-            *(["some are too old"] if by_age is not None else ()),
-        ]
+        reasons = [] if by_size is None else [*sizes.reasons]
+        if by_age is not None:
+            reasons.append("some are older than allowed")
         if not reasons:
             return None
         end = max(index for index in (by_size, by_age) if index is not None)
-        gone = [messages[index] for index in leaving if index <= end]
-        previous = gone[0] if gone[0].is_summary else None
+        gone = tuple(messages[index] for index in leaving if index <= end)
         enough = sizes.hold(end, 1.0) and (oldest is None or end >= oldest)
-        return Plan(tuple(gone if previous is None else gone[1:]), previous, "; ".join(reasons), enough)
+        return Plan(gone, "; ".join(reasons), enough)
 
     def _sizes(self, messages: list[Message], leaving: list[int]) -> _Sizes:
         tokens = [message_tokens(message, self.counter) for message in messages]
@@ -145,7 +148,7 @@ class _Sizes(NamedTuple):
     leave with it, and their tokens."""
 
     policy: Policy
-    count: int
+    entries: int
     tokens: int
     leaving: dict[int, tuple[int, int]]
 
@@ -155,14 +158,14 @@ class _Sizes(NamedTuple):
 
     @property
     def too_many(self) -> bool:
-        return self.policy.max_entries is not None and self.count > self.policy.max_entries
+        return self.policy.max_entries is not None and self.entries > self.policy.max_entries
 
     @property
     def reasons(self) -> Iterator[str]:
         if self.too_long:
             yield f"{self.tokens:,} tokens, {self.policy.max_tokens:,} allowed"
         if self.too_many:
-            yield f"{self.count:,} messages, {self.policy.max_entries:,} allowed"
+            yield f"{self.entries:,} messages, {self.policy.max_entries:,} allowed"
 
     def end(self, may: list[int]) -> int | None:
         """The first of the places where enough has left, or the last where that helps at all."""
@@ -179,10 +182,10 @@ class _Sizes(NamedTuple):
     def hold(self, index: int, share: float) -> bool:
         """Whether this share of the limits holds when all up to a message has become a summary."""
         number, tokens = self.leaving[index]
-        count, left = self.count - number + 1, self.tokens - tokens + self.policy.summary_tokens
+        entries, left = self.entries - number + 1, self.tokens - tokens + self.policy.summary_tokens
         most_tokens, most_entries = self.policy.max_tokens, self.policy.max_entries
         return (most_tokens is None or left <= most_tokens * share) and (
-            most_entries is None or count <= max(1, most_entries * share)
+            most_entries is None or entries <= max(1, most_entries * share)
         )
 
 

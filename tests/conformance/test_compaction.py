@@ -489,3 +489,64 @@ async def test_appends_meanwhile_stay(stores: Any) -> None:
         await store.expand("c", name)
     assert _ids(await store.get("c")) == originals
     assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_what_is_archived_is_found(stores: Any) -> None:
+    store = stores()
+    await store.append_many("c", [user(f"fish number {name}", id=name) for name in "abcdef"])
+    await store.compact("c", through="b", summary=summary("about salmon", id="s1"))
+
+    async def found(query: str, **options: Any) -> set[str]:
+        options = {"limit": 100, "token_cap": None, **options}
+        hits = await store.search("c", query, **options)
+        if stores.backend in ("memory", "redis", "valkey"):
+            every = await store.search_all(query, **options)
+            assert {(hit.message.id, hit.archived) for hit in every} == {(hit.message.id, hit.archived) for hit in hits}
+        for hit in hits:
+            assert hit.message == await store.get_message("c", hit.message.id)
+            assert hit.archived == (hit.message not in await store.get("c"))
+        assert len({hit.message.id for hit in hits}) == len(hits)
+        return {hit.message.id for hit in hits}
+
+    assert await found("fish") == set("abcdef")
+    assert await found("fish", archived=True) == set("ab")
+    assert await found("fish", archived=False) == set("cdef")
+    assert await found("salmon") == {"s1"}
+    await store.compact("c", through="d", summary=summary("about herrings", id="s2"))
+    assert await found("salmon") == set()  # a former summary: what it stood for is found itself
+    assert await found("herrings") == {"s2"}
+    assert await found("fish", archived=True) == set("abcd")
+    await store.update_message("c", summary("about eels", id="s2"))
+    assert await found("herrings eels") == {"s2"}
+    await store.delete_messages("c", ["b", "d"])
+    assert await found("fish number") == set("acef")
+    assert await found("eels fish", archived=False) == {"s2", "e", "f"}
+    [hit] = [hit for hit in await store.search("c", "fish number c", context=2) if hit.message.id == "c"]
+    assert (_ids(hit.before)[-1:], hit.after) == (["s1"], ())
+    await store.expand("c", "s2")
+    assert await found("salmon eels") == {"s1"}
+    assert await found("fish", archived=True) == {"a"}
+    await store.expand("c", "s1")
+    assert await found("fish salmon") == set("acef")
+    assert await found("fish", archived=True) == set()
+    await store.compact("c", through="e", summary="x")
+    await store.clear("c")
+    assert await found("fish x") == set()
+
+
+async def test_a_conversation_without_documents_gets_them(stores: Any) -> None:
+    """Archived messages too."""
+    if stores.backend == "memory":
+        pytest.skip("it has no documents")
+    writer, reader = stores(search="off"), stores()
+    await writer.append_many("c", [user(f"fish {name}", id=name) for name in "abcdef"])
+    await writer.compact("c", through="b", summary=summary("salmon", id="s1"))
+    await writer.compact("c", through="d", summary=summary("herring", id="s2"))
+    for _ in range(2):
+        hits = await reader.search("c", "fish salmon herring", limit=100, token_cap=None)
+        assert {(hit.message.id, hit.archived) for hit in hits} == {
+            *((name, True) for name in "abcd"),
+            *((name, False) for name in ("s2", "e", "f")),
+        }
+        hits = await reader.search("c", "fish", archived=True, limit=100)
+        assert {hit.message.id for hit in hits} == set("abcd")

@@ -28,7 +28,7 @@ from redis_history.backends.redis.planner import (
     refused,
     write_documents,
 )
-from redis_history.backends.redis.scripts import COMPACT, EXPAND, MARK
+from redis_history.backends.redis.scripts import COMPACT, COPY, EXPAND, MARK
 from redis_history.model import Message, Position
 from redis_history.model.ranges import stays, touched_calls, unanswered
 from redis_history.model.wire import body_digest, encode_body, placed
@@ -40,6 +40,10 @@ __all__ = ["STEPWISE"]
 _PAGE: Final = 1000
 #: How often the reading begins again because somebody edits, deletes or inserts meanwhile.
 _TRIES: Final = 50
+#: How often both parts of an expansion are copied in steps, members copied at once, and how long an unused copy stays.
+_COPIES: Final = 4
+_COPIED: Final = 500
+_COPY_LASTS_MS: Final = b"60000"
 #: Search documents marked at once: some 15 ms of the server's time.
 _MARKED: Final = 100
 #: Runs of system messages that stay, and messages in them: the script moves them one by one.
@@ -191,11 +195,8 @@ def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range
     follow = None
     if settings.document is not None and leaving:
         args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
-        marked = [message.sequence or 0 for message in leaving if message.id != found.former]
-
-        def follow(reply: list[Any]) -> Call | None:
-            return _mark(settings, op.conversation_id, keys, marked, b"1") if reply[0] == b"stored" else None
-
+        originals = [message.sequence or 0 for message in leaving if message.id != found.former]
+        follow = partial(_marked, settings, op.conversation_id, originals, b"1")
     call = Call(COMPACT, keys.writing, args, partial(_compacted, op), AGAIN, follow=follow)
     return confirmed(call, op, settings)
 
@@ -214,32 +215,63 @@ def _compacted(op: Compact, reply: list[Any]) -> Compacted | None:
 
 def _expand(op: Expand, settings: Settings) -> _Steps:
     keys = settings.keyspace.conversation(op.conversation_id)
-    encoded = op.summary_id.encode()
-    sequences: list[int] = []
-    if settings.document is not None:
-        [compaction] = yield [_plain(b"HGET", keys.state, b"^" + encoded)]
-        archive = keys.archive(int(compaction or 0))
-        while True:
-            start = len(sequences)
-            [members] = yield [_plain(b"ZRANGE", archive, b"%d" % start, b"%d" % (start + _PAGE - 1))]
-            sequences += [int.from_bytes(member[2:10], "big") for member in members]
-            if len(members) < _PAGE:
-                break
-    args = [*change_header(op.token, settings, keys, op.precondition), encoded, msgspec.msgpack.encode(op.summary_id)]
-    follow = None
-    if sequences:
-
-        def follow(reply: list[Any]) -> Call | None:
-            return None if type(reply[0]) is bytes else _mark(settings, op.conversation_id, keys, sequences, b"0")
-
-    call = Call(EXPAND, keys.writing, args, partial(_expanded, op), AGAIN, follow=follow)
-    expanded, former = yield confirmed(call, op, settings)
+    outcome: tuple[Expanded | None, bytes] | None = None
+    how = b""
+    for attempt in range(_COPIES + 1):
+        copied = (yield from _copy(op, keys)) if how == b"1" else [b"", b"", b""]
+        sequences = (yield from _sequences(op, keys)) if settings.document is not None else []
+        outcome = yield _expand_call(op, settings, keys, [how, *copied], sequences)
+        if outcome is not None:
+            break
+        how = b"1" if attempt < _COPIES - 1 else b"2"
+    assert outcome is not None  # noqa: S101 -- the last attempt does not depend on what others do
+    expanded, former = outcome
     if former and settings.document is not None:
         yield from _document_again(op, settings, keys, former)
     return expanded
 
 
-def _expanded(op: Expand, reply: list[Any]) -> tuple[Expanded | None, bytes]:
+def _copy(op: Expand, keys: ConversationKeys) -> _Steps:
+    """Puts copies of what is live and of what comes back into one set; from which epoch, revision and sequence on."""
+    [head] = yield [_plain(b"HMGET", keys.state, b"e", b"r", b"q", b"^" + op.summary_id.encode())]
+    epoch, revision, sequence, compaction = (part or b"0" for part in head)
+    archive = keys.archive(int(compaction))
+    copy = b"%b:%b" % (archive, op.token.encode())
+    yield [_plain(b"UNLINK", copy)]
+    for source in (archive, keys.messages):
+        start, count = 0, _COPIED
+        while count == _COPIED:
+            args = [b"%d" % start, b"%d" % (start + _COPIED - 1), _COPY_LASTS_MS]
+            [count] = yield [Call(COPY, pack_keys(source, copy), args, as_is)]
+            start += count
+    return [epoch, revision, sequence]
+
+
+def _sequences(op: Expand, keys: ConversationKeys) -> _Steps:
+    """Of what comes back, for its search documents."""
+    [compaction] = yield [_plain(b"HGET", keys.state, b"^" + op.summary_id.encode())]
+    archive = keys.archive(int(compaction or 0))
+    found: list[int] = []
+    while True:
+        start = len(found)
+        [members] = yield [_plain(b"ZRANGE", archive, b"%d" % start, b"%d" % (start + _PAGE - 1))]
+        found += [int.from_bytes(member[2:10], "big") for member in members]
+        if len(members) < _PAGE:
+            return found
+
+
+def _expand_call(
+    op: Expand, settings: Settings, keys: ConversationKeys, prepared: list[bytes], sequences: list[int]
+) -> Call:
+    args = [*change_header(op.token, settings, keys, op.precondition), op.summary_id.encode()]
+    args += [msgspec.msgpack.encode(op.summary_id), *prepared]
+    follow = partial(_marked, settings, op.conversation_id, sequences, b"0") if sequences else None
+    return confirmed(Call(EXPAND, keys.writing, args, partial(_expanded, op), AGAIN, follow=follow), op, settings)
+
+
+def _expanded(op: Expand, reply: list[Any]) -> tuple[Expanded | None, bytes] | None:
+    if reply[0] == b"stale":
+        return None
     if reply[0] == b"unknown":
         return None, b""
     if type(reply[0]) is bytes:
@@ -262,10 +294,13 @@ def _document_again(op: Expand, settings: Settings, keys: ConversationKeys, form
         yield write_documents(op.token, settings, op.conversation_id, entries, [[b"%d" % len(fields), *fields]])
 
 
-def _mark(
-    settings: Settings, conversation_id: str, keys: ConversationKeys, sequences: list[int], archived: bytes
+def _marked(
+    settings: Settings, conversation_id: str, sequences: list[int], archived: bytes, reply: list[Any]
 ) -> Call | None:
-    """Tells the search documents of messages, some at a time, where their messages are now."""
+    """Tells the search documents of messages, some at a time, where their messages are now; if these have moved."""
+    if type(reply[0]) is bytes and reply[0] != b"stored":
+        return None
+    keys = settings.keyspace.conversation(conversation_id)
 
     def chunk(start: int, life: bytes) -> Call | None:
         share = sequences[start : start + _MARKED]

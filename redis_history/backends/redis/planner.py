@@ -507,14 +507,14 @@ def _window(op: ReadPage) -> list[bytes]:
 
 def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
     """Of the live messages and those of archives, which were read as many of each as are wanted of all."""
-    sets = [(revision or 2**63, members) for revision, members in zip(reply[::2], reply[1::2], strict=True)]
+    sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
     found: list[tuple[Position, bool, Message]] = []
     unreadable = 0
-    for order, members in sorted(sets):  # at one position the live summary comes last
+    for order, _, members in sorted(sets):  # at one position the live summary comes last
         page = _members(op.conversation_id, members)
         unreadable += page.unreadable
         found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
-    return cut_page(op, found, unreadable)
+    return cut_page(op, found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
 
 
 def readable(member: bytes) -> Message | None:

@@ -11,6 +11,7 @@ __all__ = [
     "CHANGES",
     "CLEAR",
     "COMPACT",
+    "COPY",
     "DELETE",
     "DELETE_CONVERSATION",
     "EXPAND",
@@ -53,6 +54,7 @@ APPEND: Final = _load("append", *_WRITING, "_empty", "_id", "_trim")
 CHANGES: Final = _load("changes", "_head")
 CLEAR: Final = _load("clear", *_WRITING, "_empty")
 COMPACT: Final = _load("compact", *_WRITING, "_locate")
+COPY: Final = _load("copy")
 DELETE: Final = _load("delete", *_WRITING, *_PLACES)
 DELETE_CONVERSATION: Final = _load("delete_conversation", *_WRITING)
 EXPAND: Final = _load("expand", *_WRITING, *_PLACES)

@@ -1,19 +1,21 @@
 -- Puts the messages that the live summary replaced back in its place, as one change. After _document.lua, _archived.lua.
 --
--- What few there are on one side move in steps; above that one command merges both, which takes it about 1 us a message.
---
--- ARGV  10 id of the summary   11 the id as MessagePack
+-- ARGV  10 id of the summary   11 the id as MessagePack   12 how to bring both parts together: '' if few messages are
+--       live or few come back; '1' if copy.lua has put all in one set, named by the token; '2' at once, however many
+--       13, 14, 15 with copies: epoch, revision and sequence when the copying began
 --
 -- Returns {revision, how many messages came back, revision of the compaction, id of the summary that is live now or ''},
--- or {'unknown'}: this is no live summary,
--- or {'revision', current} | {'missing'}; then nothing was written.
+-- {'stale'} if it must be prepared (again), or {'unknown'}: this is no live summary, or {'revision', current} |
+-- {'missing'}; then nothing was written.
+local FEW, LOOKED_AT = 1000, 1000
 local id = ARGV[10]
 local before, payload = told()
 if before then
   touch()
-  return {before, (struct.unpack('>I4', string.sub(payload, -4))), 0, ''}
+  local standing = redis.call('HGET', state, 's') -- its document may not have been written yet
+  return {before, (struct.unpack('>I4', string.sub(payload, -4))), 0, standing or ''}
 end
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id)
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'h', 'q')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
@@ -23,37 +25,65 @@ local _, _, sequence, _, timestamp, _, own_c, own_k = struct.unpack('>BBI8Bi8I8I
 local member = locate_live(messages, format('%.0f', timestamp), sequence, id)
 local archive, life = archive_of(state, compaction), known[7]
 held = tonumber(held)
-local FEW = 1000
+local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
+local copy = archive .. ':' .. token
 
--- Moves all members of a few to many, a thousand at a time.
-local function move(few, many)
-  while true do
-    local some, zadd = redis.call('ZPOPMIN', few, 1000), {}
-    if #some == 0 then return end
+-- What was appended since the copying began: messages with a higher sequence, nearly always the last ones.
+local function appended(since)
+  local wanted, found, rank = known[15] - since, {}, live_count
+  while #found < 2 * wanted do
+    if rank <= 0 or live_count - rank >= LOOKED_AT + wanted then return nil end
+    local some = redis.call('ZRANGE', messages, math.max(0, rank - 100), rank - 1, 'WITHSCORES')
     for i = 1, #some, 2 do
-      zadd[i], zadd[i + 1] = some[i + 1], some[i]
+      if sequence_of(some[i]) > since and some[i] ~= member then
+        found[#found + 1], found[#found + 2] = some[i + 1], some[i]
+      end
     end
-    redis.call('ZADD', many, unpack(zadd))
+    rank = rank - 100
   end
+  return found
+end
+
+local fresh
+if ARGV[12] == '1' then
+  if known[1] ~= ARGV[13] or known[14] and tonumber(known[14]) > tonumber(ARGV[14]) then return {'stale'} end
+  fresh = appended(tonumber(ARGV[15]))
+  if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale'} end
+elseif ARGV[12] == '' and count > FEW and live_count > FEW then
+  return {'stale'}
+end
+
+-- Moves all members of a few to many.
+local function move(few, many)
+  local some, zadd = redis.call('ZRANGE', few, 0, -1, 'WITHSCORES'), {}
+  for i = 1, #some, 2 do
+    zadd[i], zadd[i + 1] = some[i + 1], some[i]
+  end
+  if #zadd > 0 then redis.call('ZADD', many, unpack(zadd)) end
+  redis.call('UNLINK', few)
 end
 
 local now = clock()
 revision = revision + 1
 redis.call('HSET', state, 'x', token) -- takes memory, so that a full server refuses here
 if member then redis.call('ZREM', messages, member) end
-if redis.call('EXISTS', archive) == 1 then
-  local live_count = redis.call('ZCARD', messages)
-  local count = redis.call('ZCARD', archive)
-  if live_count <= FEW then
-    move(messages, archive)
-    redis.call('RENAME', archive, messages)
-    redis.call('PERSIST', messages)
-  elseif count <= FEW then
-    move(archive, messages)
-  else
-    redis.call('ZUNIONSTORE', messages, 2, messages, archive)
-    redis.call('UNLINK', archive)
-  end
+if ARGV[12] == '1' then
+  if #fresh > 0 then redis.call('ZADD', copy, unpack(fresh)) end
+  if member then redis.call('ZREM', copy, member) end
+  redis.call('RENAME', copy, messages)
+  redis.call('PERSIST', messages)
+  redis.call('UNLINK', archive)
+elseif count == 0 then
+  redis.call('UNLINK', archive)
+elseif live_count <= FEW then
+  move(messages, archive)
+  redis.call('RENAME', archive, messages)
+  redis.call('PERSIST', messages)
+elseif count <= FEW then
+  move(archive, messages)
+else
+  redis.call('ZUNIONSTORE', messages, 2, messages, archive)
+  redis.call('UNLINK', archive)
 end
 local rest = {}
 for _, one in ipairs(archives_in(known[9])) do

@@ -2,8 +2,9 @@
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)
 -- ARGV  as for page.lua
--- Returns pairs of a set and its members in the window, ascending, so that the first (or last) `limit` of all are among
--- them, and all others of their position: 0 for the live messages, else the revision of the archive.
+-- Returns for each set its members in the window, ascending, so that the first (or last) `limit` of all are among them,
+-- and all others of their position; before them 0 for the live messages, else the revision of the archive, and the id of
+-- the former summary that is in it, or ''.
 local limit, newest = tonumber(ARGV[1]), ARGV[2] == '1'
 local sets = {}
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
@@ -32,7 +33,9 @@ for _, set in ipairs(sets) do
     total = total + #members
     time = tonumber(time)
     if not edge or newest and time < edge or not newest and time > edge then edge = time end
+    local size = redis.call('HGET', KEYS[1], '#' .. set[1])
     answer[#answer + 1] = tonumber(set[1])
+    answer[#answer + 1] = size and string.match(size, '^%d+ %d+ %d+ %x+ (.*)$') or ''
     answer[#answer + 1] = members
   end
 end
