@@ -58,12 +58,12 @@ _logger = logging.getLogger("redis_history")
 
 #: Seconds after which what waits looks again whether it was told to end.
 _LOOK: Final = 1.0
-#: Seconds between looks while the doorbell rings.
+#: Seconds between looks at what the doorbell tells.
 _RUNG: Final = 1.0
 #: Conversations read at the first look for changes; more if all of them have changed.
 _FIRST_LOOK: Final = 32
-#: How far clocks of a cluster's nodes may be apart: a look goes back so far behind the last one.
-_SKEW: Final = timedelta(seconds=2)
+#: So many of those that changed last are remembered, so that a look need not go further back.
+_KNOWN: Final = 1_000
 #: Messages in which the oldest that may be compressed is looked for.
 _OLDEST: Final = 32
 #: All conversations, as a limit.
@@ -135,7 +135,7 @@ class AsyncCompressor:
         self._hands: set[Signal] = set()
         self._running = False
         self._stop_at: float | None = None
-        self._seen: datetime | None = None
+        self._known: dict[str, int] = {}  # conversations that were looked at, the newest first, and their revisions
 
     @property
     def stats(self) -> CompressorStats:
@@ -225,10 +225,14 @@ class AsyncCompressor:
                 await backend.unwatch_all(bell.ring)
 
     async def _keep_looking_at(self, control: Signal, bell: Bell) -> None:
-        sweep_at = look_at = looked = time.monotonic()
+        sweep_at = look_at = looked = listen_at = time.monotonic()
+        rung: set[str] = set()
         while not self._stopping and not ending():
+            control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
-            if any(bell.hear()):
+            ids, anything = bell.hear()
+            rung.update(ids)
+            if anything or len(rung) > _FIRST_LOOK:
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
@@ -239,14 +243,18 @@ class AsyncCompressor:
                     looked = now
                     look_at = now + self._options.look_interval
                     await self._look()
+                    rung.clear()
+                elif rung and now >= listen_at:
+                    listen_at = now + min(_RUNG, self._options.look_interval)
+                    await self._look_at([*rung])
+                    rung.clear()
                 await self._look_at(self._work.rested())
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
             rested = self._work.next_rested
-            wait = min(sweep_at, look_at) - time.monotonic()
+            wait = min(sweep_at, look_at, listen_at if rung else look_at) - time.monotonic()
             await control.wait(max(0.0, wait if rested is None else min(wait, rested)))
-            control.clear()
 
     async def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
@@ -255,16 +263,16 @@ class AsyncCompressor:
         return await self._found(found, rested)
 
     async def _look(self) -> int:
-        """Look at those that have changed since the last look."""
+        """Look at those that have changed since the last look: back to where nothing is new."""
         limit = _FIRST_LOOK
-        since = self._seen
         while True:
             found = await self._list(limit)
-            if len(found) < limit or (since is not None and _changed(found[-1]) < since - _SKEW):
+            new = [self._known.get(one.conversation_id) != one.revision for one in found]
+            if len(found) < limit or not any(new[limit // 2 :]):
                 break
             limit *= 4
         self._work.count(looks=1)
-        return await self._found([one for one in found if since is None or _changed(one) >= since - _SKEW])
+        return await self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""
@@ -275,9 +283,12 @@ class AsyncCompressor:
         return await self._store._backend.execute(ListConversations(None, None, limit, 0))
 
     async def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
-        if conversations:
-            newest = max(map(_changed, conversations))
-            self._seen = newest if self._seen is None else max(self._seen, newest)
+        newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
+        for name, revision in self._known.items():
+            if len(newest) >= _KNOWN:
+                break
+            newest.setdefault(name, revision)
+        self._known = newest
         new = self._work.offer(await self._too_long(conversations), rested=rested)
         if new:
             self._wake()
@@ -448,10 +459,6 @@ class AsyncCompressor:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
-
-
-def _changed(conversation: Conversation) -> datetime:
-    return conversation.updated_at or datetime.min.replace(tzinfo=UTC)
 
 
 def _told(error: Exception) -> str:

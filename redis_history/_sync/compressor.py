@@ -59,12 +59,12 @@ _logger = logging.getLogger("redis_history")
 
 #: Seconds after which what waits looks again whether it was told to end.
 _LOOK: Final = 1.0
-#: Seconds between looks while the doorbell rings.
+#: Seconds between looks at what the doorbell tells.
 _RUNG: Final = 1.0
 #: Conversations read at the first look for changes; more if all of them have changed.
 _FIRST_LOOK: Final = 32
-#: How far clocks of a cluster's nodes may be apart: a look goes back so far behind the last one.
-_SKEW: Final = timedelta(seconds=2)
+#: So many of those that changed last are remembered, so that a look need not go further back.
+_KNOWN: Final = 1_000
 #: Messages in which the oldest that may be compressed is looked for.
 _OLDEST: Final = 32
 #: All conversations, as a limit.
@@ -136,7 +136,7 @@ class Compressor:
         self._hands: set[Signal] = set()
         self._running = False
         self._stop_at: float | None = None
-        self._seen: datetime | None = None
+        self._known: dict[str, int] = {}  # conversations that were looked at, the newest first, and their revisions
 
     @property
     def stats(self) -> CompressorStats:
@@ -226,10 +226,14 @@ class Compressor:
                 backend.unwatch_all(bell.ring)
 
     def _keep_looking_at(self, control: Signal, bell: Bell) -> None:
-        sweep_at = look_at = looked = time.monotonic()
+        sweep_at = look_at = looked = listen_at = time.monotonic()
+        rung: set[str] = set()
         while not self._stopping and not ending():
+            control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
-            if any(bell.hear()):
+            ids, anything = bell.hear()
+            rung.update(ids)
+            if anything or len(rung) > _FIRST_LOOK:
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
@@ -240,14 +244,18 @@ class Compressor:
                     looked = now
                     look_at = now + self._options.look_interval
                     self._look()
+                    rung.clear()
+                elif rung and now >= listen_at:
+                    listen_at = now + min(_RUNG, self._options.look_interval)
+                    self._look_at([*rung])
+                    rung.clear()
                 self._look_at(self._work.rested())
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
             rested = self._work.next_rested
-            wait = min(sweep_at, look_at) - time.monotonic()
+            wait = min(sweep_at, look_at, listen_at if rung else look_at) - time.monotonic()
             control.wait(max(0.0, wait if rested is None else min(wait, rested)))
-            control.clear()
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
@@ -256,16 +264,16 @@ class Compressor:
         return self._found(found, rested)
 
     def _look(self) -> int:
-        """Look at those that have changed since the last look."""
+        """Look at those that have changed since the last look: back to where nothing is new."""
         limit = _FIRST_LOOK
-        since = self._seen
         while True:
             found = self._list(limit)
-            if len(found) < limit or (since is not None and _changed(found[-1]) < since - _SKEW):
+            new = [self._known.get(one.conversation_id) != one.revision for one in found]
+            if len(found) < limit or not any(new[limit // 2 :]):
                 break
             limit *= 4
         self._work.count(looks=1)
-        return self._found([one for one in found if since is None or _changed(one) >= since - _SKEW])
+        return self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""
@@ -276,9 +284,12 @@ class Compressor:
         return self._store._backend.execute(ListConversations(None, None, limit, 0))
 
     def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
-        if conversations:
-            newest = max(map(_changed, conversations))
-            self._seen = newest if self._seen is None else max(self._seen, newest)
+        newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
+        for name, revision in self._known.items():
+            if len(newest) >= _KNOWN:
+                break
+            newest.setdefault(name, revision)
+        self._known = newest
         new = self._work.offer(self._too_long(conversations), rested=rested)
         if new:
             self._wake()
@@ -449,10 +460,6 @@ class Compressor:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
-
-
-def _changed(conversation: Conversation) -> datetime:
-    return conversation.updated_at or datetime.min.replace(tzinfo=UTC)
 
 
 def _told(error: Exception) -> str:

@@ -1,0 +1,141 @@
+"""What compressing costs, end to end, and what an idle compressor costs the server.
+
+The first beside the same messages appended one by one, in the same process on the same server. The second is the
+server's own count of its time, over so many seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from rich.console import Console
+from rich.table import Table
+
+from redis_history import AsyncCompressor, AsyncHistoryStore, Message, extractive_summarizer, user
+from redis_history.embedded import EmbeddedServer
+
+TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
+MANY = 10_000
+
+
+def instant(messages: Sequence[Message], previous: str | None) -> str:
+    """No model: what is measured is all the rest."""
+    return "They spoke of flights."
+
+
+def used(client: Any) -> float:
+    """Seconds of processor time that the server has taken, in commands and else."""
+    info = client.info("cpu")
+    return float(info["used_cpu_sys"] + info["used_cpu_user"])
+
+
+async def cost(table: Table, url: str, client: Any, search: Any) -> None:
+    async with AsyncHistoryStore(url, namespace=f"bench-compress-{search}", search=search) as store:
+        for count in (100, 1_000, 10_000):
+            rounds = max(1, 2_000 // count)
+            start = time.perf_counter()
+            for number in range(rounds):
+                for first in range(0, count, 100):
+                    batch = [user(f"{n} {TEXT}") for n in range(first, min(first + 100, count))]
+                    await store.append_many(f"{count}-{number}", batch)
+            appended = time.perf_counter() - start
+            client.config_resetstat()
+            client.slowlog_reset()
+            client.config_set("slowlog-log-slower-than", 1000)
+            before, start = used(client), time.perf_counter()
+            compressor = AsyncCompressor(store, instant, max_entries=count // 2, keep_recent=10, concurrency=1)
+            stats = await compressor.run_once()
+            took, server = time.perf_counter() - start, used(client) - before
+            assert stats.compressed == rounds, stats
+            longest = max((entry["duration"] for entry in client.slowlog_get(1000)), default=0)
+            table.add_row(
+                f"compress {stats.messages // rounds:,} of {count:,} messages{', index' if search == 'auto' else ''}",
+                f"{1e6 * took / stats.messages:.0f} µs a message; appended in batches of 100: "
+                f"{1e6 * appended / count / rounds:.0f}",
+                f"{1e6 * server / stats.messages:.0f} µs a message",
+                f"{longest / 1000:.1f} ms",
+            )
+            for number in range(rounds):
+                await store.delete_conversation(f"{count}-{number}")
+
+
+def extract(table: Table) -> None:
+    summarize = extractive_summarizer()
+    for count in (50, 500):
+        messages = [user(f"Traveller {n % 7} wants flight {n} to change. {TEXT}") for n in range(count)]
+        start = time.perf_counter()
+        summarize(messages, None)
+        took = time.perf_counter() - start
+        table.add_row(f"extractive summary of {count} messages", f"{1e6 * took / count:.0f} µs a message", "", "")
+
+
+async def idle(table: Table, url: str, client: Any, seconds: float) -> None:
+    async with AsyncHistoryStore(url, namespace="bench-idle", search="off") as store:
+        waiting = iter(range(MANY))
+
+        async def fill() -> None:
+            for number in waiting:
+                await store.append_many(f"c{number}", [user(TEXT), user(TEXT)])
+
+        await asyncio.gather(*(fill() for _ in range(16)))
+        sweeps = []
+        for _ in range(3):
+            before, start = used(client), time.perf_counter()
+            await AsyncCompressor(store, instant, max_entries=100).run_once()
+            sweeps.append((used(client) - before, time.perf_counter() - start))
+        table.add_row(
+            f"look at all of {MANY:,} conversations",
+            f"{1000 * min(took for _, took in sweeps):.0f} ms",
+            f"{1000 * min(server for server, _ in sweeps):.0f} ms",
+            "",
+        )
+        before = used(client)
+        await asyncio.sleep(seconds)
+        alone = used(client) - before
+        compressor = AsyncCompressor(store, instant, max_entries=100)
+        work = asyncio.create_task(compressor.run())
+        while not compressor.stats.sweeps:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        client.config_resetstat()
+        before, own = used(client), time.process_time()
+        await asyncio.sleep(seconds)
+        after, mine = used(client), time.process_time() - own
+        commands = client.info("commandstats")
+        busy = sum(one["usec"] for one in commands.values()) / 1e6
+        looks = compressor.stats.looks
+        compressor.stop()
+        await work
+        table.add_row(
+            f"idle, {MANY:,} conversations, {seconds:.0f} s",
+            f"{100 * mine / seconds:.2f} % of a core in the worker, {looks} looks",
+            f"{100 * busy / seconds:.3f} % of a core in commands, {100 * (after - before) / seconds:.2f} % in all, and "
+            f"{100 * alone / seconds:.2f} % without a worker",
+            "",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30, help="to be idle for (default 30)")
+    options = parser.parse_args()
+    table = Table("what", "the worker", "the server", "longest call")
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedServer(folder)
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            for search in ("off", "auto"):
+                asyncio.run(cost(table, server.url, client, search))
+            extract(table)
+            asyncio.run(idle(table, server.url, client, options.seconds))
+        server.close(wait=10)
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()
