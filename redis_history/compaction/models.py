@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis_history.compaction._checks import check_count, check_seconds, check_text
 from redis_history.compaction.rendering import chunks
-from redis_history.errors import ConfigurationError, SummaryError
+from redis_history.errors import ConfigurationError, MissingExtraError, SummaryError
 from redis_history.model import Message
 from redis_history.tokens import CHARACTERS_PER_TOKEN
 
@@ -77,13 +77,13 @@ def openai_summarizer(
     What is longer than `max_input_tokens` (estimated) is given in portions. `timeout` is seconds for each of the tries,
     of which there are `max_retries` more. `options` are further arguments of the request, as the SDK takes them. The
     key is that of the environment, OPENAI_API_KEY, unless given; or `client` is an `openai.OpenAI`, and then has all of
-    this. Needs `pip install 'redis_history[openai]'`; ConfigurationError without it. Errors are SummaryError.
+    this. Needs `pip install 'redis_history[openai]'`; MissingExtraError without it. Errors are SummaryError.
     """
     _check(model, prompt, max_tokens, max_input_tokens, timeout, max_retries)
     try:
         import openai
     except ImportError as error:
-        raise ConfigurationError("openai_summarizer needs: pip install 'redis_history[openai]'") from error
+        raise MissingExtraError("openai_summarizer needs: pip install 'redis_history[openai]'") from error
     if client is None:
         try:
             client = openai.OpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
@@ -125,13 +125,13 @@ def anthropic_summarizer(
     """A summariser that asks a model of Anthropic; its options are those of `openai_summarizer`.
 
     The key is that of the environment, ANTHROPIC_API_KEY, unless given; or `client` is an `anthropic.Anthropic`. Needs
-    `pip install 'redis_history[anthropic]'`; ConfigurationError without it. Errors are SummaryError.
+    `pip install 'redis_history[anthropic]'`; MissingExtraError without it. Errors are SummaryError.
     """
     _check(model, prompt, max_tokens, max_input_tokens, timeout, max_retries)
     try:
         import anthropic
     except ImportError as error:
-        raise ConfigurationError("anthropic_summarizer needs: pip install 'redis_history[anthropic]'") from error
+        raise MissingExtraError("anthropic_summarizer needs: pip install 'redis_history[anthropic]'") from error
     if client is None:
         try:
             client = anthropic.Anthropic(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)

@@ -14,6 +14,7 @@ import pytest
 
 import redis_history
 from redis_history import errors
+from redis_history.compaction.models import DEFAULT_PROMPT
 from redis_history.events import ResetReason
 from redis_history.model import Metadata, Modality, Role, Scope
 from tests.docs.pages import DOCS, code, headings, rows, sections
@@ -100,7 +101,25 @@ def test_the_options_of(method: str) -> None:
     _agree(method, _options(_target(method)))
 
 
-@pytest.mark.parametrize("name", ["HistoryStore", "History", "RedisHistory"])
+@pytest.mark.parametrize("name", ["openai_summarizer", "anthropic_summarizer"])
+def test_the_options_of_a_summariser(name: str) -> None:
+    options = _options(getattr(redis_history, name))
+    assert options["prompt"] == f"`{DEFAULT_PROMPT!r}`"
+    _agree(name, {**options, "prompt": "`DEFAULT_PROMPT`"})
+
+
+def test_both_kinds_of_compressors_are_the_same() -> None:
+    sync, async_ = redis_history.Compressor, redis_history.AsyncCompressor
+    assert _options(sync.__init__) == _options(async_.__init__)
+    assert _methods(sync) == _methods(async_)
+    for name in _methods(sync):
+        assert f"| `{name}()` |" in SECTIONS["Compressor"], name
+    assert _properties(sync) == _properties(async_) == {"stats"}
+    kinds = get_args(get_type_hints(redis_history.CompressionProgress)["kind"])
+    assert all(f'`"{kind}"`' in SECTIONS["CompressionProgress"] for kind in kinds)
+
+
+@pytest.mark.parametrize("name", ["HistoryStore", "History", "RedisHistory", "Compressor"])
 def test_the_options_of_a_class(name: str) -> None:
     _agree(name, _options(getattr(redis_history, name).__init__))
 
@@ -147,6 +166,7 @@ def test_the_hooks_of_a_plugin() -> None:
         *("user", "assistant", "system", "tool", "text", "tool_use", "tool_result"),
         *("assemble_prompt", "assemble_messages", "capture"),
         *("tool_result_masking", "tiktoken_counter"),
+        *("compression", "extractive_summarizer"),
     ],
 )
 def test_the_options_of_a_helper(name: str) -> None:

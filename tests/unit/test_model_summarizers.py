@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redis_history import anthropic_summarizer, assistant, openai_summarizer, tool, tool_result, tool_use, user
-from redis_history.errors import ConfigurationError, SummaryError
+from redis_history.errors import ConfigurationError, MissingExtraError, SummaryError
 from redis_history.model import Message
 from tests.support.models import ModelServer
 
@@ -216,7 +216,7 @@ def test_bad_options(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigurationError):
             make(**{"model": "m", "api_key": "k", **options})
     monkeypatch.setitem(sys.modules, vendor, None)
-    with pytest.raises(ConfigurationError, match=rf"pip install 'redis_history\[{vendor}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install 'redis_history\[{vendor}\]'"):
         make("m")
 
 
