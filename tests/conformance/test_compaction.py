@@ -31,12 +31,6 @@ from redis_history.errors import (
 from redis_history.model.wire import encode_body
 
 
-@pytest.fixture(autouse=True)
-def _for_backends_that_compact(stores: Any) -> None:
-    if stores.custom:
-        pytest.skip("a backend of one's own need not compact")
-
-
 def summary(content: str = "what was said", **fields: Any) -> Message:
     return user(content, metadata={"is_summary": True}, **fields)
 

@@ -55,11 +55,16 @@ end
 
 -- Moves all members of a few to many.
 local function move(few, many)
-  local some, zadd = redis.call('ZRANGE', few, 0, -1, 'WITHSCORES'), {}
-  for i = 1, #some, 2 do
-    zadd[i], zadd[i + 1] = some[i + 1], some[i]
+  local rank = 0
+  while true do
+    local some, zadd = redis.call('ZRANGE', few, rank, rank + 999, 'WITHSCORES'), {}
+    if #some == 0 then break end
+    for i = 1, #some, 2 do
+      zadd[i], zadd[i + 1] = some[i + 1], some[i]
+    end
+    redis.call('ZADD', many, unpack(zadd))
+    rank = rank + 1000
   end
-  if #zadd > 0 then redis.call('ZADD', many, unpack(zadd)) end
   redis.call('UNLINK', few)
 end
 
@@ -75,15 +80,12 @@ if ARGV[12] == '1' then
   redis.call('UNLINK', archive)
 elseif count == 0 then
   redis.call('UNLINK', archive)
-elseif live_count <= FEW then
+elseif live_count < count then
   move(messages, archive)
   redis.call('RENAME', archive, messages)
   redis.call('PERSIST', messages)
-elseif count <= FEW then
-  move(archive, messages)
 else
-  redis.call('ZUNIONSTORE', messages, 2, messages, archive)
-  redis.call('UNLINK', archive)
+  move(archive, messages)
 end
 local rest = {}
 for _, one in ipairs(archives_in(known[9])) do
@@ -97,7 +99,7 @@ local function set(name, value)
   hset[#hset + 1] = name
   hset[#hset + 1] = value
 end
-if former ~= '' and redis.call('HEXISTS', state, '^' .. former) == 1 then set('s', former) else former = '' end
+if former ~= '' and redis.call('HGET', state, '^' .. former) then set('s', former) else former = '' end
 if #rest > 0 then
   set('w', table.concat(rest))
   set('m', known[11] - held + (former ~= '' and 1 or 0))
