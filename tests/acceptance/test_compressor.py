@@ -173,7 +173,7 @@ def test_a_worker_that_stood_still_past_its_lease_cannot_commit(
         worker.until("held")
         worker.process.send_signal(signal.SIGSTOP)
         lease = KEYS.conversation("c").lease
-        wait_until(lambda: client.get(lease) is None, "the lease to end")
+        wait_until(lambda: not client.exists(lease), "the lease to end")
         worker.go()  # its summary is there as soon as it goes on
         worker.process.send_signal(signal.SIGCONT)
         worker.until("lease_lost")
@@ -208,19 +208,19 @@ def test_a_worker_ends_at_sigterm(own_server: Callable[..., RealServer], start: 
         lease = KEYS.conversation("c").lease
         worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50")
         worker.until("held")
-        assert client.get(lease)
+        assert client.exists(lease)
         worker.process.send_signal(signal.SIGTERM)
         worker.go()  # what is under way is finished
         assert worker.end(None) == 0
         assert worker.told[-1]["compressed"] == 1
-        assert client.get(lease) is None
+        assert not client.exists(lease)
 
         store.restore("c", lot(60))
         worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--grace", "100ms")
         worker.until("held")
         assert worker.end(signal.SIGTERM) == 0  # or given back
         assert worker.told[-1]["compressed"] == 0
-        assert client.get(lease) is None
+        assert not client.exists(lease)
         assert len(store.get("c")) == 60
 
 

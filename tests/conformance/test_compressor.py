@@ -509,6 +509,6 @@ async def _present(store: Any) -> Any:
     if hasattr(memory, "_leases"):
         return memory._leases["c"][0]
     key = backend._settings.keyspace.conversation("c").lease
-    reply = backend.carry_out(Call(None, b"", [b"GET", key], as_is))
+    reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"w"], as_is))
     fence, claim = (await reply if asyncio.iscoroutine(reply) else reply).decode().split(":")
     return Lease("c", int(fence), claim)

@@ -3,7 +3,7 @@
     rh:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is and what it is
     rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
-    rh:{<namespace>:<bucket>}:<conversation>:w    string: who works on it, for as long as the lease holds
+    rh:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
     rh:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
     rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh:{<namespace>:<bucket>}:g                   hash: search documents that are still to be removed

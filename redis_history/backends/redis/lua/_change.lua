@@ -23,7 +23,7 @@ local function refused(epoch, revision)
   if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
   if ARGV[3] == 'exists' and not epoch then return {'missing'} end
   if ARGV[3] == 'absent' and epoch then return {'exists', revision} end
-  if string.sub(ARGV[3], 1, 6) == 'lease:' and redis.call('GET', string.sub(state, 1, -2) .. 'w') ~= string.sub(ARGV[3], 7) then
+  if string.sub(ARGV[3], 1, 6) == 'lease:' and redis.call('HGET', string.sub(state, 1, -2) .. 'w', 'w') ~= string.sub(ARGV[3], 7) then
     return {'lease'}
   end
 end
