@@ -15,7 +15,7 @@ from redis_history._time import from_microseconds
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.planner import Call, Settings, plan
 from redis_history.model.wire import body_digest, encode_body
-from redis_history.operations import Clear
+from redis_history.operations import Clear, TakeLease
 from tests.docs.pages import DOCS, code, rows, sections
 from tests.support.servers import RealServer, wait_until
 
@@ -44,6 +44,9 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         store.compact("a b", through=store.get("a b")[0], summary="y")
         look()
         assert len(found) == 6
+        assert store._backend.execute(TakeLease("a b", 30)) is not None
+        look()
+        assert len(found) == 7
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, plan(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
@@ -99,6 +102,7 @@ def test_the_state(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
         created = store.create_conversation(Conversation("c", **record))
         stored = store.append("c", message).message
+        store._backend.execute(TakeLease("c", 30))
         keys = Keyspace(namespace).conversation("c")
         state = client.hgetall(keys.state)
         [member] = client.zrange(keys.messages, 0, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
@@ -12,6 +13,7 @@ from redis_history import (
     Appended,
     AssembledPrompt,
     AsyncCapture,
+    AsyncCompressor,
     AsyncConversationSearchTool,
     AsyncHistoryStore,
     AsyncNamespaceSubscription,
@@ -21,6 +23,9 @@ from redis_history import (
     Capabilities,
     Capture,
     Compacted,
+    CompressionProgress,
+    Compressor,
+    CompressorStats,
     ConversationDeleted,
     ConversationSearchTool,
     ConversationUpdated,
@@ -60,17 +65,22 @@ from redis_history import (
     Snapshot,
     Source,
     Subscription,
+    Summarizer,
     TextPart,
     ToolResultPart,
     ToolUsePart,
     UnknownPart,
     VectorField,
     __version__,
+    anthropic_summarizer,
     assemble_messages,
     assemble_prompt,
     assistant,
     capture,
+    compression,
     conversation_search_tool,
+    extractive_summarizer,
+    openai_summarizer,
     system,
     text,
     tiktoken_counter,
@@ -243,6 +253,37 @@ async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
 a_function: Embedder = embed
 HistoryStore("redis://", search="require", language="german", embedder=embed, vectors=1)
 AsyncHistoryStore("redis://", search="off", embedder=embed_elsewhere, vectors=VectorField(1, algorithm="hnsw"))
+
+
+def rolling(messages: Sequence[Message], previous_summary: str | None) -> str:
+    return f"{previous_summary}: {messages[0].text}"
+
+
+async def rolling_later(messages: Sequence[Message], previous_summary: str | None) -> str:
+    return await asyncio.to_thread(rolling, messages, previous_summary)
+
+
+def progressed(progress: CompressionProgress) -> None:
+    assert_type(progress.conversation_id, str)
+    assert_type(progress.error, str | None)
+
+
+def compressors(store: HistoryStore) -> None:
+    every: list[Summarizer] = [rolling, rolling_later, extractive_summarizer(max_tokens=100)]
+    every += [openai_summarizer("m", base_url="http://localhost/v1"), anthropic_summarizer("m", prompt="Be brief.")]
+    compressor = Compressor(store, every[0], max_tokens=8000, older_than=timedelta(days=7), on_progress=progressed)
+    assert_type(compressor.run_once(), CompressorStats)
+    assert_type(compressor.preview(), list[CompressionProgress])
+    assert_type(compressor.stats.failed, int)
+    compressor.stop()
+    History().use(compression(rolling_later, auto_reduce_when={"max_tokens": 8000, "older_than": timedelta(days=1)}))
+    History().use(compression(rolling, auto_reduce_when=ReduceOptions(max_entries=40)))
+
+
+async def asynchronous_compressors(store: AsyncHistoryStore) -> None:
+    compressor = AsyncCompressor(store, rolling_later, max_entries=100, target=0.3, keep_recent=0)
+    assert_type(await compressor.run(), CompressorStats)
+    assert_type(await compressor.preview(), list[CompressionProgress])
 
 
 def synchronous() -> None:
