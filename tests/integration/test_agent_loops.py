@@ -6,24 +6,39 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from redis_history import HistoryStore
 from tests.support import sdk
 from tests.support.model_server import ModelServer
 from tests.support.servers import RealServer
 
+ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ["pydantic_ai", "openai_agents"]
 
 
-def turn(framework: str, server: RealServer, namespace: str, model: ModelServer, text: str) -> str:
-    command = [sys.executable, "-m", "tests.integration.agent_worker", framework]
-    command += [server.url, namespace, "shared", model.url, text]
+@dataclass(frozen=True)
+class Place:
+    """Which conversation, on which server."""
+
+    url: str
+    namespace: str
+    conversation: str
+
+
+def turn(framework: str, place: Place, model: ModelServer, text: str) -> str:
+    command = [sys.executable, "-m", "tests.integration.agent_worker", framework, *astuple(place), model.url, text]
     # Neither a proxy nor a key of whoever runs the tests.
     env = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper() and "OPENAI" not in name}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env, check=False)
     assert done.returncode == 0, (done.stderr, model.refused)
     return done.stdout.strip()
 
@@ -56,20 +71,18 @@ def test_one_process_goes_on_where_another_stopped(server: RealServer, namespace
     # Each process takes seconds to import its framework.
     for first, second in product(FRAMEWORKS, FRAMEWORKS) if long else [("pydantic_ai", "openai_agents")]:
         with ModelServer() as model:
-            _goes_on(server, f"{namespace}-{first}-{second}", model, first, second)
-        with HistoryStore(server.url, namespace=f"{namespace}-{first}-{second}") as store:
-            store.delete_conversation("shared")
+            _goes_on(Place(server.url, namespace, f"{first} and {second}"), model, first, second)
 
 
-def _goes_on(server: RealServer, namespace: str, model: ModelServer, first: str, second: str) -> None:
-    assert turn(first, server, namespace, model, "Add 2 and 3") == "5; 1 questions"
-    assert turn(second, server, namespace, model, "Add 20 and 30") == "50; 2 questions"
-    assert turn(first, server, namespace, model, "And now?") == "hello; 3 questions"
+def _goes_on(place: Place, model: ModelServer, first: str, second: str) -> None:
+    assert turn(first, place, model, "Add 2 and 3") == "5; 1 questions"
+    assert turn(second, place, model, "Add 20 and 30") == "50; 2 questions"
+    assert turn(first, place, model, "And now?") == "hello; 3 questions"
     whole = [*exchange("call_1", 2, 3, 1), *exchange("call_2", 20, 30, 2), ("user", None, "And now?", [])]
     assert [request["model"] for request in model.requests] == [first, first, second, second, first]
     assert [sent(request) for request in model.requests] == [whole[:length] for length in (1, 3, 5, 7, 9)]
-    with HistoryStore(server.url, namespace=namespace) as store:
-        messages = store.get("shared")
+    with HistoryStore(place.url, namespace=place.namespace) as store:
+        messages = store.get(place.conversation)
     assert [message.role for message in messages] == [*(role for role, *_ in whole), "assistant"]
     calls = [use for message in messages for use in message.tool_uses]
     results = [result for message in messages for result in message.tool_results]
@@ -78,14 +91,19 @@ def _goes_on(server: RealServer, namespace: str, model: ModelServer, first: str,
 
 
 def test_both_at_once_lose_nothing(server: RealServer, namespace: str, long: bool) -> None:
+    place = Place(server.url, namespace, "shared")
     with ModelServer(meet=2) as model:
         with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(lambda name: turn(name, server, namespace, model, "Add 1 and 1"), FRAMEWORKS))
+            answers = list(pool.map(lambda name: turn(name, place, model, "Add 1 and 1"), FRAMEWORKS))
         assert [answer.split(";")[0] for answer in answers] == ["2", "2"]
         # The model answered neither of them before it had the questions of both.
         assert {request["model"] for request in model.requests[:2]} == set(FRAMEWORKS)
+        for name in FRAMEWORKS:
+            asked, told = (sent(request) for request in model.requests if request["model"] == name)
+            assert told[: len(asked)] == asked
+            assert [role for role, *_ in told[len(asked) :]] == ["assistant", "tool"]
         with HistoryStore(server.url, namespace=namespace) as store:
-            messages = store.get("shared")
+            messages = store.get(place.conversation)
         assert sorted(message.role for message in messages) == ["assistant"] * 4 + ["tool"] * 2 + ["user"] * 2
         pairs = [
             (call.id, [result.tool_use_id for result in after.tool_results])
@@ -95,4 +113,39 @@ def test_both_at_once_lose_nothing(server: RealServer, namespace: str, long: boo
         assert sorted(pairs) == [("call_1", ["call_1"]), ("call_2", ["call_2"])], "each result is right after its call"
         # The model refuses a history with a call whose result is elsewhere.
         for framework in FRAMEWORKS if long else []:
-            assert turn(framework, server, namespace, model, "And now?").startswith("hello")
+            assert turn(framework, place, model, "And now?").startswith("hello")
+
+
+ASKED = {"role": "user", "content": "Add 1 and 1"}
+CALLED = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
+GAVE = {"role": "tool", "tool_call_id": "c", "content": "2"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "key", "status"),
+    [
+        ([ASKED, CALLED, GAVE], ModelServer.key, 200),
+        ([ASKED], "another", 401),
+        ([ASKED, CALLED], ModelServer.key, 400),
+        ([ASKED, CALLED, ASKED, GAVE], ModelServer.key, 400),
+        ([ASKED, GAVE], ModelServer.key, 400),
+        ([ASKED, CALLED, GAVE, GAVE], ModelServer.key, 400),
+    ],
+)
+def test_the_model_refuses_what_openai_refuses(messages: list[Any], key: str, status: int) -> None:
+    # Else the tests above would not notice a history that no provider takes.
+    with ModelServer() as model:
+        request = urllib.request.Request(
+            f"{model.url}/chat/completions",
+            json.dumps({"model": "m", "messages": messages}).encode(),
+            {"Authorization": f"Bearer {key}"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=10) as answer:
+                answered = answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                answered = error.code
+        assert answered == status
+        assert len(model.refused) == (status != 200)
