@@ -20,6 +20,8 @@ from redis_history.events import (
     Cursor,
     Event,
     HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
     HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
@@ -59,7 +61,7 @@ from redis_history.model import (
     tool_use,
     user,
 )
-from redis_history.operations import Appended, Snapshot
+from redis_history.operations import Appended, Compacted, Expanded, Snapshot
 from redis_history.prompt import (
     AssembledPrompt,
     LeftOut,
@@ -88,6 +90,7 @@ __all__ = [
     "AttachmentPart",
     "Capabilities",
     "Capture",
+    "Compacted",
     "Conversation",
     "ConversationDeleted",
     "ConversationSearchTool",
@@ -95,9 +98,12 @@ __all__ = [
     "Cursor",
     "Embedder",
     "Event",
+    "Expanded",
     "Highlight",
     "History",
     "HistoryCleared",
+    "HistoryCompacted",
+    "HistoryExpanded",
     "HistoryRestored",
     "HistoryStore",
     "LeftOut",

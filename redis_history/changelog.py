@@ -22,6 +22,8 @@ from redis_history.events import (
     Cursor,
     Event,
     HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
     HistoryRestored,
     MessagesAppended,
     MessagesDeleted,
@@ -36,12 +38,16 @@ from redis_history.operations import Changes
 __all__ = [
     "APPENDED",
     "CLEARED",
+    "COMPACTED",
     "CONVERSATION_DELETED",
     "DELETED",
+    "EXPANDED",
     "RECORD",
     "RESTORED",
     "UPDATED",
     "LogEntry",
+    "encode_compacted",
+    "encode_expanded",
     "encode_ids",
     "encode_members",
     "is_gone",
@@ -57,10 +63,14 @@ UPDATED: Final = "update"
 CLEARED: Final = "clear"
 RECORD: Final = "record"
 DELETED: Final = "delete"
+COMPACTED: Final = "compact"
+EXPANDED: Final = "expand"
 CONVERSATION_DELETED: Final = "end"
 
 _ids = msgspec.msgpack.Decoder(tuple[str, ...])
 _fields = msgspec.msgpack.Decoder(dict[str, Any])
+_compacted = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+_expanded = msgspec.msgpack.Decoder(tuple[str, int])
 _raw_members = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
 
 
@@ -68,7 +78,8 @@ _raw_members = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
 class LogEntry:
     """One change as it stands in the log.
 
-    `payload` is a MessagePack array of members (append, restore, update) or of ids (delete), or a map (record).
+    `payload` is a MessagePack array of members (append, restore, update) or of ids (delete), or a map (record), or a
+    pair of a number of messages and a member (compact), or of an id and a number of messages (expand).
     `removed` is an array of the ids that left because of a cap. `replaces` marks the first entry of a conversation
     that took the place of a deleted one whose log was still there.
     """
@@ -89,6 +100,16 @@ def encode_members(members: list[bytes]) -> bytes:
 def encode_ids(ids: list[str]) -> bytes:
     """The payload of a delete."""
     return msgspec.msgpack.encode(ids)
+
+
+def encode_compacted(count: int, member: bytes) -> bytes:
+    """The payload of a compaction; the scripts of Redis write the same."""
+    return b"\x92\xce" + count.to_bytes(4, "big") + member
+
+
+def encode_expanded(summary_id: str, count: int) -> bytes:
+    """The payload of an expansion."""
+    return b"\x92" + msgspec.msgpack.encode(summary_id) + b"\xce" + count.to_bytes(4, "big")
 
 
 def recover(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], limit: int) -> Changes:
@@ -169,6 +190,12 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
             return ConversationUpdated(fields=_fields.decode(entry.payload), **place)
         if entry.kind == DELETED:
             return MessagesDeleted(message_ids=_ids.decode(entry.payload), **place)
+        if entry.kind == COMPACTED:
+            count, member = _compacted.decode(entry.payload)
+            return HistoryCompacted(summary=decode_member(bytes(member)), count=count, **place)
+        if entry.kind == EXPANDED:
+            summary_id, count = _expanded.decode(entry.payload)
+            return HistoryExpanded(summary_id=summary_id, count=count, **place)
         if entry.kind == CONVERSATION_DELETED:
             return ConversationDeleted(**place)
     except msgspec.MsgspecError as error:

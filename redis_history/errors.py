@@ -12,7 +12,8 @@
     ├── ConflictError                           the state is not what the call needs; nothing was written
     │   ├── MessageConflictError                same id, other content
     │   ├── RevisionConflictError               `expected_revision` is not the current one
-    │   └── ConversationExistsError
+    │   ├── ConversationExistsError
+    │   └── CompactionConflictError             what is to be replaced is not (any more) what was summarised
     ├── NotFoundError (also a LookupError)
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
@@ -40,6 +41,7 @@ __all__ = [
     "BackendUnavailableError",
     "BatchTooLargeError",
     "CapabilityError",
+    "CompactionConflictError",
     "ConfigurationError",
     "ConflictError",
     "ConversationExistsError",
@@ -130,6 +132,11 @@ class RevisionConflictError(ConflictError):
 
 class ConversationExistsError(ConflictError):
     """The conversation exists, and the call required that it does not."""
+
+
+class CompactionConflictError(ConflictError):
+    """The messages in the range of a compaction are not those that were summarised: somebody edited, deleted,
+    inserted or compacted meanwhile. Read them again, and summarise anew."""
 
 
 class NotFoundError(RedisHistoryError, LookupError):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from redis_history.errors import InvalidCursorError
-from redis_history.model import Message
+from redis_history.model import Message, Position
 
 __all__ = [
     "Change",
@@ -21,6 +21,8 @@ __all__ = [
     "Cursor",
     "Event",
     "HistoryCleared",
+    "HistoryCompacted",
+    "HistoryExpanded",
     "HistoryRestored",
     "MessageUpdated",
     "MessagesAppended",
@@ -102,6 +104,31 @@ class HistoryRestored(Change, frozen=True, tag="history_restored"):
     removed_ids: tuple[str, ...] = ()
 
 
+class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
+    """A summary took the place of the oldest `count` messages, which are in the archive now.
+
+    These are all messages with a position up to that of the summary, but for system messages that are no summaries.
+    """
+
+    summary: Message
+    count: int
+
+    @property
+    def through(self) -> Position:
+        """The position of the last message that was replaced."""
+        position = self.summary.position
+        assert position is not None  # noqa: S101 -- the store has placed it
+        return position
+
+
+class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
+    """What a summary had replaced, `count` messages, is back in its place; the summary is gone. Read the messages to
+    have them: there may be more than an event should carry."""
+
+    summary_id: str
+    count: int
+
+
 class ConversationUpdated(Change, frozen=True, tag="conversation_updated"):
     """The record of the conversation was created or changed; `fields` are the ones that were written."""
 
@@ -134,6 +161,8 @@ Event = (
     | MessagesDeleted
     | MessageUpdated
     | HistoryCleared
+    | HistoryCompacted
+    | HistoryExpanded
     | HistoryRestored
     | ConversationUpdated
     | ConversationDeleted

@@ -23,9 +23,13 @@ __all__ = [
     "Appended",
     "Changes",
     "Clear",
+    "Compact",
+    "Compacted",
     "DeleteConversation",
     "DeleteMessages",
     "Entry",
+    "Expand",
+    "Expanded",
     "Fetch",
     "Fetched",
     "FindMessage",
@@ -139,6 +143,56 @@ class Clear(Struct, Op[int], frozen=True):
     token: str = field(default_factory=new_token)
 
 
+class Compacted(Struct, frozen=True):
+    """The outcome of a compaction: the change that made it, its summary as it stands in the store, and how many
+    messages that replaced, a former summary among them.
+
+    `changed` says whether this call did it. If not, an earlier call with the same summary had; or, without a `summary`,
+    there was nothing to compact, and `revision` is the present one.
+    """
+
+    revision: int
+    summary: Message | None
+    count: int
+    changed: bool
+
+
+class Compact(Struct, Op[Compacted], frozen=True):
+    """Put a summary in place of all messages up to `through` (inclusive), as one change, but for system messages;
+    what it replaces moves to the archive. It gets the position of the last one of them. A former summary is replaced
+    like any message.
+
+    `seen`: ids and digests of the messages that were summarised; CompactionConflictError unless it is exactly these
+    that would be replaced. Raises as well if a tool call would be torn from its result. Nothing but at most one
+    summary to replace: no change. A summary that an earlier call has put in its place already, with the same
+    content: no change.
+    """
+
+    conversation_id: str
+    through: Position
+    summary: Entry
+    seen: tuple[tuple[str, bytes], ...] | None = None
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+    vectors: tuple[bytes, ...] = ()
+
+
+class Expanded(Struct, frozen=True):
+    """The outcome of an expansion: the change, and how many messages came back."""
+
+    revision: int
+    count: int
+
+
+class Expand(Struct, Op[Expanded | None], frozen=True):
+    """Put what the live summary of this id replaced back in its place, as one change; None: this is no live summary."""
+
+    conversation_id: str
+    summary_id: str
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
 class WriteRecord(Struct, Op[int], frozen=True):
     """Set fields of a conversation's record (of RECORD_FIELDS), and create the conversation if the precondition lets.
     The outcome is the revision."""
@@ -165,10 +219,16 @@ class ListConversations(Struct, Op[list[Conversation]], frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt."""
+    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt.
+
+    If archived messages were asked for, `archived` says of each message whether it is one, and `former_summaries`
+    has the ids of those among them that were the live summary once (ids of others do no harm).
+    """
 
     messages: list[Message]
     unreadable: int = 0
+    archived: tuple[bool, ...] = ()
+    former_summaries: frozenset[str] = frozenset()
 
 
 class ReadPage(Struct, Op[Page], frozen=True):
@@ -177,6 +237,9 @@ class ReadPage(Struct, Op[Page], frozen=True):
     The window: `after` < position, `since` <= position, position < `before`; a bound that is only an instant has
     sequence 0, before all messages of that time. Of the window the first `limit` messages, or the last if `newest`;
     a page of `limit` stored messages, readable or not, may have more beyond it.
+
+    With `archived`, archived messages too. A summary stands behind what it replaced, at the same position; a page
+    has all or none of the messages of one position, and so may have more than `limit`.
     """
 
     conversation_id: str
@@ -185,17 +248,19 @@ class ReadPage(Struct, Op[Page], frozen=True):
     since: Position | None = None
     after: Position | None = None
     before: Position | None = None
+    archived: bool = False
 
 
 class FindMessage(Struct, Op[Message | None], frozen=True):
-    """The message of this id, or None."""
+    """The message of this id, archived or not, or None."""
 
     conversation_id: str
     message_id: str
 
 
 class DeleteMessages(Struct, Op[int], frozen=True):
-    """Remove messages by id as one change; unknown ids are ignored. The outcome is how many there were."""
+    """Remove messages by id, archived or not, as one change; unknown ids are ignored. The outcome is how many there
+    were."""
 
     conversation_id: str
     message_ids: tuple[str, ...]
@@ -212,7 +277,7 @@ class DeleteConversation(Struct, Op[bool], frozen=True):
 
 
 #: The operations that change a conversation.
-Write = Append | Clear | DeleteConversation | DeleteMessages | Restore | UpdateMessage | WriteRecord
+Write = Append | Clear | Compact | DeleteConversation | DeleteMessages | Expand | Restore | UpdateMessage | WriteRecord
 
 
 class Head(Struct, frozen=True):
@@ -263,7 +328,8 @@ class Snapshot(Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a search found a message: `life` names the documents it was found by."""
+    """Where a search found a message: `life` names the documents it was found by. The sequence of a summary has a
+    minus, because a message that it replaced has the same."""
 
     conversation_id: str
     life: bytes
@@ -302,11 +368,12 @@ class SearchAll(Struct, Op[Found | None], frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """A message that was found, and those beside it, ascending."""
+    """A message that was found, and those beside it, ascending; of an archived one, those beside it in its archive."""
 
     message: Message
     before: list[Message]
     after: list[Message]
+    archived: bool = False
 
 
 class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
@@ -319,11 +386,13 @@ class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
 
 
 class WriteDocuments(Struct, Op[int], frozen=True):
-    """Write the search documents of messages as they were read; how many were still so."""
+    """Write the search documents of messages as they were read, and whether each was `archived` (none, if not given);
+    how many were still so."""
 
     conversation_id: str
     messages: tuple[Message, ...]
     vectors: tuple[bytes, ...] = ()
+    archived: tuple[bool, ...] = ()
     token: str = field(default_factory=new_token)
 
 

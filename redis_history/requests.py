@@ -22,13 +22,16 @@ from redis_history.errors import (
 )
 from redis_history.events import Cursor
 from redis_history.model import Conversation, Message, Position, Role, Scope, ToolResultPart, ToolUsePart
+from redis_history.model.ranges import stays
 from redis_history.model.wire import MAX_ID_BYTES, body_digest, encode_body
 from redis_history.operations import (
     ANY,
     Append,
     Clear,
+    Compact,
     DeleteMessages,
     Entry,
+    Expand,
     Precondition,
     Restore,
     UpdateMessage,
@@ -56,12 +59,15 @@ __all__ = [
     "check_message_id",
     "check_name",
     "clear",
+    "compact",
     "cursor_of",
     "cursors_of",
     "delete_messages",
+    "expand",
     "message_filter",
     "position_of",
     "restore",
+    "through_of",
     "update_message",
     "write_record",
 ]
@@ -180,6 +186,56 @@ def restore(conversation_id: str, messages: Iterable[Message], *, expected_revis
         conversation_id, messages, expected_revision=expected_revision, must_exist=False, must_not_exist=False
     )
     return Restore(conversation_id, batch.op.entries, batch.op.precondition)
+
+
+def compact(
+    conversation_id: str,
+    through: Position,
+    summary: Message | str,
+    seen: Iterable[Message] | None,
+    *,
+    expected_revision: int | None,
+) -> Compact:
+    """A text becomes a message of role user that is a summary. Raises InvalidConversationIdError, InvalidMessageError,
+    InvalidInputError."""
+    check_conversation_id(conversation_id)
+    if isinstance(summary, str):
+        if not summary.strip():
+            raise InvalidInputError("a summary without text would stand for nothing")
+        summary = Message(role="user", parts=summary, metadata={"is_summary": True})  # type: ignore[arg-type]
+    elif not isinstance(summary, Message):
+        raise InvalidMessageError(f"a summary is a text or a Message, not {type(summary).__name__}")
+    elif not summary.is_summary or summary.role == "system" or summary.tool_uses or summary.tool_results:
+        raise InvalidMessageError(
+            "a summary is a message with metadata={'is_summary': True}, of another role than system, without tool calls"
+        )
+    digests = None
+    if seen is not None:
+        if isinstance(seen, Message | str | bytes) or not isinstance(seen, Iterable):
+            raise InvalidInputError(f"seen is the list of messages that were summarised, not {type(seen).__name__}")
+        digests = tuple((one.id, _entry(one).digest) for one in map(_message, seen) if not stays(one))
+    return Compact(conversation_id, through, _entry(summary), digests, _precondition(expected_revision, False, False))
+
+
+def _message(message: Message) -> Message:
+    if not isinstance(message, Message):
+        raise InvalidInputError(f"seen is the list of messages that were summarised, not of {type(message).__name__}")
+    return message
+
+
+def expand(conversation_id: str, summary_id: str, *, expected_revision: int | None) -> Expand:
+    """Raises InvalidConversationIdError, InvalidInputError."""
+    check_conversation_id(conversation_id)
+    return Expand(conversation_id, check_message_id(summary_id), _precondition(expected_revision, False, False))
+
+
+def through_of(through: Position | Message | str) -> Position | str:
+    """A position, or the id of the message that has it. Raises InvalidInputError."""
+    if isinstance(through, Position):
+        return through
+    if isinstance(through, Message):
+        return through.position or through.id
+    return check_message_id(through)
 
 
 def clear(conversation_id: str, *, expected_revision: int | None) -> Clear:
@@ -421,6 +477,7 @@ def search_filters(
     since: Bound | None,
     before: Bound | None,
     tool_names: Iterable[str] | None,
+    archived: bool | None,
 ) -> Filters:
     """Raises as `message_filter` and `position_of`."""
     return make_filters(
@@ -430,6 +487,7 @@ def search_filters(
         since=position_of(since),
         before=position_of(before),
         tool_names=tool_names,
+        archived=archived,
     )
 
 

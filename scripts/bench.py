@@ -522,6 +522,45 @@ def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
         )
 
 
+def bench_compaction(report: Report, client: Any, url: str, search: str) -> None:
+    """Of a conversation of 10,000 messages the older half; per message, and the longest that any call held the
+    server."""
+    with HistoryStore(url, namespace="bench", search=search) as store:
+        for _ in range(10):
+            store.append_many("compacted", messages(1000))
+        every = store.get("compacted")
+        before = client.config_get("slowlog*")
+        client.config_set("slowlog-max-len", 10_000)
+        client.config_set("slowlog-log-slower-than", 500)
+        for name in ("compact", "expand"):
+            client.slowlog_reset()
+            busy = _busy(client)
+            start = time.perf_counter()
+            if name == "compact":
+                summary = store.compact("compacted", through=every[4999], summary=TEXT, seen=every[:5000]).summary
+            else:
+                assert summary is not None
+                store.expand("compacted", summary.id)
+            taken = time.perf_counter() - start
+            server = (_busy(client) - busy) * 1e6
+            longest = max((entry["duration"] for entry in client.slowlog_get(10_000)), default=0) / 1000
+            report.note(
+                f"{name} 5,000 of 10,000 messages, search {search}",
+                f"{taken / 5000 * 1e6:.1f} µs per message, {server / 5000:.1f} µs of the server; "
+                f"longest call {longest:.1f} ms",
+                "<= 20 ms",
+            )
+        for setting, value in before.items():
+            client.config_set(setting, value)
+        store.delete_conversation("compacted")
+
+
+def _busy(client: Any) -> float:
+    """Seconds of processor time that the server has used."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
 def clear(client: Any) -> None:
     """Take away what was written, and the indexes."""
     for pattern in ("rh:{bench*", "rhd:{bench*", "bare*"):
@@ -560,8 +599,10 @@ def main() -> None:
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
+            bench_compaction(report, client, url, "off")
             searches = store.capabilities.search_module is not None
         if searches:
+            bench_compaction(report, client, url, "auto")
             bench_search_writes(report, client, url, options.rounds)
             bench_search(report, client, url, options.rounds)
             bench_search_memory(report, client, url)

@@ -16,6 +16,7 @@ from redis_history._async._lines import Lines
 from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
@@ -49,6 +50,9 @@ class AsyncRedisBackend:
     commands, which knows nothing of what is safe to repeat.
     """
 
+    #: Knows Compact, Expand, and pages with archived messages.
+    compacts = True
+
     def __init__(
         self, connected: Connected, settings: Settings, retry: RetryPolicy, searching: Searching | None = None
     ) -> None:
@@ -75,12 +79,16 @@ class AsyncRedisBackend:
             return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
-        call = plan(op, self._settings)
+        if type(op) in STEPWISE:
+            return cast(T, await self._follow_steps(STEPWISE[type(op)](op, self._settings)))
+        outcome: T = await self._done(plan(op, self._settings))
+        return outcome
+
+    async def _done(self, call: Call) -> Any:
         reply = await self.carry_out(call)
         if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
             await self._finish(call.follow(reply))
-        outcome: T = call.decode(reply)
-        return outcome
+        return call.decode(reply)
 
     async def _finish(self, call: Call | None) -> None:
         while call is not None:
@@ -131,16 +139,21 @@ class AsyncRedisBackend:
             await self._until_usable()
         return await self._follow_steps(find_changed(look, self._settings))
 
-    async def _follow_steps(self, steps: Generator[list[Call], list[Any], R]) -> R:
-        """What `steps` return, which yield calls that do no harm when repeated, and are sent their outcomes."""
+    async def _follow_steps(self, steps: Generator[Any, Any, R]) -> R:
+        """What `steps` return, which yield a call, or a list of calls that do no harm when repeated, and are sent the
+        outcome, or the outcomes."""
         try:
-            calls = next(steps)
+            work = next(steps)
             while True:
-                replies = await self.carry_out(calls)
-                calls = steps.send([call.decode(reply) for call, reply in zip(calls, replies, strict=True)])
+                if type(work) is list:
+                    replies = await self.carry_out(work)
+                    outcome = [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+                else:
+                    outcome = await self._done(work)
+                work = steps.send(outcome)
         except StopIteration as end:
-            outcome: R = end.value
-            return outcome
+            returned: R = end.value
+            return returned
 
     @property
     def doorbell_mode(self) -> str:

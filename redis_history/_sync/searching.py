@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,12 +19,15 @@ from redis_history.errors import BackendUnavailableError, CapabilityError
 from redis_history.model import Message, Role, Scope
 from redis_history.operations import (
     Append,
+    Compact,
+    Entry,
     Fetch,
     Fetched,
     Found,
     ListConversations,
     MakeIndex,
     Op,
+    Page,
     Place,
     ReadPage,
     Restore,
@@ -74,6 +77,14 @@ class _Request(Struct, frozen=True):
     vector: bytes | None
 
 
+class _Searched(NamedTuple):
+    """A message that is searched, and by what number it is known among those of its conversation."""
+
+    message: Message
+    archived: bool
+    name: int
+
+
 class Searching:
     """`search`, `search_all` and `reindex` of a store."""
 
@@ -94,6 +105,7 @@ class Searching:
         since: Bound | None = None,
         before: Bound | None = None,
         tool_names: Iterable[str] | None = None,
+        archived: bool | None = None,
         context: int = 0,
         highlight: bool = False,
     ) -> list[SearchHit]:
@@ -101,13 +113,14 @@ class Searching:
 
         A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
         fail. `limit` hits after the first `offset`, of as many as fit into `token_cap` estimated tokens (None: all).
-        The filters must all hold; `tool_names` are of tools called or answered. With `context`, each hit has as many
-        messages before and after it; with `highlight`, where the terms are.
+        The filters must all hold; `tool_names` are of tools called or answered. Messages that were compacted are found
+        too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
+        each hit has as many messages before and after it; with `highlight`, where the terms are.
 
         Without search on the server the newest 20,000 messages are read and ranked here.
         """
         check_conversation_id(conversation_id)
-        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names)
+        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         request = self._request(query, filters, limit, offset, token_cap, context, highlight)
         if not _can_match(request):
             return []
@@ -132,6 +145,7 @@ class Searching:
         since: Bound | None = None,
         before: Bound | None = None,
         tool_names: Iterable[str] | None = None,
+        archived: bool | None = None,
         context: int = 0,
         highlight: bool = False,
     ) -> list[SearchHit]:
@@ -140,7 +154,7 @@ class Searching:
         Raises CapabilityError without search on the server (`memory://` has it), and BackendUnavailableError while the
         server is still filling its index.
         """
-        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names)
+        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         request = self._request(query, filters, limit, offset, token_cap, context, highlight)
         if getattr(self._backend, "search_mode", None) == "memory":
             hits = self._scanned_all(request) if _can_match(request) else []
@@ -173,8 +187,8 @@ class Searching:
                 break
             seen.update(new)
             for conversation_id in new:
-                for messages in self._pages(conversation_id):
-                    documents += self._document(conversation_id, messages)
+                for page in self._pages(conversation_id):
+                    documents += self._document(conversation_id, page)
                 done += 1
                 if on_progress is not None:
                     on_progress(done, len(seen))
@@ -189,9 +203,12 @@ class Searching:
     def _with_vectors(self, op: Op[T]) -> Op[T]:
         """A write with the vectors of its messages, if there is an embedder. History does not wait for a better day of
         an embedder that fails: then the message is found by its words."""
-        if self._options.embedder is None or not isinstance(op, Append | Restore | UpdateMessage):
+        if self._options.embedder is None or not isinstance(op, Append | Compact | Restore | UpdateMessage):
             return op
-        entries = (op.entry,) if isinstance(op, UpdateMessage) else op.entries
+        if isinstance(op, Compact):
+            entries: tuple[Entry, ...] = (op.summary,)
+        else:
+            entries = (op.entry,) if isinstance(op, UpdateMessage) else op.entries
         vectors = self._embedded([entry.message for entry in entries])
         return replace(op, vectors=tuple(vectors))  # type: ignore[return-value]
 
@@ -258,33 +275,36 @@ class Searching:
             for whose, places in groupby(sorted(window, key=_whose), key=_whose):
                 op = Fetch(whose[0], whose[1], tuple(place.sequence for place in places), request.context)
                 for sequence, fetched in zip(op.sequences, self._asked(op) or (), strict=False):
-                    if fetched is not None and request.filters.wants(fetched.message):
+                    if fetched is not None and _wanted(request.filters, fetched.message, fetched.archived):
                         found[(whose, sequence)] = fetched
             for one in window:
                 hit = found.get((one.conversation, one.sequence))
                 if hit is not None:
                     beside = tuple(hit.before), tuple(hit.after)
-                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *beside))
+                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *beside, hit.archived))
         return hits[request.offset :]
 
     def _scanned(self, conversation_id: str, request: _Request) -> list[SearchHit]:
         scan = Scan(request.query, request.filters, language=self._options.language)
         left = MAX_SCANNED
-        for messages in self._pages(conversation_id):
-            scan.add(messages[-left:] if left else ())
-            left -= min(left, len(messages))
+        archived: set[int] = set()
+        for page in self._pages(conversation_id):
+            chunk = [one for one in page if request.filters.archived in (None, one.archived)][-left:] if left else []
+            scan.add([one.message for one in chunk], [one.name for one in chunk])
+            archived.update(one.name for one in chunk if one.archived)
+            left -= min(left, len(page))
             if self._server_may_search:
                 # Messages from before there was search, or an index that was lost: the next search finds them there.
-                self._document(conversation_id, messages)
+                self._document(conversation_id, page)
             elif not left:
                 _logger.warning("only the newest %d messages of %r are searched", MAX_SCANNED, conversation_id[:80])
                 break
         ranked = scan.ranked()[request.offset : request.offset + request.limit]
         hits = []
         for one in ranked:
-            message = scan.messages[one.sequence]
-            before, after = self._beside(conversation_id, message, request.context)
-            hits.append(SearchHit(message, one.score, conversation_id, (), before, after))
+            message, is_archived = scan.messages[one.sequence], one.sequence in archived
+            before, after = self._beside(conversation_id, message, request.context, is_archived)
+            hits.append(SearchHit(message, one.score, conversation_id, (), before, after, is_archived))
         return hits
 
     def _scanned_all(self, request: _Request) -> list[SearchHit]:
@@ -296,32 +316,42 @@ class Searching:
         return hits[request.offset : every.limit]
 
     def _beside(
-        self, conversation_id: str, message: Message, count: int
+        self, conversation_id: str, message: Message, count: int, archived: bool
     ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         if not count:
             return (), ()
         place = message.position
-        before = self._backend.execute(ReadPage(conversation_id, count, newest=True, before=place))
-        after = self._backend.execute(ReadPage(conversation_id, count, newest=False, after=place))
-        return tuple(before.messages), tuple(after.messages)
+        op = ReadPage(conversation_id, count, newest=True, before=place, archived=archived)
+        before = self._backend.execute(op)
+        after = self._backend.execute(replace(op, newest=False, before=None, after=place))
+        if not archived:
+            return tuple(before.messages), tuple(after.messages)
+        earlier = [message for message, stored in zip(before.messages, before.archived, strict=True) if stored]
+        later = [message for message, stored in zip(after.messages, after.archived, strict=True) if stored]
+        return tuple(earlier[-count:]), tuple(later[:count])
 
     def _pages(self, conversation_id: str) -> Any:
-        """The messages of a conversation, page by page, the newest page first."""
+        """What is searched of a conversation, page by page, the newest page first."""
+        archived = bool(getattr(self._backend, "compacts", False))
         before, size = None, _PAGE
         while True:
-            page = self._backend.execute(ReadPage(conversation_id, size, newest=True, before=before))
+            op = ReadPage(conversation_id, size, newest=True, before=before, archived=archived)
+            page = self._backend.execute(op)
             if page.messages:
-                yield page.messages
+                yield _searched(page)
                 before = page.messages[0].position
             if len(page.messages) + page.unreadable < size:
                 return
             size = _PAGE if page.messages else size * 4
 
-    def _document(self, conversation_id: str, messages: list[Message]) -> int:
+    def _document(self, conversation_id: str, page: list[_Searched]) -> int:
         written = 0
-        for chunk in _chunks(messages):
-            vectors = self._embedded(chunk) if self._options.embedder is not None else []
-            written += self._asked(WriteDocuments(conversation_id, tuple(chunk), tuple(vectors))) or 0
+        for chunk in _chunks(page):
+            messages = tuple(one.message for one in chunk)
+            vectors = self._embedded(list(messages)) if self._options.embedder is not None else []
+            archived = tuple(one.archived for one in chunk)
+            op = WriteDocuments(conversation_id, messages, tuple(vectors), archived)
+            written += self._asked(op) or 0
         return written
 
     def _finished(self, hits: list[SearchHit], request: _Request) -> list[SearchHit]:
@@ -332,15 +362,31 @@ class Searching:
         return hits
 
 
-def _chunks(messages: list[Message]) -> Iterator[list[Message]]:
-    chunk: list[Message] = []
+def _searched(page: Page) -> list[_Searched]:
+    """The messages of a page without former summaries: what these stood for is there itself. The live one is named
+    by its sequence with a minus, because the last message it replaced has the same."""
+    found: list[_Searched] = []
+    for message, archived in zip(page.messages, page.archived or [False] * len(page.messages), strict=True):
+        if not archived or message.id not in page.former_summaries:
+            sequence = message.sequence or 0
+            taken = found and found[-1].name == sequence
+            found.append(_Searched(message, archived, -sequence if taken else sequence))
+    return found
+
+
+def _wanted(filters: Filters, message: Message, archived: bool) -> bool:
+    return filters.archived in (None, archived) and filters.wants(message)
+
+
+def _chunks(page: list[_Searched]) -> Iterator[list[_Searched]]:
+    chunk: list[_Searched] = []
     left = _DOCUMENTS_CHARACTERS
-    for message in messages:
-        left -= min(count_characters(message), MAX_CHARACTERS)
+    for one in page:
+        left -= min(count_characters(one.message), MAX_CHARACTERS)
         if chunk and (left < 0 or len(chunk) == _DOCUMENTS):
             yield chunk
             chunk, left = [], _DOCUMENTS_CHARACTERS
-        chunk.append(message)
+        chunk.append(one)
     if chunk:
         yield chunk
 

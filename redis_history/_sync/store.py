@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
@@ -22,6 +23,7 @@ from redis_history.backends.base import Backend
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.capabilities import Capabilities
 from redis_history.errors import (
+    CapabilityError,
     ConversationNotFoundError,
     InvalidInputError,
     MessageNotFoundError,
@@ -32,7 +34,9 @@ from redis_history.model import Conversation, Message, Position, Role, Scope
 from redis_history.model.conversation import RECORD_FIELDS
 from redis_history.operations import (
     Appended,
+    Compacted,
     DeleteConversation,
+    Expanded,
     FindMessage,
     ListConversations,
     Op,
@@ -210,7 +214,7 @@ class HistoryStore(Searching):
         return updated
 
     def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
-        """Remove all messages as one change, and keep the conversation; the revision after it.
+        """Remove all messages, archived ones too, as one change, and keep the conversation; the revision after it.
 
         Raises RevisionConflictError.
         """
@@ -220,7 +224,7 @@ class HistoryStore(Searching):
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
     ) -> int:
-        """Put `messages` in place of all there are, as one change; the revision after it.
+        """Put `messages` in place of all there are, archived ones too, as one change; the revision after it.
 
         What others append meanwhile is replaced too, unless `expected_revision` is given: then that raises
         RevisionConflictError, and nothing is lost. Raises BatchTooLargeError above 1,000 messages or 4 MB.
@@ -228,10 +232,65 @@ class HistoryStore(Searching):
         op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
         return self._write(op)
 
+    def compact(
+        self,
+        conversation_id: str,
+        *,
+        through: Position | Message | str,
+        summary: Message | str,
+        seen: Iterable[Message] | None = None,
+        expected_revision: int | None = None,
+    ) -> Compacted:
+        """Put a summary in place of all messages up to `through`, as one change; they move to the archive.
+
+        `through` is the last of them: a message, its position or its id. System messages stay; a former summary is
+        replaced too. What others append meanwhile stays. `summary` is a text, or a message with
+        `metadata={"is_summary": True}`; it gets the place of the last message that it replaces.
+
+        `seen` are the messages that were summarised: if not exactly these would be replaced (edited, deleted,
+        inserted or compacted meanwhile), CompactionConflictError, and nothing is written. Without it, whatever is
+        there at that moment is replaced. If there is nothing to replace, or only a summary, nothing changes, and the
+        outcome says so.
+
+        Raises InvalidInputError if the range tears a tool call from its result, and names a `through` that would do;
+        MessageNotFoundError for an unknown id, RevisionConflictError, MessageConflictError (the id of the summary is
+        taken), CapabilityError for a backend that cannot.
+        """
+        self._check_compacts()
+        place = requests.through_of(through)
+        at = Position(0, 0) if isinstance(place, str) else place
+        op = requests.compact(conversation_id, at, summary, seen, expected_revision=expected_revision)
+        if isinstance(place, str):
+            last = self.get_message(conversation_id, place)
+            if last is None or last.position is None:
+                raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {place[:64]!r}")
+            op = replace(op, through=last.position)
+        return self._write(op)
+
+    def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
+        """Put what a summary replaced back in its place, as one change: the same messages in the same order, and a
+        former summary if there was one.
+
+        Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError,
+        CapabilityError for a backend that cannot.
+        """
+        self._check_compacts()
+        op = requests.expand(conversation_id, summary_id, expected_revision=expected_revision)
+        expanded = self._write(op)
+        if expanded is None:
+            raise MessageNotFoundError(
+                f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"
+            )
+        return expanded
+
+    def _check_compacts(self) -> None:
+        if not getattr(self._backend, "compacts", False):
+            raise CapabilityError("this backend cannot compact: see `compacts` in redis_history.backends.base")
+
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
     ) -> int:
-        """Remove messages by id as one change; how many there were. Unknown ids are ignored.
+        """Remove messages by id, archived ones too, as one change; how many there were. Unknown ids are ignored.
 
         Raises RevisionConflictError; BatchTooLargeError above 1,000 ids.
         """
@@ -301,23 +360,28 @@ class HistoryStore(Searching):
         scope: Scope | None = None,
         participant_ids: Iterable[str] | None = None,
         roles: Iterable[Role] | None = None,
+        include_archived: bool = False,
     ) -> list[Message]:
         """Messages, ascending by timestamp; of an unknown conversation: none.
 
         `limit` keeps the most recent. `since` (at or after) and `before` (strictly before) take a datetime, an ISO 8601
         string, seconds since 1970, or a message's position. The other filters must all hold. What cannot be decoded is
         logged and left out.
+
+        With `include_archived`, the messages that were compacted too; each summary, also a former one, stands behind
+        what it replaced.
         """
         check_conversation_id(conversation_id)
         requests.check_limit(limit)
         wanted = requests.message_filter(roles, participant_ids, scope)
         lower, upper = requests.position_of(since), requests.position_of(before)
+        archived = include_archived and getattr(self._backend, "compacts", False)
         pages: list[list[Message]] = []
         found, size, fixed = 0, PAGE, wanted is None and limit is not None
         while limit is None or found < limit:
             if fixed and limit is not None:
                 size = min(size, limit - found)
-            op = ReadPage(conversation_id, size, newest=True, since=lower, before=upper)
+            op = ReadPage(conversation_id, size, newest=True, since=lower, before=upper, archived=archived)
             page = self._backend.execute(op)
             messages = page.messages if wanted is None else list(filter(wanted, page.messages))
             if messages:
@@ -340,6 +404,7 @@ class HistoryStore(Searching):
         scope: Scope | None = None,
         participant_ids: Iterable[str] | None = None,
         roles: Iterable[Role] | None = None,
+        include_archived: bool = False,
     ) -> Iterator[Message]:
         """Messages one by one, ascending, of a conversation of any length; `batch` of them are read at once.
 
@@ -349,10 +414,13 @@ class HistoryStore(Searching):
         requests.check_batch(batch)
         wanted = requests.message_filter(roles, participant_ids, scope)
         lower, upper = requests.position_of(since), requests.position_of(before)
+        archived = include_archived and getattr(self._backend, "compacts", False)
         after: Position | None = None
         size = batch
         while True:
-            op = ReadPage(conversation_id, size, newest=False, since=lower, after=after, before=upper)
+            op = ReadPage(
+                conversation_id, size, newest=False, since=lower, after=after, before=upper, archived=archived
+            )
             page = self._backend.execute(op)
             for message in page.messages:
                 if wanted is None or wanted(message):
@@ -362,7 +430,7 @@ class HistoryStore(Searching):
             after, size, _ = _beyond(page, after, batch if page.messages else size, -1, False)
 
     def get_message(self, conversation_id: str, message_id: str) -> Message | None:
-        """The message of this id, or None."""
+        """The message of this id, archived or not, or None."""
         check_conversation_id(conversation_id)
         return self._backend.execute(FindMessage(conversation_id, requests.check_message_id(message_id)))
 

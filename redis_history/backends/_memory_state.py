@@ -34,6 +34,19 @@ class StoredMessage:
 
 
 @dataclass(slots=True)
+class Archive:
+    """What one compaction replaced: positions and ids, ascending, and how many there were. `former`: the summary
+    that was live before."""
+
+    revision: int
+    summary_id: str
+    token: str
+    former: str | None
+    count: int
+    held: list[tuple[Position, str]]
+
+
+@dataclass(slots=True)
 class ConversationState:
     epoch: str
     log: deque[LogEntry]
@@ -50,7 +63,14 @@ class ConversationState:
     record: dict[str, Any] = field(default_factory=dict)
     order: list[Position] = field(default_factory=list)
     ids: dict[Position, str] = field(default_factory=dict)
+    #: Of live and of archived messages.
     stored: dict[str, StoredMessage] = field(default_factory=dict)
+    #: Oldest first.
+    archives: list[Archive] = field(default_factory=list)
+    #: In which archive a message is.
+    archived: dict[str, Archive] = field(default_factory=dict)
+    #: The id of the live summary.
+    summary: str | None = None
 
     @property
     def head(self) -> Cursor:
@@ -60,7 +80,12 @@ class ConversationState:
         return decode_member(self.member(position))
 
     def member(self, position: Position) -> bytes:
-        return encode_member(position.sequence, position.timestamp, self.stored[self.ids[position]].entry.body)
+        return self.member_of(self.ids[position])
+
+    def member_of(self, message_id: str) -> bytes:
+        """Of a message that may be archived."""
+        stored = self.stored[message_id]
+        return encode_member(stored.position.sequence, stored.position.timestamp, stored.entry.body)
 
     def put(self, entry: Entry, token: str, clock: int) -> Position:
         """Store a message behind those of its time; `clock` is the time of the change."""
@@ -76,13 +101,60 @@ class ConversationState:
         return position
 
     def take(self, message_id: str) -> None:
-        stored = self.stored.pop(message_id)
+        """Remove a message, archived or not. What a summary stands for stays in the archive."""
+        if (archive := self.archived.pop(message_id, None)) is not None:
+            archive.held = [one for one in archive.held if one[1] != message_id]
+        else:
+            self.leave(message_id)
+        del self.stored[message_id]
+        for archive in self.archives:
+            if archive.summary_id == message_id:
+                archive.summary_id = ""
+            if archive.former == message_id:
+                archive.former = None
+        if message_id == self.summary:
+            self.summary = None
+
+    def leave(self, message_id: str) -> Position:
+        """Take a message out of the live ones; where it was."""
+        stored = self.stored[message_id]
         del self.order[bisect_left(self.order, stored.position)]
         del self.ids[stored.position]
         self.count(stored.entry, -1)
+        return stored.position
+
+    def enter(self, message_id: str) -> None:
+        """Put a stored message among the live ones, at its place."""
+        stored = self.stored[message_id]
+        insort(self.order, stored.position)
+        self.ids[stored.position] = message_id
+        self.count(stored.entry, 1)
+
+    def compact(self, entry: Entry, leaving: list[str], token: str) -> bytes:
+        """Put a summary in place of messages; its member."""
+        held = [(self.leave(message_id), message_id) for message_id in leaving]
+        revision, summary_id = self.revision + 1, entry.message.id
+        archive = Archive(revision, summary_id, token, self.summary, len(held), held)
+        self.archives.append(archive)
+        self.archived.update(dict.fromkeys(leaving, archive))
+        self.stored[summary_id] = StoredMessage(entry, held[-1][0], revision, token)
+        self.enter(summary_id)
+        self.summary = summary_id
+        return self.member_of(summary_id)
+
+    def expand(self, archive: Archive) -> int:
+        """Put back what the live summary replaced; how many messages."""
+        self.take(archive.summary_id)
+        self.archives.remove(archive)
+        for _, message_id in archive.held:
+            del self.archived[message_id]
+            self.enter(message_id)
+        self.summary = archive.former
+        return len(archive.held)
 
     def empty(self) -> None:
         self.order, self.ids, self.stored = [], {}, {}
+        self.archives, self.archived, self.summary = [], {}, None
         self.characters = self.tokens = 0
 
     def count(self, entry: Entry, sign: int) -> None:

@@ -4,6 +4,10 @@ Two protocols of the same shape. A store validates and retries nothing by itself
 valid, and an error that leaves here is of `redis_history.errors`.
 
 A backend may have a method `capabilities`, without arguments, that gives a `Capabilities`.
+
+One that sets `compacts = True` knows the operations `Compact` and `Expand`, and `ReadPage` with `archived`
+(backends/compacting.py has what all of them check alike). To others the store sends none of these: `compact` and
+`expand` raise CapabilityError, and there is nothing archived to be read.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from functools import singledispatchmethod
 from typing import Any, TypeVar, cast
@@ -19,16 +19,21 @@ from redis_history._time import from_microseconds
 from redis_history.backends import refusals
 from redis_history.backends._memory_state import ConversationState, StoredMessage, now
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.compacting import check_pairs, check_summary, cut_page, replaced
 from redis_history.capabilities import Capabilities
 from redis_history.changelog import (
     APPENDED,
     CLEARED,
+    COMPACTED,
     CONVERSATION_DELETED,
     DELETED,
+    EXPANDED,
     RECORD,
     RESTORED,
     UPDATED,
     LogEntry,
+    encode_compacted,
+    encode_expanded,
     encode_ids,
     encode_members,
     recover,
@@ -38,15 +43,19 @@ from redis_history.errors import (
 )
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation, Message, Position
-from redis_history.model.wire import placed
+from redis_history.model.wire import decode_member, placed
 from redis_history.operations import (
     Append,
     Appended,
     Changes,
     Clear,
+    Compact,
+    Compacted,
     DeleteConversation,
     DeleteMessages,
     Entry,
+    Expand,
+    Expanded,
     FindMessage,
     Head,
     ListConversations,
@@ -100,6 +109,8 @@ class MemoryBackend:
 
     #: Searches are ranked by the store, those of all conversations too.
     search_mode = "memory"
+    #: Knows Compact, Expand, and pages with archived messages.
+    compacts = True
 
     def execute(self, op: Op[T]) -> T:
         with self._lock:
@@ -210,7 +221,7 @@ class MemoryBackend:
     def _clear(self, op: Clear) -> int:
         self._check(op.conversation_id, op.precondition)
         conversation = self._find_conversation(op.conversation_id)
-        if conversation is None or not conversation.order:
+        if conversation is None or not (conversation.order or conversation.archives):
             return conversation.revision if conversation else 0
         conversation.empty()
         return self._write(op, conversation, CLEARED, b"")
@@ -224,7 +235,7 @@ class MemoryBackend:
             if expected in (None, conversation.revision, stored.revision - 1):
                 return Appended(stored.revision, _placed(op.entry, stored.position), False)
         self._check(op.conversation_id, op.precondition)
-        if conversation is None or stored is None:
+        if conversation is None or stored is None or op.entry.message.id in conversation.archived:
             return None
         conversation.count(stored.entry, -1)
         conversation.count(op.entry, 1)
@@ -232,6 +243,43 @@ class MemoryBackend:
         conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
         self._write(op, conversation, UPDATED, encode_members([conversation.member(stored.position)]))
         return Appended(revision, _placed(op.entry, stored.position), False)
+
+    @_run.register
+    def _compact(self, op: Compact) -> Compacted:
+        conversation, summary_id = self._find_conversation(op.conversation_id), op.summary.message.id
+        before = None if conversation is None else conversation.stored.get(summary_id)
+        if conversation is not None and before is not None and before.entry.digest == op.summary.digest:
+            for archive in conversation.archives:
+                if archive.summary_id == summary_id and self._held_then(op.precondition, archive.revision):
+                    message, own = _placed(op.summary, before.position), archive.token == op.token
+                    return Compacted(archive.revision, message, archive.count, own)
+        self._check(op.conversation_id, op.precondition)
+        if conversation is None:
+            conversation = ConversationState(op.token, deque())
+        messages = [conversation.read(position) for position in conversation.order]
+        count = bisect_right(conversation.order, op.through)
+        leaving = replaced(op, messages[:count])
+        if not leaving:
+            return Compacted(conversation.revision, None, 0, False)
+        if conversation.summary is not None:
+            check_summary(op, conversation.stored[conversation.summary].position)
+        check_pairs(op, count, messages)
+        if before is not None:
+            raise refusals.message_conflict(op.conversation_id, summary_id)
+        member = conversation.compact(op.summary, [message.id for message in leaving], op.token)
+        revision = self._write(op, conversation, COMPACTED, encode_compacted(len(leaving), member))
+        message = _placed(op.summary, conversation.stored[summary_id].position)
+        return Compacted(revision, message, len(leaving), True)
+
+    @_run.register
+    def _expand(self, op: Expand) -> Expanded | None:
+        self._check(op.conversation_id, op.precondition)
+        conversation = self._find_conversation(op.conversation_id)
+        if conversation is None or op.summary_id != conversation.summary:
+            return None
+        [archive] = [one for one in conversation.archives if one.summary_id == op.summary_id]
+        count = conversation.expand(archive)
+        return Expanded(self._write(op, conversation, EXPANDED, encode_expanded(op.summary_id, count)), count)
 
     @_run.register
     def _delete(self, op: DeleteMessages) -> int:
@@ -300,13 +348,15 @@ class MemoryBackend:
     def _find(self, op: FindMessage) -> Message | None:
         conversation = self._find_conversation(op.conversation_id)
         stored = conversation and conversation.stored.get(op.message_id)
-        return conversation.read(stored.position) if conversation and stored else None
+        return decode_member(conversation.member_of(op.message_id)) if conversation and stored else None
 
     @_run.register
     def _page(self, op: ReadPage) -> Page:
         conversation = self._find_conversation(op.conversation_id)
         if conversation is None:
             return Page([])
+        if op.archived:
+            return self._page_of_all(op, conversation)
         order = conversation.order
         first, last = 0, len(order)
         if op.since is not None:
@@ -320,6 +370,20 @@ class MemoryBackend:
         else:
             last = min(last, first + op.limit)
         return Page([conversation.read(position) for position in order[first:last]])
+
+    @staticmethod
+    def _page_of_all(op: ReadPage, conversation: ConversationState) -> Page:
+        held = [(position, True, name) for archive in conversation.archives for position, name in archive.held]
+        held += [(position, False, conversation.ids[position]) for position in conversation.order]
+        found = [
+            (position, archived, decode_member(conversation.member_of(name)))
+            for position, archived, name in held
+            if (op.since is None or op.since <= position)
+            and (op.after is None or op.after < position)
+            and (op.before is None or position < op.before)
+        ]
+        former = frozenset(archive.former for archive in conversation.archives if archive.former is not None)
+        return cut_page(op, found, former_summaries=former)
 
     @_run.register
     def _read_head(self, op: ReadHead) -> Head:
@@ -425,6 +489,7 @@ class AsyncMemoryBackend:
         self._memory = memory or MemoryBackend(**options)
 
     search_mode = MemoryBackend.search_mode
+    compacts = MemoryBackend.compacts
 
     async def execute(self, op: Op[T]) -> T:
         return self._memory.execute(op)

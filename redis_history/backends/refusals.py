@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from redis_history.errors import (
+    CompactionConflictError,
     ConversationExistsError,
     ConversationNotFoundError,
+    InvalidInputError,
     MessageConflictError,
     RevisionConflictError,
 )
 
-__all__ = ["conversation_exists", "conversation_missing", "message_conflict", "revision_conflict"]
+__all__ = [
+    "compaction_conflict",
+    "conversation_exists",
+    "conversation_missing",
+    "message_conflict",
+    "revision_conflict",
+    "too_many_staying",
+]
 
 
 def message_conflict(conversation_id: str, message_id: str) -> MessageConflictError:
@@ -34,6 +43,19 @@ def revision_conflict(conversation_id: str, current: int, expected: int | None) 
         "read it again and decide anew",
         current_revision=current,
         expected_revision=expected,
+    )
+
+
+def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictError:
+    return CompactionConflictError(
+        f"conversation {_named(conversation_id)} was not compacted: {why}; read it again and summarise anew"
+    )
+
+
+def too_many_staying(staying: int, most: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"the range has {staying:,} system messages, which stay where they are; at most {most:,} can. "
+        "Compact it in several steps, or give them another role"
     )
 
 

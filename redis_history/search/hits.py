@@ -16,7 +16,8 @@ __all__ = ["Reindexed", "SearchHit", "cut_to_tokens"]
 
 class SearchHit(Struct, frozen=True):
     """A message that was found. `score` compares within one search only. `before` and `after` are its neighbours, as
-    many as the call's `context` says, ascending; they need not match."""
+    many as the call's `context` says, ascending; they need not match. `archived`: a summary stands for it; then its
+    neighbours are archived messages too."""
 
     message: Message
     score: float
@@ -24,6 +25,7 @@ class SearchHit(Struct, frozen=True):
     highlights: tuple[Highlight, ...] = ()
     before: tuple[Message, ...] = ()
     after: tuple[Message, ...] = ()
+    archived: bool = False
 
 
 class Reindexed(Struct, frozen=True):

@@ -41,17 +41,19 @@ class Scan:
         self._lengths: dict[int, int] = {}
         self._length = 0
         self.searched = 0
-        #: The messages that match, by sequence.
+        #: The messages that match, by sequence (or what stands for it).
         self.messages: dict[int, Message] = {}
 
-    def add(self, messages: Iterable[Message]) -> None:
+    def add(self, messages: Iterable[Message], names: Iterable[int] | None = None) -> None:
         """Take a chunk of messages, as the store gives them (with their sequence). What the filters do not want is not
-        counted; `archived` is for the caller to heed."""
+        counted; `archived` is for the caller to heed. `names`: what stands for the sequence of each, which a summary
+        shares with another message."""
         if self._filters.impossible:
             return
         stem = self._stem
-        for message in messages:
-            sequence = message.sequence
+        messages = list(messages)
+        numbers: Iterable[int | None] = [one.sequence for one in messages] if names is None else names
+        for message, sequence in zip(messages, numbers, strict=True):
             if sequence is None or not self._filters.wants(message):
                 continue
             text = words(searchable(message))

@@ -31,8 +31,9 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             for key in client.scan_iter(match=pattern, count=1000):
                 kind = {b"zset": "sorted set"}.get(client.type(key), client.type(key).decode())
                 name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
-                name = re.sub(r":[0-9a-f]{16}:\d+$", ":<life>:<sequence>", name)
+                name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<life>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<life>", name)
+                name = re.sub(r":a:\d+$", ":a:<revision>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
@@ -40,6 +41,10 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         look()
         assert client.zrange(keys.registry, 0, -1) == [b"a%20b"]
         assert len(found) == 5
+        store.compact("a b", through=store.get("a b")[0], summary="y")
+        look()
+        assert len(found) == 6
+        store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, plan(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
         look()
@@ -130,6 +135,31 @@ def test_the_state(server: RealServer, namespace: str) -> None:
         assert f"`{name}`" in meanings[field]
 
 
+def test_the_state_after_a_compaction(server: RealServer, namespace: str) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        store.append_many("c", [user("x" * 8, id=name, timestamp=1) for name in "abc"])
+        before = set(client.hgetall(keys.state))
+        for name, through in (("s1", "a"), ("s2", "b")):
+            store.compact("c", through=through, summary=user("y", id=name, metadata={"is_summary": True}))
+        state = client.hgetall(keys.state)
+        assert set(client.hgetall(keys.state)) - before == {
+            *(b":s1", b":s2", b"^s1", b"^s2", b"#2", b"#3"),
+            *(str(code(row[0])).encode() for row in rows(SECTIONS["Compaction"]) if len(str(code(row[0]))) == 1),
+        }
+        assert (state[b"s"], state[b"m"], state[b"a"], state[b"h"]) == (b"s2", b"2", b"0", b"3")
+        assert state[b"w"] == b"2 1000000 1000000;3 1000000 1000000;"
+        assert (state[b"^s1"], state[b"^s2"]) == (b"2", b"3")
+        tokens = [fields[b"t"] for _, fields in client.xrange(keys.log)]
+        assert state[b"#2"] == b"1 8 2 " + tokens[1]
+        assert state[b"#3"] == b"2 9 3 " + tokens[2] + b" s1"
+        documents = {
+            key.rpartition(b":")[2]: client.hget(key, "z")
+            for key in client.scan_iter(match=Keyspace(namespace).patterns[1], count=1000)
+        }
+        assert documents == {b"1": b"1", b"2": b"1", b"-2": None, b"3": None}
+
+
 def test_the_change_log(server: RealServer, namespace: str) -> None:
     keys = Keyspace(namespace).conversation("c")
     fields: set[str] = set()
@@ -140,6 +170,7 @@ def test_the_change_log(server: RealServer, namespace: str) -> None:
         store.delete_messages("c", ["m1"])
         store.restore("c", [user("x", id="m1")])
         store.update_message("c", user("y", id="m1"))
+        store.expand("c", store.compact("c", through="m1", summary="y").summary.id)  # type: ignore[union-attr]
         store.clear("c")
         store.update_conversation("c", title="t")
         with store.subscribe("c") as subscription:
@@ -150,13 +181,13 @@ def test_the_change_log(server: RealServer, namespace: str) -> None:
             store.append("c", user("x", id="m1"))
             after = client.xrange(keys.log)
             assert subscription.cursor is not None
-    assert [entry_id for entry_id, _ in before] == [b"%d-0" % revision for revision in range(1, 9)]
+    assert [entry_id for entry_id, _ in before] == [b"%d-0" % revision for revision in range(1, 11)]
     assert [msgspec.msgpack.decode(entry[b"g"]) for _, entry in before if b"g" in entry] == [["m0"]]
     for _, entry in before + after:
         fields |= {name.decode() for name in entry}
         kinds.add(entry[b"k"].decode())
         assert re.fullmatch(rb"[0-9a-f]{16}", entry[b"t"])
-    assert [b"o" in entry for _, entry in before + after] == [False] * 8 + [True]
+    assert [b"o" in entry for _, entry in before + after] == [False] * 10 + [True]
     assert fields == {code(row[0]) for row in rows(SECTIONS["Change log"])}
     [meaning] = [row[1] for row in rows(SECTIONS["Change log"]) if row[0] == "`k`"]
     assert kinds == set(re.findall(r"`(\w+)`", meaning))

@@ -153,6 +153,11 @@ def _everything(server: RealServer, url: str, listening: bool) -> None:
             assert store.snapshot("c").message_count == 3
             store.update_conversation("c", title="t")
             store.update_message("c", user("new", id="2"))
+            for through in ("0", "2"):
+                store.compact("c", through=through, summary=user(id=f"s{through}", metadata={"is_summary": True}))
+            assert len(store.get("c", include_archived=True)) == 5
+            for through in ("2", "0"):
+                store.expand("c", f"s{through}")
             store.restore("c", store.get("c")[:2])
             store.clear("c")
             mortal.append(same, user("its name stays until somebody lists"))

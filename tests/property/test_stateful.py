@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from redis_history import (
+    Compacted,
     Conversation,
     HistoryStore,
     Message,
     MessageUpdated,
     Position,
     RetryPolicy,
+    assistant,
+    system,
     tool_result,
     tool_use,
     user,
@@ -30,6 +34,8 @@ from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
 IDS = st.sampled_from([f"m{number}" for number in range(8)])
+SUMMARY_IDS = st.sampled_from(["s0", "s1", "s2", "s3"])
+ANY_IDS = st.one_of(IDS, SUMMARY_IDS)
 # Far from now on both sides, so that the two clocks cannot disagree about the order.
 TIMES = st.sampled_from([None, "1999-01-01", "1999-01-01", "2200-01-01"])
 PARTS = st.lists(
@@ -37,12 +43,24 @@ PARTS = st.lists(
     min_size=1,
     max_size=3,
 )
-MESSAGES = st.builds(lambda id, parts, time: user(parts, id=id, timestamp=time), IDS, PARTS, TIMES)
+ROLES = st.sampled_from([user, user, assistant, assistant, system])
+MESSAGES = st.builds(lambda role, id, parts, time: role(parts, id=id, timestamp=time), ROLES, IDS, PARTS, TIMES)
+SUMMARIES = st.builds(
+    lambda id, text: user(text, id=id, metadata={"is_summary": True}), SUMMARY_IDS, st.sampled_from(["x", "y"])
+)
 # Inside the messages of one time, where places are found by halving.
 POSITIONS = [Position(915_148_800_000_000, sequence) for sequence in (1, 2, 3, 5, 8)]
 QUERIES = st.sampled_from(["x", "y", "x y", '"x"', "r f", "nothing", "f*", "fo*"])
 FILTERS = st.sampled_from(
-    [{}, {"roles": ["user"]}, {"roles": ["tool"]}, {"before": "2000-01-01"}, {"tool_names": ["f"]}]
+    [
+        {},
+        {"roles": ["user"]},
+        {"roles": ["tool"]},
+        {"before": "2000-01-01"},
+        {"tool_names": ["f"]},
+        {"archived": True},
+        {"archived": False},
+    ]
 )
 REVISIONS = st.one_of(st.none(), st.integers(0, 12))
 
@@ -50,7 +68,7 @@ REVISIONS = st.one_of(st.none(), st.integers(0, 12))
 def told(outcome: Any) -> Any:
     """An outcome without what the two clocks decide."""
     if isinstance(outcome, RedisHistoryError):
-        return type(outcome), str(outcome)
+        return type(outcome), re.sub(r"\d{16}", "now", str(outcome))
     if isinstance(outcome, Message):
         stamped = outcome.timestamp is not None and 2000 < outcome.timestamp.year < 2200
         return replace(outcome, timestamp=None) if stamped else outcome
@@ -58,6 +76,8 @@ def told(outcome: Any) -> Any:
         return replace(outcome, created_at=None, updated_at=None)
     if isinstance(outcome, list):
         return [told(item) for item in outcome]
+    if isinstance(outcome, Compacted):
+        return outcome.revision, told(outcome.summary), outcome.count, outcome.changed
     if hasattr(outcome, "message"):
         return outcome.revision, told(outcome.message), outcome.duplicate
     return outcome
@@ -68,7 +88,8 @@ def told_event(event: Event) -> Any:
         return event.revision, told(list(event.messages))
     if isinstance(event, MessageUpdated):
         return event.revision, told(event.message)
-    rest = {name: told(getattr(event, name, None)) for name in ("message_ids", "reason", "fields", "removed_ids")}
+    names = ("message_ids", "reason", "fields", "removed_ids", "summary", "summary_id", "count")
+    rest = {name: told(getattr(event, name, None)) for name in names}
     return type(event), event.revision, rest, told(list(getattr(event, "messages", ())))
 
 
@@ -124,13 +145,55 @@ class RedisLikeMemory(RuleBasedStateMachine):
     def append_many(self, client: int, conversation: str, messages: list[Message], exist: dict[str, bool]) -> None:
         self.both(client, "append_many", conversation, messages, **exist)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, ids=st.lists(IDS, max_size=4), revision=REVISIONS)
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, ids=st.lists(ANY_IDS, max_size=4), revision=REVISIONS)
     def delete(self, client: int, conversation: str, ids: list[str], revision: int | None) -> None:
         self.both(client, "delete_messages", conversation, ids, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES, revision=REVISIONS)
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES | SUMMARIES, revision=REVISIONS)
     def update_message(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
         self.both(client, "update_message", conversation, message, expected_revision=revision)
+
+    @rule(
+        client=st.integers(0, 1),
+        conversation=CONVERSATIONS,
+        through=ANY_IDS | st.sampled_from(POSITIONS),
+        summary=SUMMARIES,
+        revision=REVISIONS,
+    )
+    def compact(self, client: int, conversation: str, through: Any, summary: Message, revision: int | None) -> None:
+        self.both(client, "compact", conversation, through=through, summary=summary, expected_revision=revision)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, data=st.data(), summary=SUMMARIES)
+    def compact_what_was_seen(self, client: int, conversation: str, data: Any, summary: Message) -> None:
+        live = self.model.get(conversation)
+        if not live:
+            return
+        seen = live[: data.draw(st.integers(1, len(live)), "messages")]
+        missing = data.draw(st.sampled_from([None, None, None, *seen]), "missing")
+        left = [message for message in seen if message is not missing]
+        self.both(client, "compact", conversation, through=seen[-1].id, summary=summary, seen=left)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, data=st.data(), often=st.integers(1, 3))
+    def talk_and_compact(self, client: int, conversation: str, data: Any, often: int) -> None:
+        """Rolling on, as a compressor does."""
+        for name in ["s0", "s1", "s2", "s3"][:often]:
+            ids = data.draw(st.lists(IDS, max_size=3, unique=True), "ids")
+            self.both(client, "append_many", conversation, [user("x", id=id) for id in ids])
+            live = self.model.get(conversation)
+            if live:
+                through = live[data.draw(st.integers(0, len(live) - 1), "through")].id
+                one = user("x y", id=name, metadata={"is_summary": True})
+                self.both(client, "compact", conversation, through=through, summary=one)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=SUMMARY_IDS, revision=REVISIONS)
+    def expand(self, client: int, conversation: str, id: str, revision: int | None) -> None:
+        self.both(client, "expand", conversation, id, expected_revision=revision)
+
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS)
+    def expand_the_summary(self, client: int, conversation: str) -> None:
+        for message in self.model.get(conversation):
+            if message.is_summary:
+                self.both(client, "expand", conversation, message.id)
 
     @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, revision=REVISIONS)
     def clear(self, client: int, conversation: str, revision: int | None) -> None:
@@ -159,7 +222,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         with self.clients[0].reliable():
             self.both(0, "delete_conversation", conversation)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=IDS)
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=ANY_IDS)
     def get_message(self, client: int, conversation: str, id: str) -> None:
         self.both(client, "get_message", conversation, id)
 
@@ -169,13 +232,15 @@ class RedisLikeMemory(RuleBasedStateMachine):
         limit=st.one_of(st.none(), st.integers(0, 5)),
         since=st.sampled_from([None, "1999-01-02", *POSITIONS]),
         before=st.sampled_from([None, "2100-01-01", *POSITIONS]),
+        archived=st.booleans(),
     )
-    def get(self, client: int, conversation: str, limit: int | None, since: Any, before: Any) -> None:
-        self.both(client, "get", conversation, limit=limit, since=since, before=before)
+    def get(self, client: int, conversation: str, limit: int | None, since: Any, before: Any, archived: bool) -> None:
+        self.both(client, "get", conversation, limit=limit, since=since, before=before, include_archived=archived)
 
-    @rule(conversation=CONVERSATIONS, batch=st.integers(1, 3))
-    def iterate(self, conversation: str, batch: int) -> None:
-        assert told(list(self.clients[0].iter(conversation, batch=batch))) == told(list(self.model.iter(conversation)))
+    @rule(conversation=CONVERSATIONS, batch=st.integers(1, 3), archived=st.booleans())
+    def iterate(self, conversation: str, batch: int, archived: bool) -> None:
+        found = list(self.clients[0].iter(conversation, batch=batch, include_archived=archived))
+        assert told(found) == told(self.model.get(conversation, include_archived=archived))
 
     @rule(conversation=CONVERSATIONS)
     def follow(self, conversation: str) -> None:
@@ -220,7 +285,14 @@ class RedisLikeMemory(RuleBasedStateMachine):
             documents = [keyspace.document_of(key) for key in client.scan_iter(match=keyspace.patterns[1])]
             assert client.keys("rh:{default:*}:g*") == []
             indexed = client.execute_command("FT.SEARCH", keyspace.index, "*", "LIMIT", "0", "0")
-        messages = [(name, one.sequence) for name in ("a", "b{}:*") for one in self.clients[0].snapshot(name).messages]
+        messages = []
+        for name in ("a", "b{}:*"):
+            live = [one.id for one in self.clients[0].snapshot(name).messages]
+            for one in self.clients[0].get(name, include_archived=True):
+                if not one.id.startswith("s"):
+                    messages.append((name, one.sequence))
+                elif one.id in live:  # a former summary has no document
+                    messages.append((name, -(one.sequence or 0)))
         assert sorted((one.conversation_id, one.sequence) for one in documents if one) == sorted(messages)
         assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == len(messages)
 
@@ -233,6 +305,9 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert told(real.messages) == told(model.messages)
             assert real.message_count == model.message_count == len(model.messages)
             assert real.cursor.revision == model.cursor.revision
+            everything = [told(store.get(name, include_archived=True)) for store in (self.clients[0], self.model)]
+            assert everything[0] == everything[1]
+            assert sum(message.id.startswith("s") for message in real.messages) <= 1
             assert told(self.clients[0].get_conversation(name)) == told(self.model.get_conversation(name))
         listed = [one.conversation_id for one in self.clients[0].list_conversations()]
         assert sorted(listed) == sorted(one.conversation_id for one in self.model.list_conversations())

@@ -20,15 +20,19 @@ from redis_history import (
     AttachmentPart,
     Capabilities,
     Capture,
+    Compacted,
     ConversationDeleted,
     ConversationSearchTool,
     ConversationUpdated,
     Cursor,
     Embedder,
     Event,
+    Expanded,
     Highlight,
     History,
     HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
     HistoryRestored,
     HistoryStore,
     LeftOut,
@@ -76,6 +80,7 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history.compaction import Plan, Policy
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
 from redis_history.formats import (
     Loss,
@@ -168,6 +173,12 @@ def every_event(event: Event) -> None:
             assert_type(event.message, Message)
         case HistoryRestored():
             assert_type(event.messages, tuple[Message, ...])
+        case HistoryCompacted():
+            assert_type(event.summary, Message)
+            assert_type(event.through, Position)
+            assert_type(event.count, int)
+        case HistoryExpanded():
+            assert_type(event.summary_id, str)
         case ConversationUpdated():
             assert_type(event.fields, dict[str, Any])
         case HistoryCleared() | ConversationDeleted():
@@ -251,6 +262,11 @@ def synchronous() -> None:
         assert_type(store.iter("c", batch=100, roles=("user",)), Iterator[Message])
         assert_type(store.get_message("c", "m1"), Message | None)
         assert_type(store.delete_messages("c", ["m1"], expected_revision=1), int)
+        assert_type(store.compact("c", through=message, summary="x", seen=[message]), Compacted)
+        assert_type(store.compact("c", through=Position(1, 2), summary=message, expected_revision=1).count, int)
+        assert_type(store.compact("c", through="m1", summary="x").summary, Message | None)
+        assert_type(store.expand("c", "s1"), Expanded)
+        assert_type(store.get("c", include_archived=True), list[Message])
         assert_type(store.delete_conversation("c"), bool)
         assert_type(store.snapshot("c", limit=10), Snapshot)
         assert_type(store.snapshot("c").messages, list[Message])
@@ -303,6 +319,10 @@ async def asynchronous() -> None:
             assert_type(each, Message)
         assert_type(await store.get_message("c", "m1"), Message | None)
         assert_type(await store.delete_messages("c", ["m1"]), int)
+        assert_type(await store.compact("c", through=message, summary=message), Compacted)
+        assert_type(await store.expand("c", "s1", expected_revision=2), Expanded)
+        plan = Policy(max_tokens=1000, older_than=timedelta(days=1)).plan(await store.get("c"))
+        assert_type(plan, Plan | None)
         assert_type(await store.delete_conversation("c"), bool)
         snapshot = await store.snapshot("c")
         assert_type(snapshot, Snapshot)

@@ -109,5 +109,5 @@ def _confirmed(op: Write, decode: Callable[[Any], T], confirmation: Confirmation
 def _revision(reply: Any) -> int:
     """The revision in what a writing script returned: a number, a text that begins with it, or a list of either."""
     if isinstance(reply, list):
-        reply = reply[1] if reply[0] in (b"stored", b"buried") else reply[0]
+        reply = reply[1] if reply[0] in (b"stored", b"buried", b"nothing") else reply[0]
     return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)

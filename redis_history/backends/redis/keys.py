@@ -3,9 +3,11 @@
     rh:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is and what it is
     rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
+    rh:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
     rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh:{<namespace>:<bucket>}:g                   hash: search documents that are still to be removed
-    rh:{<namespace>:<bucket>}:g:<life>            sorted set: the messages of these documents
+    rh:{<namespace>:<bucket>}:g:<life>            sorted set: the messages of these documents; of an archive there is
+                                                  a dot and its revision behind the life
 
     rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>    hash: the search document of a message
 
@@ -52,6 +54,10 @@ class ConversationKeys(NamedTuple):
     def graves(self) -> bytes:
         """The list of the bucket's documents that are still to be removed."""
         return self.registry[:-1] + b"g"
+
+    def archive(self, revision: int) -> bytes:
+        """Where the compaction of this revision keeps what it replaced. Scripts make these keys themselves."""
+        return b"%ba:%d" % (self.state[:-1], revision)
 
 
 class Keyspace:

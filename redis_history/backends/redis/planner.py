@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from redis_history._time import from_microseconds
 from redis_history.backends import refusals
+from redis_history.backends.compacting import cut_page
 from redis_history.backends.redis.durability import Confirmation, confirming
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import (
@@ -26,6 +27,7 @@ from redis_history.backends.redis.scripts import (
     HEAD,
     INDEX,
     PAGE,
+    PAGE_ARCHIVED,
     REAP,
     RECORD,
     UPDATE,
@@ -36,7 +38,7 @@ from redis_history.errors import (
     CorruptDataError,
 )
 from redis_history.events import Cursor
-from redis_history.model import Conversation, Message
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.wire import decode_member, placed
 from redis_history.operations import (
     ANY,
@@ -62,7 +64,20 @@ from redis_history.operations import (
 )
 from redis_history.search.text import MAX_CHARACTERS
 
-__all__ = ["Call", "Settings", "as_is", "plan", "reap", "write_documents"]
+__all__ = [
+    "AGAIN",
+    "Call",
+    "Settings",
+    "as_is",
+    "change_header",
+    "confirmed",
+    "page_of",
+    "plan",
+    "readable",
+    "reap",
+    "refused",
+    "write_documents",
+]
 
 T = TypeVar("T")
 encode = msgspec.msgpack.Encoder().encode
@@ -86,7 +101,7 @@ RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "audit
 STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", *RECORD_KEYS.values())
 
 #: Which argument of every writing script says that it may have run before.
-_AGAIN: Final = 6
+AGAIN: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +190,8 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
     return (b"" if expected is None else b"%d" % expected), existence
 
 
-def _refused(op: Write, reply: list[Any]) -> NoReturn:
+def refused(op: Write, reply: list[Any]) -> NoReturn:
+    """Raises what a writing script returned in place of an outcome."""
     kind = reply[0]
     if kind == b"conflict":
         raise refusals.message_conflict(op.conversation_id, reply[1].decode())
@@ -190,7 +206,7 @@ def _append(op: Append, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = _added(op, settings, keys, b"0")
     follow = partial(_after, op, settings, keys) if len(op.entries) > 1 and settings.document is not None else None
-    return Call(APPEND, keys.writing, args, partial(_appended, op), _AGAIN, follow=follow)
+    return Call(APPEND, keys.writing, args, partial(_appended, op), AGAIN, follow=follow)
 
 
 def _after(op: Append | Restore, settings: Settings, keys: ConversationKeys, reply: Any) -> Call | None:
@@ -281,7 +297,7 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
     stored: dict[int, list[Any]] = {}
     if type(reply) is list:
         if reply[0] != b"stored":
-            _refused(op, reply)
+            refused(op, reply)
         stored = {item[0]: item for item in reply[2]}
         reply = reply[1]
     revision, sequence, stamp = map(int, cast(bytes, reply).split())
@@ -303,12 +319,12 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
 def _delete(op: DeleteMessages, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [*_change(op, settings, keys), *(message_id.encode() for message_id in op.message_ids)]
-    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=_AGAIN)
+    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=AGAIN)
 
 
 def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
     if type(reply[0]) is bytes:
-        _refused(op, reply)
+        refused(op, reply)
     return cast(int, reply[1])
 
 
@@ -324,20 +340,20 @@ def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
     if type(reply[0]) is bytes:
-        _refused(op, reply)
+        refused(op, reply)
     return bool(reply[0])
 
 
 def _restore(op: Restore, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = _added(op, settings, keys, b"1")
-    return Call(APPEND, keys.writing, args, partial(_restored, op), _AGAIN, follow=partial(_after, op, settings, keys))
+    return Call(APPEND, keys.writing, args, partial(_restored, op), AGAIN, follow=partial(_after, op, settings, keys))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
     if type(reply) is list:
         if reply[0] != b"buried":
-            _refused(op, reply)
+            refused(op, reply)
         reply = reply[1]
     return int(cast(bytes, reply).split()[0])
 
@@ -345,13 +361,13 @@ def _restored(op: Restore, reply: bytes | list[Any]) -> int:
 def _clear(op: Clear, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = _change(op, settings, keys)
-    return Call(CLEAR, keys.writing, args, partial(_revised, op), _AGAIN, follow=partial(_reap, keys))
+    return Call(CLEAR, keys.writing, args, partial(_revised, op), AGAIN, follow=partial(_reap, keys))
 
 
 def _revised(op: Write, reply: int | list[Any]) -> int:
     if type(reply) is list:
         if reply[0] != b"buried":
-            _refused(op, reply)
+            refused(op, reply)
         reply = reply[1]
     return cast(int, reply)
 
@@ -359,17 +375,20 @@ def _revised(op: Write, reply: int | list[Any]) -> int:
 def _reap(keys: ConversationKeys, reply: Any) -> Call | None:
     """What is left after all messages went at once: documents to remove, if there were many."""
     if type(reply) is list and (reply[0] == b"buried" or (reply[0] == 1 and len(reply) > 1)):
-        return reap(keys.graves, reply[-1])
+        return reap(keys.graves, *reply[-1].split())
     return None
 
 
-def reap(graves: bytes, life: bytes) -> Call:
-    """Removes some documents of a former life, and follows itself until there are none."""
+def reap(graves: bytes, name: bytes, *others: bytes) -> Call:
+    """Removes some documents of messages that have left, and follows itself until there are none in any of the
+    graves."""
 
     def more(left: int) -> Call | None:
-        return reap(graves, life) if left else None
+        if left:
+            return reap(graves, name, *others)
+        return reap(graves, *others) if others else None
 
-    return Call(REAP, pack_keys(graves, graves + b":" + life), [life, _REAPED], as_is, follow=more)
+    return Call(REAP, pack_keys(graves, graves + b":" + name), [name, _REAPED], as_is, follow=more)
 
 
 def as_is(reply: Any) -> Any:
@@ -383,14 +402,14 @@ def _update(op: UpdateMessage, settings: Settings) -> Call:
     args = [*_change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
     if settings.document is not None:
         args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
-    return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=_AGAIN)
+    return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=AGAIN)
 
 
 def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
     if type(reply) is list:
         if reply[0] == b"unknown":
             return None
-        _refused(op, reply)
+        refused(op, reply)
     revision, sequence, timestamp = map(int, cast(bytes, reply).split())
     return Appended(revision, placed(op.entry.message, sequence, timestamp), False)
 
@@ -400,7 +419,7 @@ def _write_record(op: WriteRecord, settings: Settings) -> Call:
     args = [*_change(op, settings, keys), encode(op.fields)]
     for name, value in op.fields.items():
         args += (RECORD_KEYS[name], encode(value))
-    return Call(RECORD, keys.writing, args, partial(_revised, op), retry_at=_AGAIN)
+    return Call(RECORD, keys.writing, args, partial(_revised, op), retry_at=AGAIN)
 
 
 def _read_conversation(op: ReadConversation, settings: Settings) -> Call:
@@ -443,10 +462,31 @@ def _found(reply: bytes | None) -> Message | None:
 
 def _page(op: ReadPage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    decode = partial(_members, op.conversation_id)
-    if op.since is None and op.after is None and op.before is None:
-        first, last = (-op.limit, -1) if op.newest else (0, op.limit - 1)
-        return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], decode)
+    if op.archived:
+        packed = pack_keys(keys.state, keys.messages)
+        return Call(PAGE_ARCHIVED, packed, _window(op), partial(_members_of_all, op))
+    call = page_of(keys, op.limit, newest=op.newest, since=op.since, after=op.after, before=op.before)
+    return msgspec.structs.replace(call, decode=partial(_members, op.conversation_id))
+
+
+def page_of(
+    keys: ConversationKeys,
+    limit: int,
+    *,
+    newest: bool,
+    since: Position | None = None,
+    after: Position | None = None,
+    before: Position | None = None,
+) -> Call:
+    """Reads live members, as they are."""
+    if since is None and after is None and before is None:
+        first, last = (-limit, -1) if newest else (0, limit - 1)
+        return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], as_is)
+    window = _window(ReadPage("", limit, newest, since, after, before))
+    return Call(PAGE, pack_keys(keys.messages), window, as_is)
+
+
+def _window(op: ReadPage) -> list[bytes]:
     lower = op.since
     if op.after is not None:
         behind = op.after._replace(sequence=op.after.sequence + 1)
@@ -454,7 +494,28 @@ def _page(op: ReadPage, settings: Settings) -> Call:
     args = [b"%d" % op.limit, b"1" if op.newest else b"0"]
     for bound in (lower, op.before):
         args += (b"", b"") if bound is None else (b"%d" % bound.timestamp, b"%d" % bound.sequence)
-    return Call(PAGE, pack_keys(keys.messages), args, decode)
+    return args
+
+
+def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
+    """Of the live messages and those of archives, which were read as many of each as are wanted of all."""
+    sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
+    found: list[tuple[Position, bool, Message]] = []
+    unreadable = 0
+    for order, _, members in sorted(sets):  # at one position the live summary comes last
+        page = _members(op.conversation_id, members)
+        unreadable += page.unreadable
+        found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
+    return cut_page(op, found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
+
+
+def readable(member: bytes) -> Message | None:
+    """The message in a member; None, and a line in the log, if it cannot be decoded."""
+    try:
+        return decode_member(member)
+    except CorruptDataError as error:
+        _logger.error("skipped an unreadable message: %s", error)
+        return None
 
 
 def _members(conversation_id: str, reply: list[bytes]) -> Page:
@@ -521,7 +582,12 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 def plan(op: Op[T], settings: Settings) -> Call:
     """The call that carries out `op`; its `decode` gives the outcome of `op`."""
     call = _PLANS[type(op)](op, settings)
-    if settings.confirm is None or not isinstance(op, Write):
+    return confirmed(call, op, settings) if isinstance(op, Write) else call
+
+
+def confirmed(call: Call, op: Write, settings: Settings) -> Call:
+    """The call of a write, with what is to confirm it."""
+    if settings.confirm is None:
         return call
     decode = confirming(op, call.decode, settings.confirm)
     follow = None if call.follow is None else partial(_following, call.follow)

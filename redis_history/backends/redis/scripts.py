@@ -10,14 +10,19 @@ __all__ = [
     "APPEND",
     "CHANGES",
     "CLEAR",
+    "COMPACT",
+    "COPY",
     "DELETE",
     "DELETE_CONVERSATION",
+    "EXPAND",
     "FETCH",
     "FIND",
     "FORGET",
     "HEAD",
     "INDEX",
+    "MARK",
     "PAGE",
+    "PAGE_ARCHIVED",
     "REAP",
     "RECORD",
     "SEARCH",
@@ -41,18 +46,26 @@ def _load(name: str, *preludes: str) -> Script:
     return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
-APPEND: Final = _load("append", "_change", "_document", "_empty", "_trim")
+_WRITING = ("_archive", "_change", "_document")
+_PLACES = ("_id", "_locate", "_archived")
+
+APPEND: Final = _load("append", *_WRITING, "_empty", "_id", "_trim")
 CHANGES: Final = _load("changes", "_head")
-CLEAR: Final = _load("clear", "_change", "_document", "_empty")
-DELETE: Final = _load("delete", "_change", "_document", "_locate")
-DELETE_CONVERSATION: Final = _load("delete_conversation", "_change", "_document")
-FETCH: Final = _load("fetch", "_locate")
-FIND: Final = _load("find", "_locate")
+CLEAR: Final = _load("clear", *_WRITING, "_empty")
+COMPACT: Final = _load("compact", *_WRITING, "_locate")
+COPY: Final = _load("copy")
+DELETE: Final = _load("delete", *_WRITING, *_PLACES)
+DELETE_CONVERSATION: Final = _load("delete_conversation", *_WRITING)
+EXPAND: Final = _load("expand", *_WRITING, *_PLACES)
+FETCH: Final = _load("fetch", "_archive", "_locate")
+FIND: Final = _load("find", "_archive", *_PLACES)
 FORGET: Final = _load("forget")
 HEAD: Final = _load("head", "_head")
-INDEX: Final = _load("index", "_change", "_document")
+INDEX: Final = _load("index", *_WRITING)
+MARK: Final = _load("mark")
 PAGE: Final = _load("page", "_locate")
+PAGE_ARCHIVED: Final = _load("page_archived", "_archive", "_locate")
 REAP: Final = _load("reap")
-RECORD: Final = _load("record", "_change", "_document")
+RECORD: Final = _load("record", *_WRITING)
 SEARCH: Final = _load("search")
-UPDATE: Final = _load("update", "_change", "_document", "_locate")
+UPDATE: Final = _load("update", *_WRITING, *_PLACES)

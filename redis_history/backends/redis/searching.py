@@ -30,6 +30,7 @@ from redis_history.operations import (
 )
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
+    ARCHIVED,
     NAMESPACE,
     VECTOR,
     count_command,
@@ -200,7 +201,7 @@ def _fetched(conversation_id: str, reply: list[Any]) -> list[Fetched | None]:
                 continue
             messages = [decode_member(member) for member in item[0]]
             at = item[1]
-            found.append(Fetched(messages[at], messages[:at], messages[at + 1 :]))
+            found.append(Fetched(messages[at], messages[:at], messages[at + 1 :], bool(item[2])))
         except CorruptDataError as error:
             _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
             found.append(None)
@@ -212,6 +213,8 @@ def plan_documents(op: WriteDocuments, settings: Settings, searching: Searching)
     documents = []
     for position, message in enumerate(op.messages):
         fields = searching.document(message, op.vectors[position] if op.vectors else b"")
+        if op.archived and op.archived[position]:
+            fields = [*fields, ARCHIVED, b"1"]
         documents.append([b"%d" % len(fields), *fields])
     entries = [(message.id, body_digest(encode_body(message))) for message in op.messages]
     return write_documents(op.token, settings, op.conversation_id, entries, documents)

@@ -7,7 +7,7 @@
 --
 -- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
--- i, d, y search documents (_document.lua);
+-- i, d, y search documents (_document.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), uint64 revision, then
 -- uint32 characters, uint32 tokens, digest (16 bytes), 5 bytes for each tool call ('u') or result ('r') in it.
@@ -63,11 +63,11 @@ local function array_of(texts)
   return pack('>BI4', 0xdd, #items) .. table.concat(items)
 end
 
-local renew_documents -- of _document.lua
+local renew_documents, renew_archives -- of _document.lua
 
 -- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `life`: of its
--- search documents, if there are any.
-local function live(ttl, now, before, life)
+-- search documents, `archived`: until when its archives live, if there are any.
+local function live(ttl, now, before, life, archived)
   if ttl ~= '' then redis.call('HSET', state, 'l', ttl) else ttl = before end
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
@@ -79,6 +79,7 @@ local function live(ttl, now, before, life)
   if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', registry) == 1 then
     redis.call('PEXPIREAT', registry, ends)
   end
+  if archived and tonumber(archived) < math.floor(now / 1000) + ttl then renew_archives(now, ttl) end
   if life then renew_documents(life, now, ttl, ttl ~= before) end
 end
 

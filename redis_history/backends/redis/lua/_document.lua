@@ -1,8 +1,9 @@
 -- The search documents of a conversation: one hash for each message, where the index of the namespace finds it.
--- Put after _change.lua.
+-- Put after _archive.lua and _change.lua.
 --
--- A document is rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>. The life, a token, is in the state as 'i' and
--- in each document as 'c'. When all messages leave at once a new life begins with the next document: those of the former
+-- A document is rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>, with a minus before the sequence if it is that
+-- of a summary; of archived messages it has a field 'z'. The life, a token, is in the state as 'i' and in each document
+-- as 'c'. When all messages leave at once a new life begins with the next document: those of the former
 -- are found no more at that moment, and are removed at once if they are few, else little by little (reap.lua).
 -- With a time to live they have one of their own, half as long again, so that not every change must renew all of them:
 -- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
@@ -37,54 +38,98 @@ local function forget_documents(life, sequences)
   end
 end
 
--- Before all messages leave: removes their documents, or leaves that to reap.lua; then returns the life to name to it.
-local function bury(life, count, ttl)
-  if not life or count == 0 then return nil end
-  if count <= AT_ONCE then
-    local sequences = {}
-    for i, member in ipairs(redis.call('ZRANGE', messages, 0, -1)) do
-      sequences[i] = #member < 19 and 0 or struct.unpack('>I8', string.sub(member, 3, 10))
+-- The keys of the documents of members. Whether one is a summary is not known here: both keys it may have.
+local function keys_of(prefix, members)
+  local keys = {}
+  for _, member in ipairs(members) do
+    if #member >= 19 then
+      local sequence = struct.unpack('>I8', string.sub(member, 3, 10))
+      keys[#keys + 1] = prefix .. sequence
+      keys[#keys + 1] = prefix .. '-' .. sequence
     end
-    forget_documents(life, sequences)
-    return nil
   end
-  local graves = string.sub(registry, 1, -2) .. 'g'
-  local grave = graves .. ':' .. life
-  redis.call('RENAME', messages, grave)
-  local left = redis.call('PTTL', graves)
-  redis.call('HSET', graves, life, documents_of(life))
-  if ttl and ttl ~= '' then
-    local lasts = math.floor(ttl * 1.5)
-    redis.call('PEXPIRE', grave, lasts)
-    if left == -2 or left >= 0 and left < lasts then redis.call('PEXPIRE', graves, lasts) end
-  else
-    redis.call('PERSIST', grave)
-    redis.call('PERSIST', graves)
-  end
-  return life
+  return keys
 end
 
--- Lets documents live on with their conversation. A long one is renewed by its changes in turns; what that misses,
--- the next search in the conversation writes anew.
+-- Before all messages leave, `listed` archives too: removes their documents, or leaves that to reap.lua; then returns the
+-- names of the graves to tell it, with blanks between. `count`: how many documents there are.
+local function bury(life, count, ttl, listed)
+  if not life or count == 0 then return nil end
+  local sets = {{messages, life}}
+  for _, archive in ipairs(archives_in(listed)) do
+    sets[#sets + 1] = {archive_of(state, archive[1]), life .. '.' .. archive[1]}
+  end
+  if count <= AT_ONCE then
+    local prefix = documents_of(life)
+    for _, set in ipairs(sets) do
+      local keys = keys_of(prefix, redis.call('ZRANGE', set[1], 0, -1))
+      if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
+    end
+    return nil
+  end
+  local graves, names = string.sub(registry, 1, -2) .. 'g', {}
+  local left = redis.call('PTTL', graves)
+  local lasts = ttl and ttl ~= '' and math.floor(ttl * 1.5)
+  for _, set in ipairs(sets) do
+    if redis.call('EXISTS', set[1]) == 1 then
+      local grave = graves .. ':' .. set[2]
+      redis.call('RENAME', set[1], grave)
+      if lasts then redis.call('PEXPIRE', grave, lasts) else redis.call('PERSIST', grave) end
+      redis.call('HSET', graves, set[2], documents_of(life))
+      names[#names + 1] = set[2]
+    end
+  end
+  if not lasts then
+    redis.call('PERSIST', graves)
+  elseif left == -2 or left >= 0 and left < lasts then
+    redis.call('PEXPIRE', graves, lasts)
+  end
+  return table.concat(names, ' ')
+end
+
+-- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
+-- then its archives, the newest last; what that misses, the next search in the conversation writes anew.
 function renew_documents(life, now, ttl, changed)
-  local known = redis.call('HMGET', state, 'd', 'y')
+  local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
   local needed = math.floor(now / 1000) + ttl
   if known[1] and not changed and tonumber(known[1]) >= needed then return end
-  local rank, ends = 0, nil
-  if known[2] and not changed then rank, ends = string.match(known[2], '^(%d+) (%d+)$') end
-  if not ends or tonumber(ends) < needed then rank, ends = 0, document_ends(now, ttl) end
+  local rank, ends, archive = 0, nil, nil
+  if known[2] and not changed then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
+  if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
   rank = tonumber(rank)
-  local members = redis.call('ZRANGE', messages, rank, rank + RENEWED - 1)
+  local key = archive == '' and messages or archive_of(state, archive)
+  local members = redis.call('ZRANGE', key, rank, rank + RENEWED - 1)
   local prefix = documents_of(life)
   for _, member in ipairs(members) do
     if #member >= 19 then
       redis.call('PEXPIREAT', prefix .. struct.unpack('>I8', string.sub(member, 3, 10)), ends)
     end
   end
-  if #members < RENEWED then
-    redis.call('HSET', state, 'd', ends)
-    redis.call('HDEL', state, 'y')
-  else
-    redis.call('HSET', state, 'y', (rank + RENEWED) .. ' ' .. ends)
+  if archive == '' and rank == 0 and known[3] then
+    local place = redis.call('HGET', state, ':' .. known[3])
+    if place then redis.call('PEXPIREAT', prefix .. '-' .. struct.unpack('>I8', string.sub(place, 3, 10)), ends) end
   end
+  rank = rank + RENEWED
+  if #members < RENEWED then
+    local here, following = tonumber(archive) or 0, nil
+    for _, one in ipairs(archives_in(known[4])) do
+      if not following and tonumber(one[1]) > here then following = one[1] end
+    end
+    if not following then
+      redis.call('HSET', state, 'd', ends)
+      redis.call('HDEL', state, 'y')
+      return
+    end
+    rank, archive = 0, following
+  end
+  redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (archive == '' and '' or ' ' .. archive))
+end
+
+-- Lets archives live half as long again as their conversation, so that not every change must renew them.
+function renew_archives(now, ttl)
+  local ends = document_ends(now, ttl)
+  for _, archive in ipairs(archives_in(redis.call('HGET', state, 'w'))) do
+    redis.call('PEXPIREAT', archive_of(state, archive[1]), ends)
+  end
+  redis.call('HSET', state, 'a', ends)
 end

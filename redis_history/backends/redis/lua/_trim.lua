@@ -1,20 +1,8 @@
--- Takes the oldest messages away, and with a tool call its result, so that no pair is torn. Put after _document.lua.
+-- Takes the oldest messages away, and with a tool call its result, so that no pair is torn. Put after _document.lua and
+-- _id.lua.
 --
 -- A result belongs to the nearest earlier call of its id; ids are known here by four bytes of their digest.
 local CHUNK = 64
-
--- The id inside a member, which our encoder writes first: after the head a map, the key "id", a text.
-local function id_of(member)
-  local kind = string.byte(member, 20)
-  local at = kind == 0xde and 23 or 21
-  if string.sub(member, at, at + 2) ~= '\162id' then return nil end
-  local head = string.byte(member, at + 3)
-  if head >= 0xa0 and head <= 0xbf then return string.sub(member, at + 4, at + 3 + head - 0xa0) end
-  if head == 0xd9 then return string.sub(member, at + 5, at + 4 + string.byte(member, at + 4)) end
-  if head == 0xda then
-    return string.sub(member, at + 6, at + 5 + struct.unpack('>I2', string.sub(member, at + 4, at + 5)))
-  end
-end
 
 -- The members from rank `first` to `last`, as {member, id, place}.
 local function read(first, last)
@@ -77,7 +65,7 @@ local function trim(excess, life)
     end
     rank = rank + CHUNK
   end
-  local counts = redis.call('HMGET', state, 'n', 'c', 'k')
+  local counts = redis.call('HMGET', state, 'n', 'c', 'k', 's')
   local characters, tokens, ids, sequences = 0, 0, {}, {}
   for first = 1, #gone, 1000 do
     local zrem, hdel = {}, {}
@@ -86,7 +74,12 @@ local function trim(excess, life)
       zrem[#zrem + 1] = item[1]
       hdel[#hdel + 1] = ':' .. item[2]
       ids[#ids + 1] = item[2]
-      if #item[1] >= 19 then sequences[#sequences + 1] = struct.unpack('>I8', string.sub(item[1], 3, 10)) end
+      local sequence = #item[1] >= 19 and struct.unpack('>I8', string.sub(item[1], 3, 10)) or 0
+      if item[2] == counts[4] then -- what it stands for stays in the archive
+        redis.call('HDEL', state, 's', '^' .. item[2])
+        sequence = -sequence
+      end
+      sequences[#sequences + 1] = sequence
       if #item[3] >= 35 then
         local c, k = struct.unpack('>I4I4', string.sub(item[3], 28, 35))
         characters, tokens = characters + c, tokens + k

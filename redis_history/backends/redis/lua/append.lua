@@ -1,4 +1,4 @@
--- Appends messages to a conversation as one change, or puts them in place of all there are. Validates first, writes
+-- Appends messages to a conversation as one change, or puts them in place of all there are, archived ones too. Validates first, writes
 -- last: all or nothing. After _change.lua and _document.lua.
 --
 -- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
@@ -11,11 +11,11 @@
 -- this very call had stored it (sequence 0: it has left again, and its place is not known);
 -- or {'buried', that, life} if documents of replaced messages are still to be removed (reap.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 4, 10
+local FIRST, WIDTH, FIELDS = 15, 4, 13
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
-local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i'}
+local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i', 'a', 'm', 'w'}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
@@ -140,7 +140,7 @@ local more
 local life, buried = known[10], nil
 if replace then
   if epoch then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
-  buried, life = bury(life, tonumber(before_count), known[9] or ARGV[6]), nil
+  buried, life = bury(life, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
 end
 if not life and #documents > 0 then
   life = token
@@ -152,7 +152,12 @@ if not epoch then
   more = begin()
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 elseif replace then
-  empty()
+  empty(known[13])
+  known[11] = nil
+end
+if replace then
+  hset[#hset + 1] = 'h'
+  hset[#hset + 1] = revision
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
@@ -175,12 +180,13 @@ if #documents > 0 then
 end
 if ARGV[11] ~= '' and held > tonumber(ARGV[11]) then
   local gone = trim(held - tonumber(ARGV[11]), life)
+  redis.call('HSET', state, 'h', revision)
   more = more or {}
   more[#more + 1] = 'g'
   more[#more + 1] = array_of(gone)
 end
 announce(revision, now, replace and 'restore' or 'append', pack('>BI4', 0xdd, added) .. table.concat(members), more)
-if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], life) end
+if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], life, known[11]) end
 if buried then return {'buried', outcome, buried} end
 if stored then return {'stored', outcome, stored} end
 return outcome

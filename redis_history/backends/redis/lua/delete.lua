@@ -1,11 +1,11 @@
--- Removes messages by id as one change. Unknown ids are ignored; if all are unknown nothing changes.
--- After _change.lua, _document.lua and _locate.lua.
+-- Removes messages by id as one change, archived ones too. Unknown ids are ignored; if all are unknown nothing changes.
+-- After _document.lua and _archived.lua.
 --
 -- ARGV  10 on: the ids, distinct
 --
 -- Returns {revision, how many were removed}, or {'revision', current} | {'missing'}; then nothing was written.
-local FIRST, FIELDS = 10, 7
-local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i'}
+local FIRST, FIELDS = 10, 11
+local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'w'}
 for i = FIRST, #ARGV do
   fields[#fields + 1] = ':' .. ARGV[i]
 end
@@ -25,20 +25,41 @@ local refusal = refused(known[1], revision)
 if refusal then return refusal end
 
 local members, gone, ids, sequences = {}, {}, {}, {}
+local archived, count, originals = {}, 0, tonumber(known[10] or 0)
+local summaries = {}
+if known[11] then
+  for i = FIRST, #ARGV do
+    summaries[i - FIRST + 1] = '^' .. ARGV[i]
+  end
+  summaries = redis.call('HMGET', state, unpack(summaries))
+end
 local characters, tokens = tonumber(known[4] or 0), tonumber(known[5] or 0)
 for i = FIRST, #ARGV do
-  local place = known[FIELDS + i - FIRST + 1]
+  local place, id = known[FIELDS + i - FIRST + 1], ARGV[i]
   if place then
     local _, _, sequence, _, timestamp, _, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
-    members[#members + 1] = locate(messages, format('%.0f', timestamp), sequence)
-    gone[#gone + 1] = ':' .. ARGV[i]
-    sequences[#sequences + 1] = sequence
-    ids[#ids + 1] = ARGV[i]
-    characters = characters - c
-    tokens = tokens - k
+    local time = format('%.0f', timestamp)
+    local member, archive = locate_live(messages, time, sequence, id), nil
+    if not member then member, archive = find_archived(state, known[11], time, sequence, id) end
+    gone[#gone + 1] = ':' .. id
+    ids[#ids + 1] = id
+    local summary = summaries[i - FIRST + 1]
+    if summary then gone[#gone + 1] = '^' .. id end
+    if archive then
+      archived[archive] = archived[archive] or {members = {}, c = 0, k = 0}
+      local its = archived[archive]
+      its.members[#its.members + 1] = member
+      its.c, its.k = its.c + c, its.k + k
+      if not summary then originals = originals - 1 end
+    else
+      members[#members + 1] = member
+      count, characters, tokens = count + 1, characters - c, tokens - k
+      if id == known[9] then gone[#gone + 1] = 's' end -- what it stands for stays in the archive
+    end
+    if not (archive and summary) then sequences[#sequences + 1] = summary and -sequence or sequence end
   end
 end
-if #gone == 0 then
+if #ids == 0 then
   touch()
   return {revision, 0}
 end
@@ -46,10 +67,18 @@ end
 local now = clock()
 revision = revision + 1
 if #members > 0 then redis.call('ZREM', messages, unpack(members)) end
+for archive, its in pairs(archived) do
+  redis.call('ZREM', archive_of(state, archive), unpack(its.members))
+  local held, c, k, rest = string.match(redis.call('HGET', state, '#' .. archive) or '', '^(%d+) (%d+) (%d+) (.*)$')
+  if held then
+    redis.call('HSET', state, '#' .. archive, held - #its.members .. ' ' .. c - its.c .. ' ' .. k - its.k .. ' ' .. rest)
+  end
+end
 redis.call('HDEL', state, unpack(gone))
 forget_documents(known[7], sequences)
-redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'n', known[3] - #gone, 'c', characters,
-           'k', tokens)
+redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'n', known[3] - count, 'c', characters,
+           'k', tokens, 'h', revision)
+if known[10] then redis.call('HSET', state, 'm', originals) end
 announce(revision, now, 'delete', array_of(ids))
-if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], known[7]) end
-return {revision, #gone}
+if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], known[7], known[8]) end
+return {revision, #ids}

@@ -5,7 +5,7 @@
 --
 -- Returns {1} if it existed, {1, life} if search documents are still to be removed (reap.lua), {0} if not,
 -- or {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l')
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
@@ -22,8 +22,9 @@ local function listeners()
 end
 local watched = listeners()
 -- What frees comes first, so that a full server takes it.
-local buried = bury(known[3], tonumber(known[4] or 0), known[5])
+local buried = bury(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
 redis.call('UNLINK', state, messages)
+forget_archives(state, known[7])
 if watched then
   redis.call('XADD', log, 'MAXLEN', '~', ARGV[4], (revision + 1) .. '-0', 't', token, 'k', 'end', 'p', '')
   redis.call('PEXPIRE', log, ARGV[10])

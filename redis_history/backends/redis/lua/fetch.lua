@@ -1,21 +1,45 @@
--- Reads messages that a search has found, with those before and after each. After _locate.lua.
+-- Reads messages that a search has found, with those before and after each. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   then the document of each message
--- ARGV  1 life of the documents   2 how many to read before and after each   then the sequence of each
+-- ARGV  1 life of the documents   2 how many to read before and after each
+--       then the sequence of each, of a summary with a minus
 --
--- Returns for each {members from first to last, which of them it is (from 0)}, or {} if it is gone.
-local found, around = {}, tonumber(ARGV[2])
-local same = redis.call('HGET', KEYS[1], 'i') == ARGV[1]
-for i = 3, #ARGV do
-  local item, sequence = {}, tonumber(ARGV[i])
-  local timestamp = same and redis.call('HGET', KEYS[i], 'm')
-  if timestamp then
-    local rank = rank_of(KEYS[2], timestamp, sequence)
-    local first = math.max(0, rank - around)
-    local members = redis.call('ZRANGE', KEYS[2], first, rank + around)
-    local member = members[rank - first + 1]
-    if member and sequence_of(member) == sequence then item = {members, rank - first} end
-  end
-  found[i - 2] = item
+-- Returns for each {members from first to last, which of them it is (from 0), 1 if they are archived}, or {} if it is
+-- gone. The neighbours of an archived message are those of its archive.
+local around = tonumber(ARGV[2])
+local known = redis.call('HMGET', KEYS[1], 'i', 's', 'w')
+local standing = 0 -- the sequence of the live summary, which an archived message has too
+if known[2] then standing = sequence_of(redis.call('HGET', KEYS[1], ':' .. known[2]) or '') end
+
+local function beside(key, timestamp, sequence, archived)
+  local rank = rank_of(key, timestamp, sequence)
+  local first = math.max(0, rank - around)
+  local members = redis.call('ZRANGE', key, first, rank + around)
+  local member = members[rank - first + 1]
+  if member and sequence_of(member) == sequence then return {members, rank - first, archived} end
 end
-return found
+
+local function look_up(timestamp, sequence)
+  local of_summary = sequence < 0
+  sequence = math.abs(sequence)
+  if of_summary == (sequence == standing) then
+    local found = beside(KEYS[2], timestamp, sequence, 0)
+    if found then return found end
+  end
+  if of_summary then return {} end
+  local time = tonumber(timestamp)
+  for _, archive in ipairs(archives_in(known[3])) do -- of those with this sequence the oldest is no summary
+    if archive[2] <= time and time <= archive[3] then
+      local found = beside(archive_of(KEYS[1], archive[1]), timestamp, sequence, 1)
+      if found then return found end
+    end
+  end
+  return {}
+end
+
+local answer = {}
+for i = 3, #ARGV do
+  local timestamp = known[1] == ARGV[1] and redis.call('HGET', KEYS[i], 'm')
+  answer[i - 2] = timestamp and look_up(timestamp, tonumber(ARGV[i])) or {}
+end
+return answer

@@ -5,14 +5,16 @@
 --       then for each its document: how many fields and values, and these
 --
 -- Returns how many were written. A message that has left or changed since it was read is left out: who changed it has
--- written its document, or the next search will.
-local count = tonumber(ARGV[10])
-local fields = {'e', 'i', 'l'}
+-- written its document, or the next search will. So is a former summary: what it stood for has documents itself.
+local count, FIELDS = tonumber(ARGV[10]), 5
+local fields, marks = {'e', 'i', 'l', 's', 'w'}, {}
 for i = 1, count do
-  fields[3 + i] = ARGV[9 + 2 * i]
+  fields[FIELDS + i] = ARGV[9 + 2 * i]
+  marks[i] = '^' .. string.sub(ARGV[9 + 2 * i], 2)
 end
 local known = redis.call('HMGET', state, unpack(fields))
 if not known[1] then return 0 end
+marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {}
 local now, life, written, ends = clock(), known[2], 0, nil
 if not life then
   life = token
@@ -21,10 +23,11 @@ end
 if known[3] then ends = document_ends(now, known[3]) end
 local prefix, at = documents_of(life), 11 + 2 * count
 for i = 1, count do
-  local place, to = known[3 + i], at + ARGV[at]
-  if place and string.sub(place, 36, 51) == ARGV[10 + 2 * i] then
+  local place, to = known[FIELDS + i], at + ARGV[at]
+  local live_summary = ARGV[9 + 2 * i] == ':' .. (known[4] or '')
+  if place and string.sub(place, 36, 51) == ARGV[10 + 2 * i] and (live_summary or not marks[i]) then
     local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
-    document(prefix, life, sequence, timestamp, at + 1, to, ends)
+    document(prefix, life, live_summary and -sequence or sequence, timestamp, at + 1, to, ends)
     written = written + 1
   end
   at = to + 1

@@ -1,14 +1,16 @@
 -- Removes documents of messages that all left at once. See _document.lua.
 --
--- KEYS  1 graves (hash: life and the beginning of its documents' keys)   2 grave (sorted set: the messages that left)
--- ARGV  1 life   2 how many to remove at most
+-- KEYS  1 graves (hash: name of a grave and the beginning of its documents' keys)   2 grave (sorted set: the messages that left)
+-- ARGV  1 name of the grave   2 how many to remove at most
 -- Returns how many are still to be removed.
 local prefix = redis.call('HGET', KEYS[1], ARGV[1])
 if not prefix then return 0 end
 local popped, keys = redis.call('ZPOPMIN', KEYS[2], ARGV[2]), {}
 for i = 1, #popped, 2 do
   if #popped[i] >= 19 then
-    keys[#keys + 1] = prefix .. struct.unpack('>I8', string.sub(popped[i], 3, 10))
+    local sequence = struct.unpack('>I8', string.sub(popped[i], 3, 10))
+    keys[#keys + 1] = prefix .. sequence
+    keys[#keys + 1] = prefix .. '-' .. sequence -- if it was a summary
   end
 end
 if #keys > 0 then redis.call('UNLINK', unpack(keys)) end

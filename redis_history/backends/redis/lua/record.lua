@@ -9,7 +9,7 @@ if before then
   touch()
   return before
 end
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a')
 local revision = tonumber(known[2] or 0)
 local refusal = refused(known[1], revision)
 if refusal then return refusal end
@@ -33,5 +33,5 @@ if not known[1] then
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
 announce(revision, now, 'record', ARGV[10], more)
-if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3], known[4]) end
+if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3], known[4], known[5]) end
 return revision

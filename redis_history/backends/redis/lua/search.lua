@@ -4,11 +4,11 @@
 -- ARGV  1 what stands for the conversation in the commands   then for each command: how many arguments, and these;
 --       the first one counts the documents of the conversation
 --
--- Returns {life of the documents or '', messages, documents, then for each further command how many it found, and
--- sequence and score of the best of them, with blanks between}. If the numbers differ some messages have no document
+-- Returns {life of the documents or '', messages (archived ones too), documents, then for each further command how many it found, and
+-- sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers differ some messages have no document
 -- (yet), and nothing further is asked. The error of a command is returned as it is.
-local known = redis.call('HMGET', KEYS[1], 'i', 'n')
-local life, count = known[1] or '', tonumber(known[2] or 0)
+local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm')
+local life, count = known[1] or '', (known[2] or 0) + (known[3] or 0)
 if life == '' then return {life, count, 0} end
 local answer, at = {life, count, 0}, 2
 local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. life .. ':'

@@ -1,11 +1,11 @@
--- Gives a message other content, at the same place. After _change.lua, _document.lua and _locate.lua.
+-- Gives a message other content, at the same place. After _document.lua and _archived.lua.
 --
 -- ARGV  10 ':<id>'   11 size, digest and tools (as in the state)   12 body
 --       13 on: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message as it is now (unchanged if it has this content already),
--- or {'unknown'} | {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i')
+-- or {'unknown'} (or archived) | {'revision', current} | {'missing'}; then nothing was written.
+local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w')
 local revision, place = tonumber(known[2] or 0), known[6]
 local before, payload = told()
 if before then
@@ -26,17 +26,19 @@ if not place then return {'unknown'} end
 
 local _, _, sequence, _, timestamp, _, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
 local timestamp_text = format('%.0f', timestamp)
-local old = locate(messages, timestamp_text, sequence)
+local id = string.sub(ARGV[10], 2)
+local old = locate_live(messages, timestamp_text, sequence, id)
+if not old and find_archived(state, known[10], timestamp_text, sequence, id) then return {'unknown'} end
 local head = string.sub(place, 1, 19)
 local member = head .. ARGV[12]
 local new_c, new_k = struct.unpack('>I4I4', ARGV[11])
 local now = clock()
 revision = revision + 1
 redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'c', known[3] - c + new_c,
-           'k', known[4] - k + new_k, ARGV[10], head .. pack('>I8', revision) .. ARGV[11])
+           'k', known[4] - k + new_k, 'h', revision, ARGV[10], head .. pack('>I8', revision) .. ARGV[11])
 if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
-local life = known[7]
+local life, named = known[7], id == known[9] and -sequence or sequence
 if #ARGV > 12 then
   if not life then
     life = token
@@ -44,10 +46,10 @@ if #ARGV > 12 then
   end
   local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[5], nil
   if ttl then ends = document_ends(now, ttl) end
-  document(documents_of(life), life, sequence, timestamp, 13, #ARGV, ends)
+  document(documents_of(life), life, named, timestamp, 13, #ARGV, ends)
 elseif life then -- a document that tells of the former content must not be found
-  redis.call('UNLINK', documents_of(life) .. sequence)
+  redis.call('UNLINK', documents_of(life) .. named)
 end
 announce(revision, now, 'update', pack('>BI4', 0xdd, 1) .. member)
-if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5], known[7]) end
+if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5], known[7], known[8]) end
 return revision .. ' ' .. sequence .. ' ' .. timestamp_text

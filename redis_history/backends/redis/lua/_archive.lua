@@ -1,0 +1,28 @@
+-- Where compacted messages stay: for each compaction a sorted set, with members as they were. Put before _change.lua.
+--
+-- An archive is rh:{<namespace>:<bucket>}:<conversation>:a:<revision of the compaction>. In the state:
+--   w  the archives, oldest first: 'revision first last;' each, with the times of its first and last message
+--   s  id of the live summary   m  archived messages that have a search document: all but former summaries
+--   a  until when (milliseconds) all archives are there, '0': for ever   h  revision of the newest change but appends
+--   '^<summary id>'  revision of its compaction
+--   '#<revision>'    'messages characters tokens token' of it, then a blank and the id of the summary it absorbed, if any
+-- ':<id>' of an archived message stays as it was. A summary has the position of the last message it replaces; so that
+-- their search documents differ, that of a summary has the sequence with a minus.
+local function archive_of(state, revision)
+  return string.sub(state, 1, -2) .. 'a:' .. revision
+end
+
+-- The archives as {revision, first, last}.
+local function archives_in(listed)
+  local found = {}
+  for revision, first, last in string.gmatch(listed or '', '(%d+) (%-?%d+) (%-?%d+);') do
+    found[#found + 1] = {revision, tonumber(first), tonumber(last)}
+  end
+  return found
+end
+
+local function forget_archives(state, listed)
+  for _, archive in ipairs(archives_in(listed)) do
+    redis.call('UNLINK', archive_of(state, archive[1]))
+  end
+end

@@ -1,0 +1,101 @@
+-- Puts a summary in place of the oldest messages as one change; they move to an archive. What is moved was read before,
+-- in pages (compacting.py); this makes sure that it is still so. After _document.lua, _locate.lua.
+--
+-- ARGV  10, 11 epoch or '' and revision when the reading began
+--       12 id of the summary   13 its size, digest and tools (as in the state)   14 its body
+--       15, 16 timestamp and sequence of the first position that stays   17 how many messages are before it
+--       18 how many of them are replaced, 0: there is nothing to do   19, 20 characters and tokens of these
+--       21, 22 timestamp and sequence of the last of these, which the summary gets
+--       23 how many runs of messages among them stay, then for each the ranks of its first and last
+--       then the fields and values of the summary's search document, if there is one
+--
+-- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
+-- did it; {'nothing', revision} if there was nothing to do; {'stale'} if it must be read again;
+-- or {'conflict', id} | {'revision', current} | {'missing'}; then nothing was written.
+local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
+local before, payload = told()
+if before then
+  touch()
+  local held, _, _, sequence, _, timestamp = struct.unpack('>I4BBI8Bi8', string.sub(payload, 3, 25))
+  return {'stored', before, held, sequence, format('%.0f', timestamp), 1}
+end
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id)
+local revision, place = tonumber(known[2] or 0), known[13]
+if known[14] and place and string.sub(place, 28) == ARGV[13] then
+  if ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14]) then
+    touch()
+    local held, own = string.match(redis.call('HGET', state, '#' .. known[14]), '^(%d+) %d+ %d+ (%x+)')
+    local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
+    return {'stored', tonumber(known[14]), tonumber(held), sequence, format('%.0f', timestamp), own == token and 1 or 0}
+  end
+end
+local refusal = refused(known[1], revision)
+if refusal then return refusal end
+if (known[1] or '') ~= ARGV[10] or known[8] and tonumber(known[8]) > tonumber(ARGV[11]) then return {'stale'} end
+if rank_of(messages, ARGV[15], tonumber(ARGV[16])) ~= count then return {'stale'} end
+if replaced == 0 then
+  touch()
+  return {'nothing', revision}
+end
+if place then return {'conflict', id} end
+
+local now = clock()
+revision = revision + 1
+redis.call('HSET', state, 'x', token) -- takes memory, so that a full server refuses here
+local archive = archive_of(state, revision)
+if 2 * count > redis.call('ZCARD', messages) then
+  redis.call('RENAME', messages, archive)
+  redis.call('PERSIST', archive)
+  redis.call('ZRANGESTORE', messages, archive, count, -1)
+  redis.call('ZREMRANGEBYRANK', archive, count, -1)
+else
+  redis.call('ZRANGESTORE', archive, messages, 0, count - 1)
+  redis.call('ZREMRANGEBYRANK', messages, 0, count - 1)
+end
+local at, stay = 24, {}
+for _ = 1, ARGV[23] do
+  local run = redis.call('ZRANGE', archive, ARGV[at], ARGV[at + 1], 'WITHSCORES')
+  for i = 1, #run, 2 do
+    stay[#stay + 1] = {run[i], run[i + 1]}
+  end
+  at = at + 2
+end
+for _, one in ipairs(stay) do
+  redis.call('ZREM', archive, one[1])
+  redis.call('ZADD', messages, one[2], one[1])
+end
+local head = pack('>BBI8Bi8', 0x93, 0xcf, ARGV[22], 0xd3, ARGV[21])
+local member = head .. ARGV[14]
+redis.call('ZADD', messages, ARGV[21], member)
+
+local oldest = redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')
+local last = redis.call('ZRANGE', archive, -1, -1, 'WITHSCORES')
+local listed = format('%s %.0f %.0f;', revision, tonumber(oldest[2]), tonumber(last[2]))
+local size = table.concat({replaced, ARGV[19], ARGV[20], token}, ' ')
+local former = known[9]
+if former then size = size .. ' ' .. former end
+local characters, tokens = struct.unpack('>I4I4', ARGV[13])
+redis.call('HSET', state, 'r', revision, 'u', format('%.0f', now), 'n', known[3] - replaced + 1,
+           'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + tokens, 'h', revision, 's', id,
+           'w', (known[10] or '') .. listed, 'm', (known[12] or 0) + replaced - (former and 1 or 0),
+           ':' .. id, head .. pack('>I8', revision) .. ARGV[13], '^' .. id, revision, '#' .. revision, size)
+local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
+if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
+local life = known[7]
+if life and former then
+  local its = redis.call('HGET', state, ':' .. former)
+  forget_documents(life, {'-' .. struct.unpack('>I8', string.sub(its, 3, 10))})
+end
+if #ARGV >= at then
+  if not life then
+    life = token
+    redis.call('HSET', state, 'i', life)
+  end
+  document(documents_of(life), life, '-' .. ARGV[22], ARGV[21], at, #ARGV, ttl and document_ends(now, ttl))
+end
+announce(revision, now, 'compact', '\146' .. pack('>BI4', 0xce, replaced) .. member)
+if ttl then
+  redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the others may be there for long enough
+  live(ARGV[6], now, known[6], life, known[11] or '0')
+end
+return {'stored', revision, replaced, tonumber(ARGV[22]), ARGV[21], 1}

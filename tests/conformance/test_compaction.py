@@ -1,0 +1,546 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from redis_history import (
+    Compacted,
+    Expanded,
+    HistoryCompacted,
+    HistoryExpanded,
+    Message,
+    Position,
+    assistant,
+    system,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.errors import (
+    CompactionConflictError,
+    InvalidInputError,
+    InvalidMessageError,
+    MessageConflictError,
+    MessageNotFoundError,
+    RevisionConflictError,
+)
+from redis_history.model.wire import encode_body
+
+
+def summary(content: str = "what was said", **fields: Any) -> Message:
+    return user(content, metadata={"is_summary": True}, **fields)
+
+
+def _ids(messages: Any) -> list[str]:
+    return [message.id for message in messages]
+
+
+async def _filled(store: Any, names: str = "abcdef", **fields: Any) -> list[Message]:
+    appended = await store.append_many("c", [user(f"text {name}", id=name, **fields) for name in names])
+    return [one.message for one in appended]
+
+
+async def _totals(store: Any) -> tuple[int, int, int]:
+    found = await store.get_conversation("c")
+    return found.message_count, found.characters, found.tokens
+
+
+async def _expected_totals(store: Any) -> tuple[int, int, int]:
+    sizes = [len(message.text) for message in await store.get("c")]
+    return len(sizes), sum(sizes), sum(-(-size // 4) for size in sizes)
+
+
+async def test_a_summary_takes_the_place_of_what_it_replaces(store: Any) -> None:
+    before = await _filled(store)
+    done = await store.compact("c", through="c", summary="a to c", seen=before[:3])
+    assert done == Compacted(2, done.summary, 3, True)
+    assert (done.summary.role, done.summary.text, done.summary.is_summary) == ("user", "a to c", True)
+    assert done.summary.position == before[2].position
+    assert await store.get("c") == [done.summary, *before[3:]]
+    assert await store.get("c", include_archived=True) == [*before[:3], done.summary, *before[3:]]
+    assert await _totals(store) == await _expected_totals(store)
+    assert (await store.snapshot("c")).messages == await store.get("c")
+    assert await store.get_message("c", "a") == before[0]
+    assert await store.get_message("c", "c") == before[2]
+    assert await store.get_message("c", done.summary.id) == done.summary
+
+
+@pytest.mark.parametrize("kind", ["position", "message", "id"])
+async def test_the_end_of_the_range_is_a_message_its_position_or_its_id(store: Any, kind: str) -> None:
+    before = await _filled(store)
+    through = {"position": before[2].position, "message": before[2], "id": "c"}[kind]
+    await store.compact("c", through=through, summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
+    with pytest.raises(MessageNotFoundError, match="nobody"):
+        await store.compact("c", through="nobody", summary="x")
+
+
+async def test_everything_may_be_replaced(store: Any) -> None:
+    before = await _filled(store)
+    await store.compact("c", through="f", summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s"]
+    assert await _totals(store) == await _expected_totals(store)
+    appended = await store.append("c", user("g", id="g"))
+    assert appended.message.sequence == 7
+    assert _ids(await store.get("c", include_archived=True)) == [*"abcdef", "s", "g"]
+    assert await store.expand("c", "s") == Expanded(4, 6)
+    assert await store.get("c") == [*before, appended.message]
+
+
+async def test_the_place_is_exact_among_equal_times(store: Any) -> None:
+    before = await _filled(store, "abcdef", timestamp="2024-01-01")
+    done = await store.compact("c", through="c", summary=summary(id="s"))
+    assert done.summary.position == before[2].position
+    assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
+    assert _ids(await store.get("c", before=before[3].position)) == ["s"]
+    assert await store.get_message("c", "c") == before[2]
+    await store.expand("c", "s")
+    assert await store.get("c") == before
+
+
+async def test_expand_gives_back_the_exact_list(store: Any) -> None:
+    messages = [
+        system("You help.", id="sys"),
+        user("hi", id="u", timestamp="2030-01-01", trace_id="t"),
+        assistant(tool_use("1", "f", {"x": [1, None]}), id="a"),
+        tool(tool_result("1", [{"type": "text", "text": "r"}]), id="t"),
+        user("再见", id="z", timestamp="2020-01-01"),
+    ]
+    await store.append_many("c", messages)
+    before, totals = await store.get("c"), await _totals(store)
+    bodies = [encode_body(message) for message in before]
+    done = await store.compact("c", through=before[-1], summary="all")
+    assert await store.expand("c", done.summary.id) == Expanded(3, 4)
+    after = await store.get("c")
+    assert after == before
+    assert [encode_body(message) for message in after] == bodies
+    assert await _totals(store) == totals
+    assert await store.get("c", include_archived=True) == before
+    assert await store.get_message("c", done.summary.id) is None
+
+
+async def test_system_messages_stay_where_they_are(store: Any) -> None:
+    messages = [system("s1", id="s1"), *(user(name, id=name) for name in "ab"), system("s2", id="s2")]
+    messages += [user("c", id="c"), system("s3", id="s3"), system("s4", id="s4"), user("d", id="d")]
+    await store.append_many("c", messages)
+    before = await store.get("c")
+    done = await store.compact("c", through="s4", summary=summary(id="x"), seen=before[:7])
+    assert done.count == 3
+    assert done.summary.position == before[4].position
+    assert _ids(await store.get("c")) == ["s1", "s2", "x", "s3", "s4", "d"]
+    assert await _totals(store) == await _expected_totals(store)
+    await store.expand("c", "x")
+    assert await store.get("c") == before
+
+
+async def test_one_summary_rolls_on_and_absorbs_the_one_before(store: Any) -> None:
+    before = await _filled(store)
+    await store.compact("c", through="b", summary=summary("one", id="s1"))
+    middle = await store.get("c")
+    done = await store.compact("c", through="d", summary=summary("two", id="s2"), seen=middle[:3])
+    assert done.count == 3
+    assert _ids(await store.get("c")) == ["s2", "e", "f"]
+    assert _ids(await store.get("c", include_archived=True)) == ["a", "b", "s1", "c", "d", "s2", "e", "f"]
+    assert (await store.get_message("c", "b")).text == "text b"
+    assert (await store.get_message("c", "s1")).text == "one"
+    with pytest.raises(MessageNotFoundError, match="s1"):
+        await store.expand("c", "s1")
+    assert await store.expand("c", "s2") == Expanded(4, 3)
+    assert await store.get("c") == middle
+    assert await store.expand("c", "s1") == Expanded(5, 2)
+    assert await store.get("c") == before
+    assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_many_rounds(store: Any) -> None:
+    """Each original is in the archive once, and all of it comes back."""
+    before: list[Message] = []
+    for number in range(12):
+        appended = await store.append_many("c", [user(f"{number}", id=f"{number} {k}") for k in range(5)])
+        before += [one.message for one in appended]
+        await store.compact("c", through=before[-3], summary=summary(f"{number}", id=f"s{number}"))
+    everything = await store.get("c", include_archived=True)
+    assert [message for message in everything if not message.is_summary] == before
+    assert len([message for message in await store.get("c") if message.is_summary]) == 1
+    for number in (0, 17, 33, 57, 59):
+        assert await store.get_message("c", before[number].id) == before[number]
+    for number in reversed(range(12)):
+        await store.expand("c", f"s{number}")
+    assert await store.get("c") == before
+
+
+async def test_reading_all_in_pages(store: Any) -> None:
+    for number in range(6):
+        await store.append_many(
+            "c", [user(str(number), id=f"{number} {k}", timestamp=1000 + number // 2) for k in range(4)]
+        )
+        await store.compact("c", through=f"{number} 2", summary=summary(id=f"s{number}"))
+    everything = await store.get("c", include_archived=True)
+    assert len(everything) == 30
+    for batch in (1, 2, 3, 7):
+        assert [one async for one in store.iter("c", batch=batch, include_archived=True)] == everything
+    for limit in (0, 1, 2, 9, 29, 100):
+        assert await store.get("c", limit=limit, include_archived=True) == everything[max(0, 30 - limit) :]
+    place = everything[14].position
+    later = [one for one in everything if one.position >= place]
+    assert await store.get("c", since=place, include_archived=True) == later
+    assert await store.get("c", before=place, include_archived=True) == everything[: 30 - len(later)]
+    summaries = [one async for one in store.iter("c", include_archived=True, roles=["user"]) if one.is_summary]
+    assert _ids(summaries) == [f"s{number}" for number in range(6)]
+
+
+async def test_nothing_to_do_is_said_not_done(store: Any) -> None:
+    assert await store.compact("nobody", through=Position(10, 1), summary="x") == Compacted(0, None, 0, False)
+    assert await store.get_conversation("nobody") is None
+    await store.append("c", system("only this"))
+    assert await store.compact("c", through=Position(2**52, 1), summary="x") == Compacted(1, None, 0, False)
+    await store.append_many("c", [user("a", id="a"), user("b", id="b")])
+    done = await store.compact("c", through="b", summary="x")
+    assert done.changed
+    again = await store.compact("c", through="a", summary="y")
+    assert again == Compacted(3, None, 0, False)
+    again = await store.compact("c", through="b", summary="y", seen=[done.summary])
+    assert again == Compacted(3, None, 0, False)
+    assert (await store.snapshot("c")).cursor.revision == 3
+
+
+async def test_the_same_summary_again_changes_nothing(store: Any) -> None:
+    before = await _filled(store)
+    one = summary(id="s")
+    first = await store.compact("c", through="c", summary=one, seen=before[:3], expected_revision=1)
+    again = await store.compact("c", through="c", summary=one, seen=before[:3], expected_revision=1)
+    assert again == replace(first, changed=False)
+    await store.append("c", user("g"))
+    assert await store.compact("c", through="c", summary=one, seen=before[:3]) == replace(first, changed=False)
+    with pytest.raises(RevisionConflictError):
+        await store.compact("c", through="c", summary=one, expected_revision=2)
+    assert (await store.snapshot("c")).cursor.revision == 3
+
+
+async def test_the_id_of_a_summary_must_be_new(store: Any) -> None:
+    await _filled(store)
+    with pytest.raises(MessageConflictError, match="'e'"):
+        await store.compact("c", through="b", summary=summary(id="e"))
+    with pytest.raises(MessageConflictError, match="'a'"):
+        await store.compact("c", through="b", summary=summary(id="a"))
+    assert (await store.snapshot("c")).cursor.revision == 1
+
+
+async def test_a_summary_of_other_messages_is_refused(store: Any) -> None:
+    before = await _filled(store)
+    seen = before[:3]
+
+    async def refused(match: str) -> None:
+        revision = (await store.snapshot("c")).cursor.revision
+        with pytest.raises(CompactionConflictError, match=match):
+            await store.compact("c", through="c", summary="x", seen=seen)
+        assert (await store.snapshot("c")).cursor.revision == revision
+
+    await store.append("c", user("in between", id="n", timestamp=before[1].timestamp))
+    await refused("'n' is there as well")
+    await store.delete_messages("c", ["n"])
+    await store.update_message("c", user("changed", id="b"))
+    await refused("'b' has other content")
+    await store.update_message("c", user("text b", id="b"))
+    await store.delete_messages("c", ["a"])
+    await refused("'a' is not there any more")
+    seen = before[1:3]
+    assert (await store.compact("c", through="c", summary="x", seen=seen)).count == 2
+    await refused("not there any more")
+
+
+async def test_an_unexpected_revision_is_refused(store: Any) -> None:
+    await _filled(store)
+    for revision in (0, 2):
+        with pytest.raises(RevisionConflictError):
+            await store.compact("c", through="c", summary="x", expected_revision=revision)
+    done = await store.compact("c", through="c", summary="x", expected_revision=1)
+    with pytest.raises(RevisionConflictError):
+        await store.expand("c", done.summary.id, expected_revision=1)
+    with pytest.raises(RevisionConflictError):
+        await store.compact("c", through="c", summary="y", expected_revision=1)
+    assert await store.expand("c", done.summary.id, expected_revision=2) == Expanded(3, 3)
+
+
+async def test_a_summary_behind_the_range_is_not_left_alone(store: Any) -> None:
+    await _filled(store, timestamp="2024-01-01")
+    await store.compact("c", through="d", summary=summary(id="s"))
+    await store.append_many("c", [user("old", id=name, timestamp="2023-01-01") for name in "xy"])
+    with pytest.raises(CompactionConflictError, match="stands at"):
+        await store.compact("c", through="y", summary="two")
+    await store.compact("c", through="s", summary=summary(id="s2"))
+    assert _ids(await store.get("c")) == ["s2", "e", "f"]
+    await store.expand("c", "s2")
+    assert _ids(await store.get("c")) == ["x", "y", "s", "e", "f"]
+
+
+def _tools() -> list[Message]:
+    return [
+        user("q", id="q"),
+        assistant(tool_use("1", "f"), tool_use("2", "f"), id="a1"),
+        tool(tool_result("2", "r"), id="t2"),
+        tool(tool_result("1", "r"), id="t1"),
+        assistant(tool_use("1", "f"), id="a2"),
+        tool(tool_result("1", "r"), id="t3"),
+        user("w", id="w"),
+    ]
+
+
+async def test_a_call_is_not_torn_from_its_result(store: Any) -> None:
+    await store.append_many("c", _tools())
+    for through, better in (("a1", "q"), ("t2", "q"), ("a2", "t1")):
+        with pytest.raises(InvalidInputError, match=f"pass through='{better}'"):
+            await store.compact("c", through=through, summary="x")
+    assert (await store.snapshot("c")).cursor.revision == 1
+    await store.compact("c", through="t1", summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s", "a2", "t3", "w"]
+    with pytest.raises(InvalidInputError, match="pass through='t3'"):
+        await store.compact("c", through="a2", summary="x")
+
+
+async def test_a_call_that_waits_stays_until_it_is_given_up(store: Any) -> None:
+    await store.append_many("c", [user("q", id="q"), assistant(tool_use("1", "f"), id="a")])
+    with pytest.raises(InvalidInputError, match="pass through='q'"):
+        await store.compact("c", through="a", summary="x")
+    await store.append("c", user("are you there?", id="u"))
+    with pytest.raises(InvalidInputError, match="pass through='q'"):
+        await store.compact("c", through="u", summary="x")
+    await store.append("c", assistant("yes", id="b"))
+    await store.compact("c", through="u", summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s", "b"]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", " ", system("x", metadata={"is_summary": True}), user("x"), b"x", None, summary("\ud800")]
+)
+async def test_what_is_no_summary_is_refused(store: Any, wrong: Any) -> None:
+    await _filled(store)
+    with pytest.raises(InvalidInputError):
+        await store.compact("c", through="c", summary=wrong)
+    assert (await store.snapshot("c")).cursor.revision == 1
+
+
+async def test_other_bad_input(store: Any) -> None:
+    with pytest.raises(InvalidInputError, match="seen is the list"):
+        await store.compact("c", through="c", summary="x", seen=["a"])
+    with pytest.raises(InvalidInputError, match="seen is the list"):
+        await store.compact("c", through="c", summary="x", seen=user("x"))
+    with pytest.raises(InvalidInputError, match="message id"):
+        await store.compact("c", through=5, summary="x")
+    with pytest.raises(InvalidMessageError):
+        await store.compact("c", through="c", summary=summary(tool_use("1", "f")))
+    with pytest.raises(InvalidInputError):
+        await store.compact("", through="c", summary="x")
+    with pytest.raises(InvalidInputError):
+        await store.expand("c", "")
+
+
+async def test_what_is_archived_is_known(store: Any) -> None:
+    """Its ids stay taken, it cannot be edited, and it can be deleted."""
+    before = await _filled(store)
+    await store.compact("c", through="c", summary=summary(id="s"))
+    again = await store.append("c", user("text a", id="a"))
+    assert (again.duplicate, again.message) == (True, before[0])
+    with pytest.raises(MessageConflictError):
+        await store.append("c", user("other", id="a"))
+    with pytest.raises(MessageNotFoundError):
+        await store.update_message("c", user("other", id="c"))
+    assert await store.delete_messages("c", ["a", "c", "e"]) == 3
+    assert _ids(await store.get("c")) == ["s", "d", "f"]
+    assert _ids(await store.get("c", include_archived=True)) == ["b", "s", "d", "f"]
+    assert await store.get_message("c", "c") is None
+    assert await _totals(store) == await _expected_totals(store)
+    assert await store.expand("c", "s") == Expanded(4, 1)
+    assert _ids(await store.get("c")) == ["b", "d", "f"]
+    assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_all_that_is_archived_may_be_deleted(store: Any) -> None:
+    await _filled(store, "abcd")
+    await store.compact("c", through="b", summary=summary(id="s"))
+    assert await store.delete_messages("c", ["a", "b"]) == 2
+    assert _ids(await store.get("c", include_archived=True)) == ["s", "c", "d"]
+    assert await store.expand("c", "s") == Expanded(4, 0)
+    assert _ids(await store.get("c")) == ["c", "d"]
+
+
+async def test_the_summary_may_be_edited_and_deleted(store: Any) -> None:
+    before = await _filled(store)
+    await store.compact("c", through="c", summary=summary(id="s"))
+    await store.update_message("c", summary("better", id="s"))
+    assert (await store.get("c"))[0].text == "better"
+    assert await store.delete_messages("c", ["s"]) == 1
+    assert _ids(await store.get("c", include_archived=True)) == _ids(before)
+    assert await store.get("c", include_archived=True) == before
+    with pytest.raises(MessageNotFoundError):
+        await store.expand("c", "s")
+    await store.compact("c", through="d", summary=summary(id="s"))
+    await store.expand("c", "s")
+    assert _ids(await store.get("c")) == ["d", "e", "f"]
+    assert await _totals(store) == await _expected_totals(store)
+
+
+@pytest.mark.parametrize("how", ["clear", "restore", "delete_conversation", "clear of nothing live"])
+async def test_what_takes_all_messages_takes_the_archive_too(store: Any, how: str) -> None:
+    before = await _filled(store)
+    await store.compact("c", through="c", summary=summary(id="s1"))
+    await store.compact("c", through="e", summary=summary(id="s2"))
+    if how == "clear of nothing live":
+        await store.delete_messages("c", ["s2", "f"])
+        how = "clear"
+    await (store.restore("c", [user("new", id="n")]) if how == "restore" else getattr(store, how)("c"))
+    left = ["n"] if how == "restore" else []
+    assert _ids(await store.get("c", include_archived=True)) == left
+    assert await store.get_message("c", "a") is None
+    assert await store.get_message("c", "s1") is None
+    with pytest.raises(MessageNotFoundError):
+        await store.expand("c", "s2")
+    await store.append_many("c", [replace(one, timestamp=None, sequence=None) for one in before])
+    assert _ids(await store.get("c", include_archived=True)) == [*left, *_ids(before)]
+    assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_a_cap_counts_what_is_live(stores: Any) -> None:
+    store = stores(max_messages=4)
+    await _filled(store, "abcd")
+    await store.compact("c", through="c", summary=summary(id="s"))
+    await _filled(store, "ef")
+    assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
+    await _filled(store, "g")  # the oldest is the summary; what it stands for stays in the archive
+    assert _ids(await store.get("c")) == ["d", "e", "f", "g"]
+    assert _ids(await store.get("c", include_archived=True)) == [*"abcdefg"]
+    assert await _totals(store) == await _expected_totals(store)
+    with pytest.raises(MessageNotFoundError):
+        await store.expand("c", "s")
+    await store.compact("c", through="e", summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s", "f", "g"]
+    await store.expand("c", "s")
+    assert _ids(await store.get("c")) == ["d", "e", "f", "g"]
+
+
+async def test_subscribers_are_told(store: Any) -> None:
+    await _filled(store)
+    async with store.subscribe("c") as changes:
+        await changes.get(timeout=0)
+        done = await store.compact("c", through="c", summary="x")
+        event = await changes.get(timeout=10)
+        assert isinstance(event, HistoryCompacted)
+        assert (event.summary, event.count, event.revision) == (done.summary, 3, 2)
+        assert event.through == done.summary.position
+        await store.expand("c", done.summary.id)
+        event = await changes.get(timeout=10)
+        assert isinstance(event, HistoryExpanded)
+        assert (event.summary_id, event.count, event.revision) == (done.summary.id, 3, 3)
+
+
+@pytest.mark.parametrize("seeing", [True, False])
+async def test_of_two_compactors_one_compacts(stores: Any, seeing: bool) -> None:
+    one, other = stores(), stores()
+    before = await _filled(one, "abcdefghij")
+    seen = before[:5] if seeing else None
+    done = await asyncio.gather(
+        *(
+            who.compact("c", through="e", summary=f"by {index}", seen=seen)
+            for index, who in enumerate([one, other] * 4)
+        ),
+        return_exceptions=True,
+    )
+    [winner] = [outcome for outcome in done if isinstance(outcome, Compacted) and outcome.changed]
+    for outcome in done:
+        assert isinstance(outcome, CompactionConflictError if seeing and outcome is not winner else Compacted)
+    assert [message for message in await one.get("c") if message.is_summary] == [winner.summary]
+    assert (await one.snapshot("c")).cursor.revision == 2
+
+
+async def test_appends_meanwhile_stay(stores: Any) -> None:
+    store = stores()
+    await _filled(store, "abcdefgh")
+
+    async def appends(who: Any, name: str) -> None:
+        for number in range(25):
+            await who.append("c", user(f"{name} {number}", id=f"{name} {number}"))
+
+    names: list[str] = []
+
+    async def compacts(who: Any) -> None:
+        while len(everyone := await who.get("c", include_archived=True)) - len(names) < 8 + 50 or not names:
+            live = await who.get("c")
+            one = summary(id=f"s{len(names)}")
+            if (await who.compact("c", through=live[-1], summary=one, seen=live)).changed:
+                names.append(one.id)
+        assert len({message.id for message in everyone}) == len(everyone)
+
+    await asyncio.gather(appends(stores(), "x"), appends(stores(), "y"), compacts(stores()))
+    everything = await store.get("c", include_archived=True)
+    originals = [one.id for one in everything if not one.is_summary]
+    assert sorted(originals) == sorted([*"abcdefgh", *(f"{name} {number}" for name in "xy" for number in range(25))])
+    assert _ids(one for one in await store.get("c") if one.is_summary) == names[-1:]
+    for name in reversed(names):
+        await store.expand("c", name)
+    assert _ids(await store.get("c")) == originals
+    assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_what_is_archived_is_found(stores: Any) -> None:
+    store = stores()
+    await store.append_many("c", [user(f"fish number {name}", id=name) for name in "abcdef"])
+    await store.compact("c", through="b", summary=summary("about salmon", id="s1"))
+
+    async def found(query: str, **options: Any) -> set[str]:
+        options = {"limit": 100, "token_cap": None, **options}
+        hits = await store.search("c", query, **options)
+        if stores.backend in ("memory", "redis", "valkey"):
+            every = await store.search_all(query, **options)
+            assert {(hit.message.id, hit.archived) for hit in every} == {(hit.message.id, hit.archived) for hit in hits}
+        for hit in hits:
+            assert hit.message == await store.get_message("c", hit.message.id)
+            assert hit.archived == (hit.message not in await store.get("c"))
+        assert len({hit.message.id for hit in hits}) == len(hits)
+        return {hit.message.id for hit in hits}
+
+    assert await found("fish") == set("abcdef")
+    assert await found("fish", archived=True) == set("ab")
+    assert await found("fish", archived=False) == set("cdef")
+    assert await found("salmon") == {"s1"}
+    await store.compact("c", through="d", summary=summary("about herrings", id="s2"))
+    assert await found("salmon") == set()  # a former summary: what it stood for is found itself
+    assert await found("herrings") == {"s2"}
+    assert await found("fish", archived=True) == set("abcd")
+    await store.update_message("c", summary("about eels", id="s2"))
+    assert await found("herrings eels") == {"s2"}
+    await store.delete_messages("c", ["b", "d"])
+    assert await found("fish number") == set("acef")
+    assert await found("eels fish", archived=False) == {"s2", "e", "f"}
+    [hit] = [hit for hit in await store.search("c", "fish number c", context=2) if hit.message.id == "c"]
+    assert (_ids(hit.before)[-1:], hit.after) == (["s1"], ())
+    await store.expand("c", "s2")
+    assert await found("salmon eels") == {"s1"}
+    assert await found("fish", archived=True) == {"a"}
+    await store.expand("c", "s1")
+    assert await found("fish salmon") == set("acef")
+    assert await found("fish", archived=True) == set()
+    await store.compact("c", through="e", summary="x")
+    await store.clear("c")
+    assert await found("fish x") == set()
+
+
+async def test_a_conversation_without_documents_gets_them(stores: Any) -> None:
+    """Archived messages too."""
+    if stores.backend == "memory":
+        pytest.skip("it has no documents")
+    writer, reader = stores(search="off"), stores()
+    await writer.append_many("c", [user(f"fish {name}", id=name) for name in "abcdef"])
+    await writer.compact("c", through="b", summary=summary("salmon", id="s1"))
+    await writer.compact("c", through="d", summary=summary("herring", id="s2"))
+    for _ in range(2):
+        hits = await reader.search("c", "fish salmon herring", limit=100, token_cap=None)
+        assert {(hit.message.id, hit.archived) for hit in hits} == {
+            *((name, True) for name in "abcd"),
+            *((name, False) for name in ("s2", "e", "f")),
+        }
+        hits = await reader.search("c", "fish", archived=True, limit=100)
+        assert {hit.message.id for hit in hits} == set("abcd")

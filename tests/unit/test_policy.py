@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history import HistoryStore, Message, Participant, assistant, system, tool, tool_result, tool_use, user
+from redis_history.backends.memory import MemoryBackend
+from redis_history.compaction import Plan, Policy
+from redis_history.errors import InvalidInputError
+from redis_history.model.ranges import good_ends, stays
+from redis_history.tokens import message_tokens
+
+
+def ids(messages: Any) -> list[str]:
+    return [message.id for message in messages]
+
+
+def talk(count: int, size: int = 40) -> list[Message]:
+    """Messages of `size` / 4 tokens."""
+    return [user("x" * size, id=str(number)) for number in range(count)]
+
+
+def planned(plan: Plan | None) -> Plan:
+    assert plan is not None
+    return plan
+
+
+def test_what_holds_all_limits_stays() -> None:
+    policy = Policy(max_tokens=100, max_entries=10, older_than="2020-01-01", keep_recent=0)
+    assert policy.plan(talk(10)) is None
+    assert policy.plan([]) is None
+
+
+def test_too_many_tokens() -> None:
+    plan = planned(Policy(max_tokens=100, keep_recent=2, summary_tokens=10).plan(talk(20)))
+    assert ids(plan.messages) == [str(number) for number in range(16)]  # 4 * 10 + 10 = 50
+    assert (plan.previous, plan.enough, plan.through.id) == (None, True, "15")
+    assert plan.reason == "200 tokens, 100 allowed"
+    assert len(planned(Policy(max_tokens=100, keep_recent=2, summary_tokens=10, target=1).plan(talk(20))).seen) == 11
+
+
+def test_too_many_messages() -> None:
+    plan = planned(Policy(max_entries=10, keep_recent=2).plan(talk(20)))
+    assert ids(plan.messages) == [str(number) for number in range(16)]
+    assert plan.reason == "20 messages, 10 allowed"
+    assert ids(planned(Policy(max_entries=1, keep_recent=0).plan(talk(2))).messages) == ["0", "1"]
+
+
+def test_too_old() -> None:
+    now = datetime(2026, 1, 10, tzinfo=UTC)
+    messages = [user("x", id=str(day), timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
+    policy = Policy(older_than=timedelta(days=5), keep_recent=0)
+    assert ids(planned(policy.plan(messages, now=now)).messages) == ["1", "2", "3", "4"]
+    assert policy.plan(messages, now=datetime(2026, 1, 5, tzinfo=UTC)) is None
+    assert ids(planned(Policy(older_than="2026-01-03", keep_recent=0).plan(messages)).messages) == ["1", "2"]
+    plan = planned(Policy(older_than=timedelta(days=1), keep_recent=6).plan(messages, now=now))
+    assert (ids(plan.messages), plan.enough) == (["1", "2", "3"], False)
+    assert plan.reason == "some are older than allowed"
+    both = planned(Policy(older_than="2026-01-03", max_entries=4, keep_recent=0).plan(messages))
+    assert len(both.messages) == 8
+    assert both.reason == "9 messages, 4 allowed; some are older than allowed"
+
+
+def test_the_newest_and_system_messages_stay() -> None:
+    messages = [system("x" * 4000, id="s"), *talk(10), system("y", id="t"), user("z", id="z")]
+    policy = Policy(max_tokens=50, keep_recent=4, summary_tokens=10)
+    plan = planned(policy.plan(messages))
+    assert ids(plan.messages) == ["0", "1", "2", "3", "4", "5", "6"]
+    assert not plan.enough
+    assert policy.plan([system("x" * 4000), *talk(4)]) is None
+
+
+def test_the_former_summary_comes_first() -> None:
+    summary = user("s", id="s", metadata={"is_summary": True})
+    plan = planned(Policy(max_entries=4, keep_recent=1).plan([system("p"), summary, *talk(5)]))
+    assert plan.previous == summary
+    assert ids(plan.messages) == ["0", "1", "2", "3"]
+    assert ids(plan.seen) == ["s", "0", "1", "2", "3"]
+
+
+def test_a_summary_alone_is_nothing_to_do() -> None:
+    summary = user("s" * 4000, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
+    policy = Policy(max_tokens=10, max_entries=1, older_than="2025-01-01", keep_recent=2, summary_tokens=1)
+    assert policy.plan([summary, *talk(2)]) is None
+
+
+def test_what_would_not_help_is_not_done() -> None:
+    """Else it would be done again and again."""
+    policy = Policy(max_tokens=100, keep_recent=1, summary_tokens=50)
+    assert policy.plan([*talk(5), user("x" * 4000)]) is None
+    assert planned(policy.plan([*talk(6), user("x" * 4000)])).enough is False
+    assert Policy(max_entries=1, keep_recent=1).plan(talk(2)) is None
+
+
+def test_a_pair_is_not_torn() -> None:
+    messages = [
+        user("q", id="q"),
+        assistant(tool_use("1", "f"), tool_use("2", "f"), id="a"),
+        tool(tool_result("2", "r"), id="t2"),
+        tool(tool_result("1", "r"), id="t1"),
+        user("w", id="w"),
+    ]
+    policy = Policy(max_entries=2, keep_recent=1)
+    assert ids(planned(policy.plan(messages)).messages) == ["q", "a", "t2", "t1"]
+    assert Policy(max_entries=2, keep_recent=2).plan(messages) is None
+    policy = Policy(older_than="2026-01-01", keep_recent=2)
+    assert policy.plan(messages) is None
+
+
+def test_a_call_that_waits_stays() -> None:
+    waiting = [user("q", id="q"), user("q2", id="q2"), assistant(tool_use("1", "f"), id="a"), user("?", id="u")]
+    policy = Policy(max_entries=2, keep_recent=0)
+    assert ids(planned(policy.plan(waiting)).messages) == ["q", "q2"]
+    other = assistant("hm", id="o", participant=Participant("agent", "other"))
+    assert ids(planned(policy.plan([*waiting, other])).messages) == ["q", "q2"]
+    given_up = planned(policy.plan([*waiting, other, assistant("I go on", id="g")]))
+    assert len(given_up.messages) == 6
+    # Calls of one turn that were stored one by one wait for their results too.
+    parallel = [user("q"), assistant(tool_use("1", "f"), id="a1"), assistant(tool_use("2", "f"), id="a2")]
+    assert good_ends(parallel) == [True, False, False]
+    assert good_ends([*parallel, tool(tool_result("2", "r")), tool(tool_result("1", "r"))]) == [
+        True,
+        *[False] * 3,
+        True,
+    ]
+
+
+def test_tokens_are_counted_as_asked() -> None:
+    plan = planned(Policy(max_tokens=20, keep_recent=1, summary_tokens=1, counter=len, target=1).plan(talk(4, 8)))
+    assert ids(plan.messages) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_tokens": 0},
+        {"max_tokens": "5"},
+        {"max_entries": True},
+        {"max_entries": -1},
+        {"older_than": "yesterday"},
+        {"max_tokens": 1, "keep_recent": -1},
+        {"max_tokens": 1, "keep_recent": None},
+        {"max_tokens": 1, "target": 0},
+        {"max_tokens": 1, "target": 1.5},
+        {"max_tokens": 1, "summary_tokens": -1},
+        {"max_tokens": 1, "counter": 5},
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        Policy(**options)
+
+
+PARTS = st.sampled_from(["x", "x" * 40, *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
+ROLES = st.sampled_from([user, user, assistant, assistant, tool, system])
+TALKS = st.lists(st.builds(lambda role, parts: role(parts), ROLES, st.lists(PARTS, max_size=3)), max_size=25)
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_tokens": st.none() | st.integers(1, 120),
+        "max_entries": st.none() | st.integers(1, 20),
+        "keep_recent": st.integers(0, 6),
+        "target": st.sampled_from([0.3, 0.5, 1.0]),
+        "summary_tokens": st.integers(0, 20),
+    }
+).filter(lambda limits: limits["max_tokens"] or limits["max_entries"])
+
+
+def _torn(gone: list[Message], left: list[Message]) -> bool:
+    """Whether a result that is left belongs to a call that is gone."""
+    calls = {part.id for message in gone for part in message.tool_uses} - {
+        part.tool_use_id for message in gone for part in message.tool_results
+    }
+    # A call that is answered and made again waits again.
+    open_calls: set[str] = set()
+    for message in gone:
+        for part in message.parts:
+            if part in message.tool_uses:
+                open_calls.add(part.id)  # type: ignore[union-attr]
+            elif part in message.tool_results:
+                open_calls.discard(part.tool_use_id)  # type: ignore[union-attr]
+    assert calls <= open_calls
+    for message in left:
+        for part in message.parts if not stays(message) else ():
+            if part in message.tool_results and part.tool_use_id in open_calls:  # type: ignore[union-attr]
+                return True
+            if part in message.tool_uses:
+                open_calls.discard(part.id)  # type: ignore[union-attr]
+    return False
+
+
+@given(TALKS, LIMITS)
+def test_plans_keep_their_promises(messages: list[Message], limits: dict[str, Any]) -> None:
+    """And come to an end: each is taken by a store as it is, until there is nothing to do."""
+    policy = Policy(**limits)
+    with HistoryStore(backend=MemoryBackend()) as store:
+        store.append_many("c", messages)
+        before = store.get("c")
+        for number in range(30):
+            live = store.get("c")
+            plan = policy.plan(live)
+            if plan is None:
+                break
+            gone = list(plan.seen)
+            left = [message for message in live if message not in gone]
+            assert gone == [message for message in live if not stays(message)][: len(gone)]
+            assert len([message for message in left if not stays(message)]) >= policy.keep_recent
+            assert not _torn(gone, left)
+            summary = user("y" * 4 * policy.summary_tokens or "y", id=f"s{number}", metadata={"is_summary": True})
+            done = store.compact("c", through=plan.through, summary=summary, seen=plan.seen)
+            assert (done.changed, done.count) == (True, len(gone))
+            if plan.enough and policy.summary_tokens:
+                after = store.get("c")
+                assert len(after) <= (policy.max_entries or len(after))
+                assert sum(map(message_tokens, after)) <= (policy.max_tokens or float("inf"))
+        else:
+            raise AssertionError("it never ends")
+        for one in reversed(range(number)):
+            store.expand("c", f"s{one}")
+        assert store.get("c") == before
