@@ -522,7 +522,7 @@ def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
         )
 
 
-def bench_compaction(report: Report, client: Any, url: str, search: str) -> None:
+def bench_compaction(report: Report, client: Any, url: str, search: Any) -> None:
     """Of a conversation of 10,000 messages the older half; per message, and the longest that any call held the
     server."""
     with HistoryStore(url, namespace="bench", search=search) as store:
