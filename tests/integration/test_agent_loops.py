@@ -1,57 +1,151 @@
-"""Two frameworks run agents with a tool, in processes of their own, on one conversation."""
+"""Two frameworks run agents with a tool, in processes of their own, on one conversation and one model server."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from dataclasses import astuple, dataclass
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from redis_history import HistoryStore
+from tests.support import sdk
+from tests.support.model_server import ModelServer
 from tests.support.servers import RealServer
 
-WORKER = Path(__file__).with_name("agent_worker.py")
+ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ["pydantic_ai", "openai_agents"]
 
 
-def turn(framework: str, server: RealServer, namespace: str, text: str) -> str:
-    command = [sys.executable, str(WORKER), framework, server.url, namespace, "shared", text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=WORKER.parents[2], check=False)
-    assert done.returncode == 0, done.stderr
+@dataclass(frozen=True)
+class Place:
+    """Which conversation, on which server."""
+
+    url: str
+    namespace: str
+    conversation: str
+
+
+def turn(framework: str, place: Place, model: ModelServer, text: str) -> str:
+    command = [sys.executable, "-m", "tests.integration.agent_worker", framework, *astuple(place), model.url, text]
+    # Neither a proxy nor a key of whoever runs the tests.
+    env = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper() and "OPENAI" not in name}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env, check=False)
+    assert done.returncode == 0, (done.stderr, model.refused)
     return done.stdout.strip()
 
 
-def test_one_process_goes_on_where_another_stopped(server: RealServer, namespace: str, long: bool) -> None:
-    # Each process takes seconds to import its framework; the order of the two makes no other difference.
-    for first, second in product(FRAMEWORKS, FRAMEWORKS) if long else [("pydantic_ai", "openai_agents")]:
-        _goes_on(server, f"{namespace}-{first}-{second}", first, second)
-        with HistoryStore(server.url, namespace=f"{namespace}-{first}-{second}") as store:
-            store.delete_conversation("shared")
+def sent(request: dict[str, Any]) -> list[Any]:
+    """What a request says, whichever way the framework writes it; OpenAI's types take it."""
+    sdk.validate("openai_chat", request["messages"])
+    return [_plain(message) for message in request["messages"]]
 
 
-def _goes_on(server: RealServer, namespace: str, first: str, second: str) -> None:
-    assert turn(first, server, namespace, "Add 2 and 3") == "5; 1 questions"
-    assert turn(second, server, namespace, "Add 20 and 30") == "50; 2 questions"
-    assert turn(first, server, namespace, "And now?") == "hello; 3 questions"
-    with HistoryStore(server.url, namespace=namespace) as store:
-        messages = store.get("shared")
-    assert [message.role for message in messages] == [
-        *["user", "assistant", "tool", "assistant"] * 2,
-        "user",
-        "assistant",
+def _plain(message: dict[str, Any]) -> Any:
+    calls = [
+        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
     ]
+    return message["role"], message.get("tool_call_id"), message.get("content") or "", calls
+
+
+def exchange(call: str, a: int, b: int, questions: int) -> list[Any]:
+    """A question, the call of the tool, its result, and the answer."""
+    return [
+        ("user", None, f"Add {a} and {b}", []),
+        ("assistant", None, "", [(call, "add", {"a": a, "b": b})]),
+        ("tool", call, str(a + b), []),
+        ("assistant", None, f"{a + b}; {questions} questions", []),
+    ]
+
+
+def test_one_process_goes_on_where_another_stopped(server: RealServer, namespace: str, long: bool) -> None:
+    # Each process takes seconds to import its framework.
+    for first, second in product(FRAMEWORKS, FRAMEWORKS) if long else [("pydantic_ai", "openai_agents")]:
+        with ModelServer() as model:
+            _goes_on(Place(server.url, namespace, f"{first} and {second}"), model, first, second)
+
+
+def _goes_on(place: Place, model: ModelServer, first: str, second: str) -> None:
+    assert turn(first, place, model, "Add 2 and 3") == "5; 1 questions"
+    assert turn(second, place, model, "Add 20 and 30") == "50; 2 questions"
+    assert turn(first, place, model, "And now?") == "hello; 3 questions"
+    whole = [*exchange("call_1", 2, 3, 1), *exchange("call_2", 20, 30, 2), ("user", None, "And now?", [])]
+    assert [request["model"] for request in model.requests] == [first, first, second, second, first]
+    assert [sent(request) for request in model.requests] == [whole[:length] for length in (1, 3, 5, 7, 9)]
+    with HistoryStore(place.url, namespace=place.namespace) as store:
+        messages = store.get(place.conversation)
+    assert [message.role for message in messages] == [*(role for role, *_ in whole), "assistant"]
     calls = [use for message in messages for use in message.tool_uses]
     results = [result for message in messages for result in message.tool_results]
-    assert [call.input for call in calls] == [{"a": 2, "b": 3}, {"a": 20, "b": 30}]
-    assert [result.tool_use_id for result in results] == [call.id for call in calls]
+    assert [(call.id, call.input) for call in calls] == [("call_1", {"a": 2, "b": 3}), ("call_2", {"a": 20, "b": 30})]
+    assert [result.tool_use_id for result in results] == ["call_1", "call_2"]
 
 
-def test_both_at_once_lose_nothing(server: RealServer, namespace: str) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda name: turn(name, server, namespace, "Add 1 and 1"), FRAMEWORKS))
-    assert [answer.split(";")[0] for answer in answers] == ["2", "2"]
-    with HistoryStore(server.url, namespace=namespace) as store:
-        messages = store.get("shared")
-    assert len(messages) == 8
-    assert sum(len(message.tool_results) for message in messages) == 2
+def test_both_at_once_lose_nothing(server: RealServer, namespace: str, long: bool) -> None:
+    place = Place(server.url, namespace, "shared")
+    with ModelServer(meet=2) as model:
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda name: turn(name, place, model, "Add 1 and 1"), FRAMEWORKS))
+        assert [answer.split(";")[0] for answer in answers] == ["2", "2"]
+        # The model answered neither of them before it had the questions of both.
+        assert {request["model"] for request in model.requests[:2]} == set(FRAMEWORKS)
+        for name in FRAMEWORKS:
+            asked, told = (sent(request) for request in model.requests if request["model"] == name)
+            assert told[: len(asked)] == asked
+            assert [role for role, *_ in told[len(asked) :]] == ["assistant", "tool"]
+        with HistoryStore(server.url, namespace=namespace) as store:
+            messages = store.get(place.conversation)
+        assert sorted(message.role for message in messages) == ["assistant"] * 4 + ["tool"] * 2 + ["user"] * 2
+        pairs = [
+            (call.id, [result.tool_use_id for result in after.tool_results])
+            for before, after in pairwise(messages)
+            for call in before.tool_uses
+        ]
+        assert sorted(pairs) == [("call_1", ["call_1"]), ("call_2", ["call_2"])], "each result is right after its call"
+        # The model refuses a history with a call whose result is elsewhere.
+        for framework in FRAMEWORKS if long else []:
+            assert turn(framework, place, model, "And now?").startswith("hello")
+
+
+ASKED = {"role": "user", "content": "Add 1 and 1"}
+CALLED = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
+GAVE = {"role": "tool", "tool_call_id": "c", "content": "2"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "key", "status"),
+    [
+        ([ASKED, CALLED, GAVE], ModelServer.key, 200),
+        ([ASKED], "another", 401),
+        ([ASKED, CALLED], ModelServer.key, 400),
+        ([ASKED, CALLED, ASKED, GAVE], ModelServer.key, 400),
+        ([ASKED, GAVE], ModelServer.key, 400),
+        ([ASKED, CALLED, GAVE, GAVE], ModelServer.key, 400),
+    ],
+)
+def test_the_model_refuses_what_openai_refuses(messages: list[Any], key: str, status: int) -> None:
+    # Else the tests above would not notice a history that no provider takes.
+    with ModelServer() as model:
+        request = urllib.request.Request(
+            f"{model.url}/chat/completions",
+            json.dumps({"model": "m", "messages": messages}).encode(),
+            {"Authorization": f"Bearer {key}"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=10) as answer:
+                answered = answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                answered = error.code
+        assert answered == status
+        assert len(model.refused) == (status != 200)

@@ -13,7 +13,8 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.errors import ConfigurationError, InvalidMessageError
 from redis_history.integrations.langchain import LangChainHistory
-from tests.support.servers import RealServer
+from tests.conftest import Servers
+from tests.support.servers import RealServer, wait_until
 
 
 @pytest.fixture
@@ -70,6 +71,32 @@ def test_many_and_large_messages(store: Any) -> None:
     assert [message.content for message in history.messages[:-1]] == [f"Message {n}" for n in range(1200)]
     assert len(history.messages[-1].content) == 100_000
     assert LangChainHistory("s", store, limit=2).messages[0].content == "Message 1199"
+
+
+def test_namespaces_are_apart(store: Any, server: RealServer, namespace: str, server_of: Servers) -> None:
+    LangChainHistory("s", store).add_user_message("one")
+    with HistoryStore(server.url, namespace=f"{namespace}-2") as other:
+        LangChainHistory("s", other).add_user_message("two")
+        assert [message.content for message in LangChainHistory("s", store).messages] == ["one"]
+        assert [message.content for message in LangChainHistory("s", other).messages] == ["two"]
+    server_of.clear(f"{namespace}-2")
+
+
+def test_a_history_ends_with_the_ttl_of_the_store(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace, ttl=0.05) as store:
+        history = LangChainHistory("s", store)
+        history.add_user_message("ends")
+        wait_until(lambda: history.messages == [], "the history to end")
+        assert len(history) == 0
+
+
+def test_the_store_finds_what_a_history_wrote(store: Any) -> None:
+    history = LangChainHistory("550e8400-e29b-41d4-a716-446655440000", store)
+    history.add_messages([HumanMessage("Hello, how are you?"), AIMessage("Well."), HumanMessage("And the Weather?")])
+    LangChainHistory("another", store).add_user_message("weather")
+    (hit,) = store.search(history.session_id, "weather")
+    assert hit.message.text == "And the Weather?"
+    assert store.search(history.session_id, "nonexistent") == []
 
 
 @pytest.mark.parametrize("session", ["", None, 5])

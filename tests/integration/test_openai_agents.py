@@ -11,6 +11,7 @@ from agents.memory import Session, SessionSettings
 
 from redis_history import AsyncHistoryStore, assistant, tool, tool_result, tool_use, user
 from redis_history.integrations.openai_agents import AgentsSession
+from tests.conftest import Servers
 from tests.support.servers import RealServer
 
 
@@ -120,6 +121,25 @@ async def test_a_session_with_a_store_of_its_own(server: RealServer, namespace: 
     again = AgentsSession.from_url("s", server.url, namespace=namespace)
     assert await again.get_items() == [said("Hi")]
     await again.close()
+
+
+async def test_namespaces_are_apart(store: Any, server: RealServer, namespace: str, server_of: Servers) -> None:
+    async with AsyncHistoryStore(server.url, namespace=f"{namespace}-2") as elsewhere:
+        one, two = AgentsSession("s", store), AgentsSession("s", elsewhere)
+        await one.add_items([said("1")])
+        await two.add_items([said("2")])
+        assert (await one.get_items(), await two.get_items()) == ([said("1")], [said("2")])
+    server_of.clear(f"{namespace}-2")
+
+
+async def test_a_session_ends_with_the_ttl_of_its_store(server: RealServer, namespace: str) -> None:
+    session = AgentsSession.from_url("s", server.url, namespace=namespace, ttl=0.05)
+    await session.add_items([said("ends")])
+    async with asyncio.timeout(20):
+        while await session.get_items():
+            await asyncio.sleep(0.005)
+    assert await session.pop_item() is None
+    await session.close()
 
 
 async def test_closing_leaves_a_store_that_was_given(store: Any) -> None:
