@@ -1,0 +1,180 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""The part of a compressor that does the work: one conversation at a time, whatever happens to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from redis_history import requests
+from redis_history._sync._attempt import Attempt
+from redis_history._sync._runtime import Signal
+from redis_history._sync.store import HistoryStore
+from redis_history.compaction.policy import Plan
+from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
+from redis_history.errors import ConfigurationError, ConflictError, LeaseLostError, RedisHistoryError, SummaryError
+from redis_history.model import Message
+from redis_history.operations import KeepLease, Lease, Precondition, TakeLease
+from redis_history.tokens import message_tokens
+
+__all__ = ["Compressing"]
+
+_logger = logging.getLogger("redis_history")
+
+
+class _StoppedError(Exception):
+    """The compressor ends before the summary is there."""
+
+
+class Compressing:
+    """Leases, summarisers, and what is written in the end."""
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        summarizer: Summarizer,
+        options: CompressorOptions,
+        on_progress: Callable[[CompressionProgress], object] | None,
+    ) -> None:
+        if not isinstance(store, HistoryStore):
+            raise ConfigurationError(f"a compressor needs an {HistoryStore.__name__}, not {store!r}")
+        check_summarizer(summarizer)
+        self._options = options
+        self._policy = options.policy
+        self._store = store
+        self._summarizer = summarizer
+        self._on_progress = on_progress
+        self._work = Work(options.first_wait, options.longest_wait, time.monotonic)
+        self._stop_at: float | None = None
+
+    def _one(self, conversation_id: str, revision: int, signal: Signal) -> None:
+        """Compress one conversation; whatever happens is its own affair."""
+        started = time.monotonic()
+
+        def failed(kind: Any, error: Exception, wait: float | None = None) -> float:
+            resting = self._work.rest(conversation_id, wait)
+            seconds = time.monotonic() - started
+            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=resting, error=_told(error)))
+            return resting
+
+        lease: Lease | None = None
+        keep = 0.0
+        try:
+            lease = self._store._backend.execute(TakeLease(conversation_id, self._options.lease))
+            if lease is None:
+                self._work.count(busy=1)
+                self._work.rest(conversation_id, self._options.lease)
+                return
+            done = self._compress(lease, revision, signal, started)
+            self._tell(done)
+        except _StoppedError:
+            self._work.done(conversation_id)
+        except ConflictError as error:
+            # Who has lost the lease may meet what its successor has done before it meets the lease.
+            if isinstance(error, LeaseLostError) or (lease is not None and not self._keep(lease, 0.0)):
+                self._work.count(leases_lost=1)
+                failed("lease_lost", error, self._options.first_wait)
+            else:
+                self._work.count(conflicts=1)
+                failed("conflict", error, self._options.first_wait)
+            lease = None
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and others go on
+            self._work.count(failed=1)
+            # Others leave it alone as well; a little shorter, so that it is this one's turn first.
+            keep = 0.9 * failed("failed", error)
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
+        finally:
+            if lease is not None:
+                self._keep(lease, keep)
+
+    def _keep(self, lease: Lease, seconds: float) -> bool:
+        """Let the lease end then, whatever happens; whether it was still the present one."""
+        try:
+            return self._store._backend.execute(KeepLease(lease, seconds))
+        except RedisHistoryError as error:  # it ends by itself
+            _logger.info("the lease on %r was not given back: %s", lease.conversation_id[:80], error)
+            return True
+
+    def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
+        conversation_id = lease.conversation_id
+        messages = self._store.get(conversation_id)
+        found = self._policy.plan(messages)
+        if found is None:
+            self._work.count(nothing=1)
+            if self._options.older_than is None:
+                self._work.done(conversation_id, settled_at=revision)
+            else:  # it will be older
+                self._work.rest(conversation_id, self._options.sweep_interval)
+            return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
+        replaced = found.seen
+        before = sum(map(message_tokens, replaced))
+        self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
+        summary = self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        self._write(lease, found, summary)
+        after = message_tokens(summary)
+        self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
+        self._work.done(conversation_id)
+        seconds = time.monotonic() - started
+        return CompressionProgress("compressed", conversation_id, len(replaced), before, after, seconds)
+
+    def _write(self, lease: Lease, found: Plan, summary: Message) -> None:
+        """If what was summarised is still what is there, and the lease still the present one."""
+        last = found.through.position
+        assert last is not None  # noqa: S101 -- it was read from the store
+        op = requests.compact(lease.conversation_id, last, summary, found.seen, expected_revision=None)
+        self._store._write(replace(op, precondition=Precondition(lease=lease)))
+
+    def _summary(self, found: Plan, room: int | None, lease: Lease, signal: Signal) -> Message:
+        """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""
+        options = self._options
+        kept = time.monotonic()
+        ends = kept + options.timeout
+        previous = None if found.previous is None else read_summary(found.previous)
+        attempt = Attempt(self._summarizer, (list(found.messages), previous), signal)
+        try:
+            while True:
+                signal.clear()
+                if attempt.finished:
+                    break
+                now = time.monotonic()
+                if now >= ends:
+                    raise SummaryError(f"the summariser took longer than {options.timeout:g} seconds")
+                if self._stop_at is not None and now >= self._stop_at:
+                    raise _StoppedError
+                if now >= kept + options.lease / 3:
+                    if not self._store._backend.execute(KeepLease(lease, options.lease)):
+                        raise LeaseLostError(
+                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
+                        )
+                    kept = now
+                until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
+                signal.wait(max(0.001, until - now))
+            try:
+                answer = attempt.outcome()
+            except SummaryError:
+                raise
+            except Exception as error:
+                raise SummaryError(f"the summariser raised {_told(error)}") from error
+        finally:
+            attempt.leave()
+        return usable(answer, found.seen, room)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_at is not None
+
+    def _tell(self, progress: CompressionProgress) -> None:
+        if self._on_progress is not None:
+            try:
+                self._on_progress(progress)
+            except Exception:
+                _logger.exception("on_progress failed")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
