@@ -147,7 +147,8 @@ class Compacted(Struct, frozen=True):
     """The outcome of a compaction: the change that made it, its summary as it stands in the store, and how many
     messages that replaced, a former summary among them.
 
-    `changed` says whether this call did it. If not, an earlier call with the same summary had; or, without a `summary`,
+    `changed` says whether this call did it. If not, an earlier call with the same summary had (`count` is then how many
+    of the messages are still in the archive); or, without a `summary`,
     there was nothing to compact, and `revision` is the present one.
     """
 

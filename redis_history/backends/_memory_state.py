@@ -35,14 +35,13 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Archive:
-    """What one compaction replaced: positions and ids, ascending, and how many there were. `former`: the summary
-    that was live before."""
+    """What one compaction replaced and is still there: positions and ids, ascending. `former`: the summary that was
+    live before."""
 
     revision: int
     summary_id: str
     token: str
     former: str | None
-    count: int
     held: list[tuple[Position, str]]
 
 
@@ -134,7 +133,7 @@ class ConversationState:
         """Put a summary in place of messages; its member."""
         held = [(self.leave(message_id), message_id) for message_id in leaving]
         revision, summary_id = self.revision + 1, entry.message.id
-        archive = Archive(revision, summary_id, token, self.summary, len(held), held)
+        archive = Archive(revision, summary_id, token, self.summary, held)
         self.archives.append(archive)
         self.archived.update(dict.fromkeys(leaving, archive))
         self.stored[summary_id] = StoredMessage(entry, held[-1][0], revision, token)

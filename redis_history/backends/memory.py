@@ -252,7 +252,7 @@ class MemoryBackend:
             for archive in conversation.archives:
                 if archive.summary_id == summary_id and self._held_then(op.precondition, archive.revision):
                     message, own = _placed(op.summary, before.position), archive.token == op.token
-                    return Compacted(archive.revision, message, archive.count, own)
+                    return Compacted(archive.revision, message, len(archive.held), own)
         self._check(op.conversation_id, op.precondition)
         if conversation is None:
             conversation = ConversationState(op.token, deque())

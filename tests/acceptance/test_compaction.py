@@ -12,6 +12,7 @@ import pytest
 
 from redis_history import HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import CompactionConflictError
 from tests.support.servers import RealServer, wait_until
 
 KEYS = Keyspace("default").conversation("c")
@@ -183,3 +184,90 @@ def test_what_cannot_be_read_moves_along(own_server: Callable[..., RealServer]) 
         assert [message.id for message in store.get("c")] == ["s", *(f"old {number}" for number in range(10, 20))]
         store.expand("c", "s")
         assert client.zrange(KEYS.messages, 0, -1, withscores=True) == before
+
+
+def _just_before(store: HistoryStore, script: str, act: Callable[[], Any], time: int = 1) -> None:
+    """Let somebody else act once, right before the store sends a script for the first (second, ...) time."""
+    backend: Any = store._backend
+    carry_out, sent = backend.carry_out, []
+
+    def carrying(work: Any, **options: Any) -> Any:
+        first = work[0] if type(work) is list else work
+        if first.script is not None and first.script.name == script:
+            sent.append(first)
+            if len(sent) == time:
+                act()
+        return carry_out(work, **options)
+
+    backend.carry_out = carrying
+
+
+ACTS: dict[str, Callable[[HistoryStore], Any]] = {
+    "edit": lambda other: other.update_message("c", user("other", id="old 1")),
+    "delete": lambda other: other.delete_messages("c", ["old 1"]),
+    "insert": lambda other: other.append("c", user("old", id="x", timestamp="2001-01-01")),
+    "delete and insert": lambda other: (ACTS["delete"](other), ACTS["insert"](other)),
+    "compact": lambda other: other.compact("c", through="old 3", summary=_summary("theirs")),
+    "clear": lambda other: other.clear("c"),
+    "begin anew": lambda other: (other.delete_conversation("c"), _fill(other, 20)),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_changes_at_the_last_moment_is_noticed(server: RealServer, namespace: str, act: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+        seen = _fill(store, 20)[:10]
+        _just_before(store, "compact", lambda: ACTS[act](other))
+        with pytest.raises(CompactionConflictError):
+            store.compact("c", through=seen[-1], summary="x", seen=seen)
+        expected = other.get("c", include_archived=True)
+        assert store.get("c", include_archived=True) == expected
+
+
+@pytest.mark.parametrize("act", ["edit", "delete", "insert", "delete and insert", "compact", "append"])
+def test_without_seen_it_begins_again(server: RealServer, namespace: str, act: str) -> None:
+    acts = {**ACTS, "append": lambda other: other.append("c", user("new", id="x"))}
+    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+        through = _fill(store, 20)[9]
+        _just_before(store, "compact", lambda: acts[act](other))
+        done = store.compact("c", through=through, summary=_summary("s"))
+        everything = store.get("c", include_archived=True)
+        assert sum(one.position <= through.position for one in everything if one.id != "s") == done.count + (
+            4 if act == "compact" else 0
+        )
+        assert [one.id for one in store.get("c")] == [
+            "s",
+            *(f"old {number}" for number in range(10, 20)),
+            *(["x"] if act == "append" else []),
+        ]
+        totals = store.get_conversation("c")
+        assert totals is not None
+        assert totals.characters == sum(len(one.text) for one in store.get("c"))
+
+
+@pytest.mark.parametrize("act", ["append", "insert", "delete", "delete archived", "many"])
+@pytest.mark.parametrize(("script", "time"), [("copy", 1), ("copy", 6), ("expand", 1), ("expand", 2)])
+def test_what_changes_while_an_expansion_is_prepared(
+    server: RealServer, namespace: str, script: str, time: int, act: str
+) -> None:
+    acts: dict[str, Callable[[HistoryStore], Any]] = {
+        **ACTS,
+        "append": lambda other: other.append("c", user("new", id="x")),
+        "delete": lambda other: other.delete_messages("c", ["old 2000"]),
+        "delete archived": lambda other: other.delete_messages("c", ["old 5"]),
+        "many": lambda other: [other.append_many("c", [user("new") for _ in range(600)]) for _ in range(2)],
+    }
+    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+        before = _fill(store, 2600)
+        store.compact("c", through=before[1299], summary=_summary("s"))
+        _just_before(store, script, lambda: acts[act](other), time)
+        store.expand("c", "s")
+        after = store.get("c")
+        gone = {"delete": "old 2000", "delete archived": "old 5"}.get(act)
+        assert [one for one in after if one.id.startswith("old ")] == [one for one in before if one.id != gone]
+        assert len(after) == 2600 + {"append": 1, "insert": 1, "many": 1200}.get(act, -1)
+        assert after == sorted(after, key=lambda one: one.position or one)
+        assert store.snapshot("c", limit=1).message_count == len(after)
+        with server.client() as client:
+            pattern = Keyspace(namespace).patterns[0] + b":a:*"
+            assert list(client.scan_iter(match=pattern, count=1000)) == []
