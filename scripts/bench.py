@@ -43,7 +43,6 @@ from redis_history import (
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.embedded import EmbeddedServer, find_server
 from redis_history.model.wire import encode_body, encode_member
-from redis_history.requests import SearchMode
 
 TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
 STAMP = 1_700_000_000_000_000
@@ -523,7 +522,7 @@ def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:
         )
 
 
-def bench_compaction(report: Report, client: Any, url: str, search: SearchMode) -> None:
+def bench_compaction(report: Report, client: Any, url: str, search: Any) -> None:
     """Of a conversation of 10,000 messages the older half; per message, and the longest that any call held the
     server."""
     with HistoryStore(url, namespace="bench", search=search) as store:

@@ -5,7 +5,8 @@ valid, and an error that leaves here is of `redis_history.errors`.
 
 A backend may have a method `capabilities`, without arguments, that gives a `Capabilities`.
 
-One that sets `compacts = True` knows the operations `Compact` and `Expand`, and `ReadPage` with `archived`
+One that sets `compacts = True` knows the operations `Compact` (also with a `lease` as its precondition), `Expand`,
+`TakeLease` and `KeepLease`, and `ReadPage` with `archived`
 (backends/compacting.py has what all of them check alike). To others the store sends none of these: `compact` and
 `expand` raise CapabilityError, and there is nothing archived to be read.
 """
