@@ -137,3 +137,17 @@ def test_old_messages(own_server: Callable[..., RealServer]) -> None:
         done = run("--url", server.url, "compress", "--older-than", "7d", "--keep-recent", "2", "--once")
         assert done.returncode == 0, done.stderr
         assert len(store.get("c")) == 6
+
+
+def test_reindex_writes_what_search_needs(server: RealServer, namespace: str, where: tuple[str, ...]) -> None:
+    with HistoryStore(server.url, namespace=namespace, search="off") as silent:
+        fill(silent, "c", 30)
+    with HistoryStore(server.url, namespace=namespace) as store:
+        assert store.search_all("suitcase") == []
+        done = run(*where, "reindex")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "1 conversations, 30 documents written, 0 removed\n"
+        assert len(store.search_all("suitcase", limit=50, token_cap=None)) == 30
+    done = run(*where, "--json", "reindex")
+    assert json.loads(done.stdout) == {"conversations": 1, "documents": 30, "removed": 0}
+    assert run("--url", f"{server.url}?db=1", "reindex").returncode == 2, "no search there"
