@@ -13,9 +13,7 @@ __all__ = ["command"]
 
 
 @click.command(name="reindex")
-@click.option(
-    "--language", default="english", show_default=True, metavar="NAME", help="That of the stores."
-)
+@click.option("--language", default="english", show_default=True, metavar="NAME", help="That of the stores.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 @click.pass_obj
 def command(context: Context, /, language: str, quiet: bool) -> None:
