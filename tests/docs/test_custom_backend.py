@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import HistoryStore, user
+from redis_history import Compressor, HistoryStore, extractive_summarizer, user
 from redis_history.errors import CapabilityError, StoreClosedError
 from tests.conformance.conftest import Awaitable, fsyncing, store, talk
 from tests.docs.pages import DOCS, ROOT, blocks
@@ -25,8 +25,11 @@ EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
 SQLiteBackend = import_module("sqlite_backend").SQLiteBackend
 
+#: Compaction, and what needs it.
+_MAY_BE_LEFT_OUT = {"test_compaction", "test_compressor", "test_history_compression", "test_leases"}
+
 for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
-    if file.stem == "test_compaction":  # which a backend may leave out
+    if file.stem in _MAY_BE_LEFT_OUT:
         continue
     for name, function in vars(import_module(f"tests.conformance.{file.stem}")).items():
         if name.startswith("test_"):
@@ -95,7 +98,11 @@ def test_several_processes(tmp_path: Path) -> None:
 def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
     with HistoryStore(backend=SQLiteBackend(tmp_path / "history.db")) as store:
         stored = store.append("c", user("x")).message
-        for call in (lambda: store.compact("c", through=stored, summary="y"), lambda: store.expand("c", stored.id)):
+        for call in (
+            lambda: store.compact("c", through=stored, summary="y"),
+            lambda: store.expand("c", stored.id),
+            Compressor(store, extractive_summarizer(), max_entries=1).run_once,
+        ):
             with pytest.raises(CapabilityError, match="cannot compact"):
                 call()
         assert store.get("c", include_archived=True) == [stored]
