@@ -343,7 +343,7 @@ async def test_a_promoted_replica_has_what_was_confirmed(pair: Pair, face: str) 
 
 @FACES
 async def test_a_replica_that_is_gone_is_seen_after_the_next_new_connection(pair: Pair, face: str) -> None:
-    options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 0.2}
+    options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 2.0}
     retry = RetryPolicy(deadline=10.0, first_wait=0.001, longest_wait=0.01)
     async with opened(face, pair.primary.url, retry=retry, **options) as store:
         await store("append", "c", user("1"))
