@@ -26,7 +26,8 @@ class Asked:
             raw = request.scope["query_string"].decode("ascii")
             pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         except ValueError as error:
-            raise Refused(400, "bad_input", "the query of the URL is not percent-encoded UTF-8") from error
+            most = f"at most {_MAX_FIELDS} parameters in percent-encoded UTF-8"
+            raise Refused(400, "bad_input", f"the query of the URL cannot be read: it is {most}") from error
         self._fields = dict(pairs)
         if len(self._fields) != len(pairs):
             raise Refused(400, "bad_input", "a parameter of the URL is given twice")

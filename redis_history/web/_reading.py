@@ -91,7 +91,7 @@ async def messages(view: View, request: Request) -> Response:
     cursor = None
     newest: list[Message] | None = None
     if before is None and since is None:
-        snapshot = await view.store.snapshot(name, limit=min(limit, _PAGE))
+        snapshot = await view.store.snapshot(name, limit=min(limit, _PAGE) + 1)
         cursor = str(snapshot.cursor)
         newest = None if archived else snapshot.messages
 
@@ -124,18 +124,14 @@ async def archived(view: View, request: Request) -> Response:
     if summary is None or summary.position is None or not summary.is_summary:
         raise MessageNotFoundError(f"there is no summary {wanted[:64]!r} in this conversation")
     upper = Position(summary.position.timestamp, summary.position.sequence + 1)
+    # What stands before a summary was never replaced by it: system messages, and what came with an older time since.
     standing = {one.id for one in await view.store.get(name, before=upper)} | {summary.id}
 
     async def older(most: int, than: Position | None) -> list[Message]:
-        found: list[Message] = []
-        page = [summary]
-        while len(found) < most and page:
-            page = await view.store.get(name, limit=most, before=than, include_archived=True)
-            found = [one for one in page if one.id not in standing] + found
-            than = page[0].position if page else None
-        return found[-most:]
+        return await view.store.get(name, limit=most, before=than, include_archived=True)
 
-    shapes, more = await _gathered(older, limit, before if before is not None and before < upper else upper, None)
+    start = upper if before is None else min(before, upper)
+    shapes, more = await _gathered(older, limit, start, None, lambda one: one.id not in standing)
     return answer({"messages": shapes, "more": more})
 
 
@@ -167,24 +163,31 @@ async def _gathered(
     limit: int,
     before: Position | None,
     newest: list[Message] | None,
+    wanted: Callable[[Message], bool] = lambda _: True,
 ) -> tuple[list[dict[str, Any]], bool]:
     """The newest `limit` messages before a position, or as many as an answer should carry, ascending; whether there are
-    more. What is the newest may be known."""
+    more. `newest` are those of the first page, if they are known: one more than it shows.
+
+    A former summary has the place of the last message that it replaced: of such messages, all or none are given,
+    because the next request goes on before that place.
+    """
     shapes: list[dict[str, Any]] = []
-    size = 0
-    while len(shapes) < limit and size < _FULL:
+    size, more = 0, True
+    while more and len(shapes) < limit and size < _FULL:
         most = min(limit - len(shapes), _PAGE)
-        page = await older(most, before) if newest is None else newest
+        page = newest if newest is not None else await older(most + 1, before)
         newest = None
+        more = len(page) > most
+        if more:
+            page = [one for one in page if one.position != page[0].position] or page
         for one in reversed(page):
-            shapes.append(message_shape(one))
-            size += len(dumps(shapes[-1]))
-            before = one.position
-            if size >= _FULL:
+            if one.position != before and (len(shapes) >= limit or size >= _FULL):
+                more = True
                 break
-        if not page or len(page) < most:
-            break
-    more = bool(shapes) and bool(await older(1, before))
+            before = one.position
+            if wanted(one):
+                shapes.append(message_shape(one))
+                size += len(dumps(shapes[-1]))
     return shapes[::-1], more
 
 

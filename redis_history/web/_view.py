@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from starlette.responses import Response
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
-from redis_history.errors import ConfigurationError, InvalidCursorError
+from redis_history.errors import ConfigurationError, InvalidCursorError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.web._asking import Asked
 from redis_history.web._encoding import frame
@@ -22,6 +23,8 @@ from redis_history.web._watch import Hub
 from redis_history.web.access import Access, Authorize, Permits, Places
 
 __all__ = ["Limits", "View"]
+
+_logger = logging.getLogger("redis_history")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -124,9 +127,12 @@ class View:
         """The same while it is allowed, which is asked from time to time."""
         ask_at = time.monotonic() + self.limits.reauthorize
         async with aclosing(chunks):
-            async for chunk in chunks:
-                if time.monotonic() >= ask_at:
-                    if not await allowed():
-                        return
-                    ask_at = time.monotonic() + self.limits.reauthorize
-                yield chunk
+            try:
+                async for chunk in chunks:
+                    if time.monotonic() >= ask_at:
+                        if not await allowed():
+                            return
+                        ask_at = time.monotonic() + self.limits.reauthorize
+                    yield chunk
+            except RedisHistoryError as error:  # the client comes again
+                _logger.warning("a stream of the live view ends: %s", error)

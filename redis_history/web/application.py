@@ -83,7 +83,7 @@ class Gate:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self._known(hosts[0]):
             return refusal(403, "wrong_host", "this host name is not served here; see --allowed-host")
-        entry = request.url.path == "/" and request.method in ("GET", "HEAD")
+        entry = request.scope["path"] == "/" and request.method in ("GET", "HEAD")
         if not self._same_origin(request, hosts[0], entry):
             return refusal(403, "wrong_origin", "pages of other origins get nothing here")
         given = _token_of_url(request) if entry else None
