@@ -17,14 +17,17 @@ from typing import Any
 import click
 
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli.commands import WRONG, Context
 from redis_history.errors import ConfigurationError
 
 __all__ = ["command"]
 
-#: Seconds that open streams have to end.
-_GRACE = 3
+#: Seconds for which a question waits for a server that is away: somebody looks at the page meanwhile.
+_PATIENCE = 3.0
+#: Seconds that open connections have to end; then they are cut.
+_GRACE = 2
 #: Milliseconds after which the system gives up a client that has gone without a word, or takes nothing.
 _UNANSWERED = 60_000
 
@@ -81,14 +84,22 @@ def command(
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             await self.view.aclose()
+            late = asyncio.get_running_loop().call_later(_GRACE, self.give_up)
             await super().shutdown(sockets)
+            late.cancel()
+
+        def give_up(self) -> None:
+            for connection in list(self.server_state.connections):
+                if connection.transport is not None:
+                    connection.transport.abort()
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
     async def work() -> None:
-        async with AsyncHistoryStore(context.url, namespace=context.namespace) as store:
+        retry = RetryPolicy(deadline=_PATIENCE)
+        async with AsyncHistoryStore(context.url, namespace=context.namespace, retry=retry) as store:
             await store.list_conversations(limit=1)  # a server that cannot be reached is told at once
             address = parse_url(context.url).address
             view = View(store, authorize=None, read_only=not allow_writes, address=address, limits=limits)
@@ -99,7 +110,7 @@ def command(
                 server_header=False,
                 lifespan="off",
                 ws="none",
-                timeout_graceful_shutdown=_GRACE,
+                timeout_graceful_shutdown=2 * _GRACE,
             )
             server = Server(config)
             server.view = view

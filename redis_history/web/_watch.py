@@ -10,7 +10,7 @@ from typing import Final
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.web._encoding import PING, encoded
-from redis_history.web._ring import GIVEN, Entry, Ring
+from redis_history.web._ring import Entry, Ring
 
 __all__ = ["Hub", "Watch"]
 
@@ -18,6 +18,9 @@ _logger = logging.getLogger("redis_history")
 
 #: How many readers of a conversation catch up at the same moment: each holds one read of the change log.
 _CATCHING_UP: Final = 4
+#: Bytes that such a reader takes of it at once. The rest of what was read, of up to about 1 MB, is let go, so that a
+#: reader that has stopped holds no more than this.
+_AT_ONCE: Final = 262_144
 
 
 class Watch:
@@ -77,7 +80,7 @@ class Watch:
         entries: list[Entry] = []
         size = 0
         async with self._catching_up, self._store.subscribe(self._conversation_id, after=cursor) as feed:
-            while size < GIVEN and self.ring.place_of(entries[-1].cursor if entries else cursor) is None:
+            while size < _AT_ONCE and self.ring.place_of(entries[-1].cursor if entries else cursor) is None:
                 event = await feed.get(0)
                 if event is None:
                     break

@@ -38,6 +38,7 @@ class Serve:
         assert self.url.startswith("http://"), self.process.communicate(timeout=DEADLINE)[1]
         self.base, _, self.token = self.url.partition("?token=")
         self.port = int(self.base.rstrip("/").rpartition(":")[2])
+        self.greeting = f"namespace {namespace!r}, read-only; ends with Ctrl-C\n"
 
     def memory(self) -> int:
         """Resident bytes of the process."""
@@ -192,3 +193,48 @@ def of(conversation_id: str, **parameters: str) -> str:
     """The query of a URL."""
     fields = {"conversation": conversation_id, **parameters}
     return "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in fields.items())
+
+
+class Lean(asyncio.Protocol):
+    """A reader that only keeps which messages came, in order: so that hundreds fit into one process."""
+
+    def __init__(self, asked: bytes) -> None:
+        self.seen: list[str] = []
+        self.last_id = ""
+        self.opened = asyncio.Event()
+        self.closed = asyncio.Event()
+        self._asked, self._rest, self._changed = asked, b"", asyncio.Event()
+
+    @classmethod
+    async def connect(cls, port: int, query: str) -> Lean:
+        head = f"GET /api/events{query} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        loop = asyncio.get_running_loop()
+        _, reader = await loop.create_connection(lambda: cls(head.encode()), "127.0.0.1", port)
+        return reader
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(self._asked)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: "):
+                at = line.index(b'"messages":[{"id":"') + 19
+                self.seen.append(line[at : line.index(b'"', at)].decode())
+            elif line.startswith(b"id: "):
+                self.last_id = line[4:].decode()
+            elif line == b": open":
+                self.opened.set()
+        self._changed.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.closed.set()
+        self._changed.set()
+
+    async def until(self, count: int, seconds: float = DEADLINE) -> None:
+        """Return when it has so many messages, or has lost the connection."""
+        async with asyncio.timeout(seconds):
+            while len(self.seen) < count and not self.closed.is_set():
+                self._changed.clear()
+                await self._changed.wait()
