@@ -1,0 +1,197 @@
+"""What can be read: the list, conversations, messages, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redis_history._version import __version__
+from redis_history.compaction.summaries import summary_text
+from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
+from redis_history.model import Conversation, Message, Position
+from redis_history.search.hits import SearchHit
+from redis_history.web._answers import answer
+from redis_history.web._asking import Asked
+from redis_history.web._shape import conversation_shape, dumps, glimpse, hit_shape, message_shape, writer
+from redis_history.web._view import View
+
+__all__ = ["archived", "conversation", "conversations", "message", "messages", "search", "status"]
+
+MOST: Final = 1000
+_MOST_HITS: Final = 100
+#: Messages read at once, and bytes after which an answer is full: then it says that there is more.
+_PAGE: Final = 200
+_FULL: Final = 8_000_000
+#: How often the list or a search is asked again for what this reader may see.
+_ROUNDS: Final = 10
+
+
+async def status(view: View, request: Request) -> Response:
+    await view.access.check(request, None, "list")
+    capabilities = await view.store.capabilities
+    return answer(
+        {
+            "version": __version__,
+            "namespace": view.store.namespace,
+            "address": view.address,
+            "read_only": view.read_only,
+            "capabilities": {"backend": capabilities.backend, "search": capabilities.search, "mode": capabilities.mode},
+            "summary_prefix": summary_text("").removesuffix("]"),
+        }
+    )
+
+
+async def conversations(view: View, request: Request) -> Response:
+    asked = Asked(request)
+    await view.access.check(request, None, "list")
+    limit, offset = asked.number("limit", 50, 1, MOST), asked.number("offset", 0, 0, 10**6)
+    owner, agent = asked.text("user_id"), asked.text("agent_name")
+    kept: list[Conversation] = []
+    more, rounds = True, 0
+    while more and len(kept) < limit and rounds < _ROUNDS:
+        found = await view.store.list_conversations(user_id=owner, agent_name=agent, limit=limit + 1, offset=offset)
+        more = len(found) > limit
+        rounds += 1
+        for one in found[:limit]:
+            if len(kept) == limit:
+                more = True
+                break
+            offset += 1
+            if await view.access.allows(request, one.conversation_id, "read"):
+                kept.append(one)
+    shapes = list(map(conversation_shape, kept))
+    if asked.flag("last"):
+        for shape in shapes:
+            newest = (await view.store.snapshot(shape["id"], limit=1)).messages
+            shape["last"] = glimpse(newest[0] if newest else None)
+            shape["writer"] = writer(newest[0] if newest else None)
+    return answer({"conversations": shapes, "more": more, "next_offset": offset})
+
+
+async def conversation(view: View, request: Request) -> Response:
+    name = Asked(request).conversation()
+    await view.access.check(request, name, "read")
+    cursor = (await view.store.snapshot(name, limit=1)).cursor
+    found = await view.store.get_conversation(name)
+    if found is None:
+        raise ConversationNotFoundError(f"there is no conversation {name[:80]!r}")
+    return answer(conversation_shape(found) | {"cursor": str(cursor)})
+
+
+async def messages(view: View, request: Request) -> Response:
+    asked = Asked(request)
+    name = asked.conversation()
+    await view.access.check(request, name, "read")
+    limit = asked.number("limit", 200, 1, MOST)
+    before, since = _position(asked, "before"), _position(asked, "since")
+    archived = asked.flag("include_archived")
+    cursor = None
+    newest: list[Message] | None = None
+    if before is None and since is None:
+        snapshot = await view.store.snapshot(name, limit=min(limit, _PAGE))
+        cursor = str(snapshot.cursor)
+        newest = None if archived else snapshot.messages
+
+    async def older(most: int, than: Position | None) -> list[Message]:
+        return await view.store.get(name, limit=most, before=than, since=since, include_archived=archived)
+
+    shapes, more = await _gathered(older, limit, before, newest)
+    return answer({"messages": shapes, "more": more, "cursor": cursor})
+
+
+async def message(view: View, request: Request) -> Response:
+    asked = Asked(request)
+    name = asked.conversation()
+    await view.access.check(request, name, "read")
+    wanted = asked.needed("id")
+    found = await view.store.get_message(name, wanted)
+    if found is None:
+        raise MessageNotFoundError(f"there is no message {wanted[:64]!r} in this conversation")
+    return answer(message_shape(found, whole=True))
+
+
+async def archived(view: View, request: Request) -> Response:
+    """What a summary stands for: the archived messages up to its place, former summaries among them."""
+    asked = Asked(request)
+    name = asked.conversation()
+    await view.access.check(request, name, "read")
+    wanted = asked.needed("summary")
+    limit, before = asked.number("limit", MOST, 1, MOST), _position(asked, "before")
+    summary = await view.store.get_message(name, wanted)
+    if summary is None or summary.position is None or not summary.is_summary:
+        raise MessageNotFoundError(f"there is no summary {wanted[:64]!r} in this conversation")
+    upper = Position(summary.position.timestamp, summary.position.sequence + 1)
+    standing = {one.id for one in await view.store.get(name, before=upper)} | {summary.id}
+
+    async def older(most: int, than: Position | None) -> list[Message]:
+        found: list[Message] = []
+        page = [summary]
+        while len(found) < most and page:
+            page = await view.store.get(name, limit=most, before=than, include_archived=True)
+            found = [one for one in page if one.id not in standing] + found
+            than = page[0].position if page else None
+        return found[-most:]
+
+    shapes, more = await _gathered(older, limit, before if before is not None and before < upper else upper, None)
+    return answer({"messages": shapes, "more": more})
+
+
+async def search(view: View, request: Request) -> Response:
+    asked = Asked(request)
+    name = None if asked.text("conversation") is None else asked.conversation()
+    await view.access.check(request, name, "list" if name is None else "read")
+    limit, query = asked.number("limit", 20, 1, _MOST_HITS), asked.text("q") or ""
+    options: dict[str, Any] = {"since": _bound(asked, "since"), "before": _bound(asked, "before"), "highlight": True}
+    options |= {"token_cap": None, "limit": limit}
+    if (role := asked.text("role")) is not None:
+        options["roles"] = [role]
+    if (participant := asked.text("participant")) is not None:
+        options["participant_ids"] = [participant]
+    hits: list[SearchHit] = []
+    if name is not None:
+        hits = await view.store.search(name, query, **options)
+    else:
+        for offset in range(0, _ROUNDS * limit, limit):
+            found = await view.store.search_all(query, offset=offset, **options)
+            hits += [hit for hit in found if await view.access.allows(request, hit.conversation_id, "read")]
+            if view.access.open or len(found) < limit or len(hits) >= limit:
+                break
+    return answer({"hits": list(map(hit_shape, hits[:limit]))})
+
+
+async def _gathered(
+    older: Callable[[int, Position | None], Awaitable[list[Message]]],
+    limit: int,
+    before: Position | None,
+    newest: list[Message] | None,
+) -> tuple[list[dict[str, Any]], bool]:
+    """The newest `limit` messages before a position, or as many as an answer should carry, ascending; whether there are
+    more. What is the newest may be known."""
+    shapes: list[dict[str, Any]] = []
+    size = 0
+    while len(shapes) < limit and size < _FULL:
+        most = min(limit - len(shapes), _PAGE)
+        page = await older(most, before) if newest is None else newest
+        newest = None
+        for one in reversed(page):
+            shapes.append(message_shape(one))
+            size += len(dumps(shapes[-1]))
+            before = one.position
+            if size >= _FULL:
+                break
+        if not page or len(page) < most:
+            break
+    more = bool(shapes) and bool(await older(1, before))
+    return shapes[::-1], more
+
+
+def _position(asked: Asked, name: str) -> Position | None:
+    text = asked.text(name)
+    return None if text is None else Position.parse(text)
+
+
+def _bound(asked: Asked, name: str) -> str | None:
+    return asked.text(name)
