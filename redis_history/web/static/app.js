@@ -121,6 +121,8 @@ async function begin() {
   byId("namespace").title = [status.address, `version ${status.version}`].filter(Boolean).join("\n");
   setText(byId("about"), `redis-history ${status.version}, namespace ${status.namespace}. ${status.read_only ? "This view only reads." : ""}`);
   search.setCapability(status.capabilities?.search);
+  timeline.prefix = status.summary_prefix ?? "";
+  if (timeline.desk) timeline.desk.prefix = timeline.prefix;
   if (!status.read_only) offerWrites(timeline);
   showTitle();
 }
@@ -202,7 +204,7 @@ bindKeys({
     },
     fromField: (field, key) => {
       if (field === search.input && key === "Enter") search.run();
-      else focusLink(links()[0]);
+      else focusLink((search.active ? search : sidebar).links()[0]);
     },
   },
 });

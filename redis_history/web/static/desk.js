@@ -4,8 +4,8 @@ import { api } from "./api.js";
 
 export class Desk {
   /** `conversation`; `hold(key)` keeps a row in its place; `redraw(key)`; `rebuild()` after rows came or went. */
-  constructor({ conversation, hold, redraw, rebuild }) {
-    Object.assign(this, { conversation, hold, redraw, rebuild });
+  constructor({ conversation, prefix, hold, redraw, rebuild }) {
+    Object.assign(this, { conversation, prefix, hold, redraw, rebuild });
     this.open = new Map(); // by row and part
     this.summaries = new Map(); // by id: {open, busy, messages, more, error}
     this.counts = new Map(); // by id of a summary: how many messages it stands for, where that was told

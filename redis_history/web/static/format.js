@@ -95,6 +95,7 @@ export const oneLine = (text) => text.replace(/\s+/gu, " ").trim();
 export function author(message) {
   const who = message.participant;
   if (who) return { key: `${who.kind}:${who.id}`, name: who.display_name || who.id, kind: who.kind, hue: hue(who.id) };
+  if (message.is_summary) return { key: "summary", name: "Summary", kind: "system", hue: 250 };
   const kind = { user: "user", system: "system" }[message.role] ?? "agent";
   const name = { user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[message.role] ?? message.role;
   return { key: `role:${message.role}`, name, kind, hue: hue(message.role) };

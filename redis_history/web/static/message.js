@@ -7,7 +7,8 @@ import { foldable, prose } from "./prose.js";
 
 /**
  * `desk` knows what a row does not: `desk.fold(row, id, message)` the state of something foldable, `desk.originals(row)`
- * that of a summary: `{open, busy, count, error, toggle}`, and `desk.names` the names of participants by id.
+ * that of a summary: `{open, busy, count, error, toggle}`, `desk.names` the names of participants by id,
+ * `desk.prefix` how texts of summaries begin.
  */
 export function drawRow(row, desk) {
   if (row.edge) return drawEdge(row, desk);
@@ -92,6 +93,7 @@ function summary(row, desk) {
   const { open, toggle } = desk.fold(row, "text", message);
   const texts = message.parts.filter((part) => part.type === "text");
   const cut = texts.find((part) => part.cut)?.cut;
+  const body = withoutFrame(texts.map((part) => part.text).join("\n"), desk.prefix);
   const label = originals.busy ? "Reading the originals …" : originals.open ? "Hide the originals" : "Show the originals";
   const button = el("button", {
     type: "button",
@@ -113,9 +115,15 @@ function summary(row, desk) {
       originals.count && el("span", { class: "role", text: plural(originals.count, "message") }),
       time(message),
     ),
-    ...foldable(texts.map((part) => part.text).join("\n"), { id: "text", open, toggle, cut, total: cut }, prose),
+    ...foldable(body, { id: "text", open, toggle, cut, total: cut }, prose),
     !row.archived && el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
   );
+}
+
+/** The text of a summary without what says that it is one, as the heading says so. */
+function withoutFrame(text, prefix) {
+  if (!prefix || !text.startsWith(prefix)) return text;
+  return text.slice(prefix.length).replace(/\]$/, "");
 }
 
 /** Above and below the originals of a summary. */

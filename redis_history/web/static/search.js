@@ -101,7 +101,9 @@ export class Search {
   list(hits, everywhere) {
     const many = hits.length === MOST ? `The best ${MOST} results` : plural(hits.length, "result");
     this.told(hits.length ? many : "Nothing found", hits.length ? "" : "Any of the words may match; “quoted words” stand together.");
+    const focused = this.links().indexOf(document.activeElement);
     this.hits.replaceChildren(...hits.map((hit) => this.draw(hit, everywhere)));
+    if (focused >= 0) (this.links()[focused] ?? this.input).focus();
   }
 
   told(title, note) {

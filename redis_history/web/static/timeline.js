@@ -27,6 +27,7 @@ export class Timeline {
     this.header = new Header();
     this.activity = new Activity();
     this.conversation = null;
+    this.prefix = ""; // how texts of summaries begin
     this.list = new VirtualList(this.scroller, {
       draw: (row) => this.draw(row),
       same: sameRow,
@@ -54,6 +55,7 @@ export class Timeline {
     this.conversation = conversation;
     this.desk = new Desk({
       conversation,
+      prefix: this.prefix,
       hold: (key) => this.list.hold(key),
       redraw: (key) => this.list.redraw(key),
       rebuild: () => conversation === this.conversation && this.render(),
