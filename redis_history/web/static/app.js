@@ -22,10 +22,7 @@ let unseen = 0;
 const unread = new Unread(new URL("../", import.meta.url).href);
 const sidebar = new Sidebar({ unread, isSeen: (id) => timeline.id === id && timeline.atEnd, onCount: showCount });
 const timeline = new Timeline({
-  unreadOf: (id) => {
-    const conversation = sidebar.info(id);
-    return conversation ? unread.count(conversation) : 0;
-  },
+  unreadOf: (info) => unread.count(info),
   announce,
   onSeen: () => sidebar.show(),
 });

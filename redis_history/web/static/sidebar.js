@@ -226,7 +226,7 @@ export class Sidebar {
         el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.id), 160) }),
         el("time", { datetime: conversation.updated_at, title: exact(conversation.updated_at), text: ago(conversation.updated_at) }),
       ),
-      el("span", { class: "card-last" }, ...(writes ? writing(writes) : lastLine(item.last))),
+      el("span", { class: "card-last" }, writes && writing(writes), ...lastLine(item.last)),
       el(
         "span",
         { class: "card-facts" },
@@ -270,6 +270,6 @@ const nameOf = ({ name, role }) =>
   name && name !== role ? name : ({ user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[role] ?? "");
 
 function writing(name) {
-  const dots = el("span", { class: "dots", "aria-hidden": "true" }, el("i"), el("i"), el("i"));
-  return [el("span", { class: "writes" }, dots, el("bdi", { text: shorten(name ?? "Somebody", 60) }), " is writing")];
+  const told = el("span", { class: "visually-hidden", text: `${shorten(name || "Somebody", 60)} is writing. ` });
+  return el("span", { class: "writes", title: told.textContent }, el("span", { class: "dots" }, el("i"), el("i"), el("i")), told);
 }

@@ -5,7 +5,7 @@ import { failure } from "./api.js";
 
 const SILENCE = 40_000; // the server says something every 15 s
 const FIRST_WAIT = 250;
-const LONGEST_WAIT = 8_000;
+const LONGEST_WAIT = 4_000;
 
 /** Feed it text in pieces of any size; it calls `onEvent({name, data, id})` for each complete event. */
 export class EventParser {

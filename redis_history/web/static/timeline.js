@@ -19,7 +19,7 @@ const NEAR = 900; // pixels from an edge of the window at which the next page is
 const HIDDEN = 45_000; // a page that nobody sees gives its connection back after so long
 
 export class Timeline {
-  /** `unreadOf(id)`: how many messages were not seen; `announce(texts)` for those who listen to the page. */
+  /** `unreadOf(info)`: how many messages were not seen; `announce(texts)` for those who listen to the page. */
   constructor({ unreadOf, announce, onSeen }) {
     Object.assign(this, { unreadOf, announce, onSeen });
     this.scroller = byId("timeline");
@@ -46,7 +46,7 @@ export class Timeline {
 
   /** Whether all that is there is being looked at. */
   get atEnd() {
-    return this.conversation !== null && this.list.pinned && !document.hidden;
+    return this.counted && this.conversation !== null && this.list.pinned && !document.hidden;
   }
 
   open(id) {
@@ -65,6 +65,8 @@ export class Timeline {
     this.home = new Map();
     this.below = 0; // messages that came while one looked further up
     this.firstUnread = null;
+    this.counted = false; // whether it is known how many messages were not seen before
+    this.opened = false;
     this.target = null;
     this.current = null;
     this.failed = 0;
@@ -103,14 +105,17 @@ export class Timeline {
 
   async readInfo() {
     const { conversation } = this;
-    const info = await api.conversation(conversation.id, conversation.aborter.signal).catch(() => null);
-    if (info && conversation === this.conversation) this.info(info);
+    const info = await api.conversation(conversation.id, conversation.aborter.signal).catch(() => ({}));
+    if (conversation !== this.conversation) return;
+    this.info(info);
+    this.findUnread();
+    this.show();
   }
 
   /** What is known of the conversation beside its messages. */
   info(info) {
     this.conversation.info = { ...this.conversation.info, ...info };
-    this.header.info(this.conversation.info);
+    this.header.info({ id: this.id, ...this.conversation.info });
   }
 
   // What happens
@@ -124,7 +129,10 @@ export class Timeline {
   }
 
   changed({ kind, told = [], added = [], removed = [], summary, count }) {
-    if (kind === "opened") this.findUnread();
+    if (kind === "opened") {
+      this.opened = true;
+      this.findUnread();
+    }
     if (kind === "appended") this.appended(told, added);
     if (kind === "compacted") {
       this.desk.counts.set(summary.id, count);
@@ -137,11 +145,13 @@ export class Timeline {
     this.show();
   }
 
-  /** Where what was not seen begins. */
+  /** Where what was not seen begins, once both the messages and their count are there. */
   findUnread() {
-    const { messages } = this.conversation;
-    const count = this.unreadOf(this.id);
-    if (this.firstUnread === null && count > 0 && count < messages.length) this.firstUnread = messages.at(-count).id;
+    const { messages, info } = this.conversation;
+    if (this.counted || !this.opened || !info) return;
+    this.counted = true;
+    const count = info.message_count === undefined ? 0 : this.unreadOf(info);
+    if (count > 0 && count < messages.length) this.firstUnread = messages.at(-count).id;
   }
 
   appended(told, added) {
