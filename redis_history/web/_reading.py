@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -88,6 +88,10 @@ async def messages(view: View, request: Request) -> Response:
     limit = asked.number("limit", 200, 1, MOST)
     before, since = _position(asked, "before"), _position(asked, "since")
     archived = asked.flag("include_archived")
+    if since is not None and asked.flag("first"):
+        oldest = view.store.iter(name, batch=min(limit + 1, _PAGE), since=since, before=before, include_archived=archived)
+        shapes, more = await _first(oldest, limit)
+        return answer({"messages": shapes, "more": more, "cursor": None})
     cursor = None
     newest: list[Message] | None = None
     if before is None and since is None:
@@ -156,6 +160,18 @@ async def search(view: View, request: Request) -> Response:
             if view.access.open or len(found) < limit or len(hits) >= limit:
                 break
     return answer({"hits": list(map(hit_shape, hits[:limit]))})
+
+
+async def _first(messages: AsyncIterator[Message], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The first of some messages, `limit` or as many as an answer should carry; whether there are more."""
+    shapes: list[dict[str, Any]] = []
+    size = 0
+    async for one in messages:
+        if len(shapes) == limit or size >= _FULL:
+            return shapes, True
+        shapes.append(message_shape(one))
+        size += len(dumps(shapes[-1]))
+    return shapes, False
 
 
 async def _gathered(

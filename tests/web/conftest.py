@@ -10,6 +10,9 @@ from redis_history.web._view import Limits, View
 from redis_history.web.application import application
 from tests.support.servers import RealServer
 from tests.support.web import TOKEN, client
+from tests.web.browsing import chromium, site, window, windows
+
+__all__ = ["chromium", "make", "site", "store", "web", "window", "windows", "writable"]
 
 
 @pytest.fixture

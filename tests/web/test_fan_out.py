@@ -19,7 +19,7 @@ MB = 1_000_000
 
 @contextmanager
 def appending(url: str, namespace: str, count: int, rate: float, size: int = 100) -> Iterator[None]:
-    argv = [sys.executable, "-m", "tests.web.appender", url, namespace, "c", str(count), str(rate), str(size)]
+    argv = [sys.executable, "-m", "tests.web.paced", url, namespace, "c", str(count), str(rate), str(size)]
     process = subprocess.Popen(argv)
     try:
         yield
