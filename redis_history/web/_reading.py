@@ -89,7 +89,9 @@ async def messages(view: View, request: Request) -> Response:
     before, since = _position(asked, "before"), _position(asked, "since")
     archived = asked.flag("include_archived")
     if since is not None and asked.flag("first"):
-        oldest = view.store.iter(name, batch=min(limit + 1, _PAGE), since=since, before=before, include_archived=archived)
+        oldest = view.store.iter(
+            name, batch=min(limit + 1, _PAGE), since=since, before=before, include_archived=archived
+        )
         shapes, more = await _first(oldest, limit)
         return answer({"messages": shapes, "more": more, "cursor": None})
     cursor = None

@@ -16,7 +16,7 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, async_p
 
 from redis_history import HistoryStore
 from tests.conftest import Servers
-from tests.web.serving import Served
+from tests.support.web import Serve, serve
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = (
@@ -160,12 +160,12 @@ async def windows(chromium: Browser) -> AsyncIterator[Windows]:
 class Site:
     """A live view that the tests of a worker share, and a store over the same namespace."""
 
-    def __init__(self, url: str, served: Served, store: HistoryStore) -> None:
+    def __init__(self, url: str, served: Serve, store: HistoryStore) -> None:
         self.url, self.served, self.store = url, served, store
 
     @property
     def address(self) -> str:
-        return self.served.address
+        return self.served.url
 
     def name(self, what: str) -> str:
         """A conversation of this test alone."""
@@ -176,7 +176,7 @@ class Site:
 def site(server_of: Servers) -> Iterator[Site]:
     namespace = f"live-{uuid.uuid4().hex[:12]}"
     url = server_of("redis").url
-    with Served(url, namespace) as served, HistoryStore(url, namespace=namespace) as store:
+    with serve(url, namespace) as served, HistoryStore(url, namespace=namespace) as store:
         yield Site(url, served, store)
     server_of.clear(namespace)
 
@@ -185,4 +185,3 @@ def site(server_of: Servers) -> Iterator[Site]:
 async def window(windows: Windows, site: Site) -> Window:
     """A window on the shared live view, not signed in yet."""
     return await windows(site.address)
-

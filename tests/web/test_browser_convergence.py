@@ -58,7 +58,9 @@ async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Si
     wander = random.Random(seed)
     for _ in range(2000 if long else 120):
         making = asyncio.to_thread(changes.make)
-        moving = page.evaluate("by => { document.querySelector('#timeline').scrollTop += by }", wander.randrange(-9000, 7000))
+        moving = page.evaluate(
+            "by => { document.querySelector('#timeline').scrollTop += by }", wander.randrange(-9000, 7000)
+        )
         await asyncio.gather(making, moving)
         if wander.random() < 0.05:
             await page.keyboard.press(wander.choice(["g", "G"]))
@@ -85,7 +87,8 @@ async def _all_rows(page: Page) -> dict[str, str]:
     while True:
         rows, end = await page.evaluate(
             "async () => { const box = document.querySelector('#timeline');"
-            "const end = box.scrollHeight - box.scrollTop - box.clientHeight < 2 && document.querySelector('#newer').hidden;"
+            "const left = box.scrollHeight - box.scrollTop - box.clientHeight;"
+            "const end = left < 2 && document.querySelector('#newer').hidden;"
             "const rows = [...document.querySelectorAll('.row[data-id]')];"
             "const found = rows.map(row => [row.dataset.id, row.querySelector('.prose').textContent.split('.')[0]]);"
             "box.scrollTop += 700;"
