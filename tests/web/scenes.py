@@ -78,8 +78,8 @@ def tell(store: HistoryStore) -> None:
 
 SUMMARY = (
     "[Earlier conversation summary: Maya ordered a rain jacket (order 48213, size S) and got size L. She wants the "
-    "right size before her trip on Friday, or her money back. Front desk checked her account: a customer since 2019, no open "
-    "claims. Photos of the label were received and show size L.]"
+    "right size before her trip on Friday, or her money back. Front desk checked her account: a customer since 2019, "
+    "no open claims. Photos of the label were received and show size L.]"
 )
 
 

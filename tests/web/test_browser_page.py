@@ -351,7 +351,8 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     for _ in range(12):  # up, past several pages
         await page.evaluate("document.querySelector('#timeline').scrollTop -= 6000")
         await window.until(
-            "() => { const box = document.querySelector('#timeline'); return box.scrollTop > 0 && box.ariaBusy !== 'true' }"
+            "() => { const box = document.querySelector('#timeline');"
+            "return box.scrollTop > 0 && box.ariaBusy !== 'true' }"
         )
         most = max(most, await page.evaluate(size))
     numbers = [int(one[1:]) for one in await window.ids()]

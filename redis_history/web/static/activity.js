@@ -35,7 +35,8 @@ export class Activity {
     const now = Date.now();
     const doing = new Map();
     for (const { message, part } of waitingCalls(rows)) {
-      if (now - Date.parse(message.timestamp) < WAITS) doing.set(author(message).name, `is running ${shorten(part.name, 40)}`);
+      if (now - Date.parse(message.timestamp) < WAITS)
+        doing.set(author(message).name, `is running ${shorten(part.name, 40)}`);
     }
     for (const [key, { name, until }] of this.recent) {
       if (now >= until) this.recent.delete(key);

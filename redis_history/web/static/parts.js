@@ -32,7 +32,13 @@ function text(part, fold) {
 function folding(kind, fold, head, body, label) {
   const button = el(
     "button",
-    { type: "button", class: `${kind}-head fold`, "aria-expanded": String(fold.open), "aria-label": label, dir: "auto" },
+    {
+      type: "button",
+      class: `${kind}-head fold`,
+      "aria-expanded": String(fold.open),
+      "aria-label": label,
+      dir: "auto",
+    },
     ...head,
     icon("chevron"),
   );
@@ -64,7 +70,12 @@ function toolCall(row, part, index, fold) {
     column("Input", pretty(part.input), part, fold(`${index}.input`)),
     ...results.map((result, at) => {
       const title = result.part.is_error ? "Error" : "Result";
-      const box = column(title, contentText(result.part.content), result.part, fold(`${index}.result${at}`, result.message));
+      const box = column(
+        title,
+        contentText(result.part.content),
+        result.part,
+        fold(`${index}.result${at}`, result.message),
+      );
       box.title = exact(result.message.timestamp);
       return box;
     }),
@@ -114,7 +125,10 @@ function looseResult(part, index, fold) {
 }
 
 function unknown(part, fold) {
-  const head = [icon("file"), el("span", { class: "reasoning-label", text: `Part of type ${shorten(String(part.type), 40)}` })];
+  const head = [
+    icon("file"),
+    el("span", { class: "reasoning-label", text: `Part of type ${shorten(String(part.type), 40)}` }),
+  ];
   return folding("reasoning", fold, head, () => [data(pretty(part))], `Part of type ${part.type}`);
 }
 
@@ -157,4 +171,3 @@ function drawSource(source) {
     source.chunk && el("p", { class: "source-chunk", dir: "auto", text: shorten(source.chunk, 1200) }),
   );
 }
-
