@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,8 +15,8 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, async_p
 from redis_history import HistoryStore
 from tests.conftest import Servers
 from tests.support.web import Serve, serve
+from tests.web.browser import find_browser
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = (
     "--disable-gpu",
     "--disable-quic",
@@ -33,15 +31,6 @@ _OPTIONS = (
 PATIENCE = 20.0
 
 expect.set_options(timeout=PATIENCE * 1000)
-
-
-def find_browser(packaged: str) -> str | None:
-    """Where Chromium is: $CHROMIUM, one on PATH, or the one that Playwright has installed (`packaged`)."""
-    given = os.environ.get("CHROMIUM")
-    for name in (given,) if given else _NAMES:
-        if found := shutil.which(name):
-            return found
-    return packaged if Path(packaged).exists() else None
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -140,8 +129,8 @@ class Windows:
         return self._windows[-1]
 
     async def close(self) -> None:
-        for context in self._contexts:
-            await context.close()
+        while self._contexts:
+            await self._contexts.pop().close()
 
     def check(self) -> None:
         for window in self._windows:

@@ -164,6 +164,16 @@ def rest() -> list[Message]:
     ]
 
 
+def news() -> list[Message]:
+    """What is written in another conversation meanwhile."""
+    say = _Writer(1)
+    billing = Participant("agent", "billing", "Billing")
+    return [
+        say(_JONAS, TextPart("Please put the project number on it as well.")),
+        say(billing, TextPart("Done: project 7731 is on the invoice now.")),
+    ]
+
+
 def going_on() -> list[Message]:
     """What is written while one looks."""
     say = _Writer(0.6)

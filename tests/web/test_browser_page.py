@@ -230,7 +230,7 @@ async def test_without_a_search_module_one_conversation_is_searched(
         await window.follow("c")
         await page.get_by_label("Search messages").fill("quixotic")
         await expect(page.locator(".hit mark")).to_have_text("quixotic")
-        await page.close()
+        await windows.close()
 
 
 async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> None:

@@ -1,4 +1,4 @@
-// Who is writing: who appended a moment ago, and who waits for a tool.
+// Who is writing: agents that appended a moment ago, and who waits for a tool. Of people nobody can know.
 
 import { byId, setText } from "./dom.js";
 import { author, shorten } from "./format.js";
@@ -25,7 +25,7 @@ export class Activity {
   wrote(messages) {
     for (const message of messages) {
       const who = author(message);
-      if (who.key !== "role:tool") this.recent.set(who.key, { name: who.name, until: Date.now() + WRITES });
+      if (who.kind === "agent" && who.key !== "role:tool") this.recent.set(who.key, { name: who.name, until: Date.now() + WRITES });
     }
   }
 

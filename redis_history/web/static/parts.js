@@ -67,7 +67,7 @@ function toolCall(row, part, index, fold) {
   if (!own.open) head.push(el("span", { class: "preview", text: failed ? failure(results) : argumentsOf(part.input) }));
   head.push(el("span", { class: "tool-state", text: words }));
   const body = () => [
-    column("Input", pretty(part.input), part, fold(`${index}.input`)),
+    column("Input", fields(part.input), part, fold(`${index}.input`)),
     ...results.map((result, at) => {
       const title = result.part.is_error ? "Error" : "Result";
       const box = column(
@@ -93,6 +93,14 @@ function column(title, content, part, fold) {
     el("h4", { text: title }),
     ...foldable(content, all, data),
   );
+}
+
+/** The arguments of a call. Where one of them is a text of several lines, each by itself, and texts as they are. */
+function fields(input) {
+  const isTable = input !== null && typeof input === "object" && !Array.isArray(input);
+  const entries = isTable ? Object.entries(input) : [];
+  if (!entries.some(([, value]) => typeof value === "string" && value.trim().includes("\n"))) return pretty(input);
+  return entries.map(([name, value]) => `${name}: ${typeof value === "string" ? value : pretty(value)}`).join("\n");
 }
 
 function failure(results) {

@@ -94,7 +94,7 @@ export class Sidebar {
     const { conversation: id, writer } = data;
     const item = this.items.get(id);
     const next = this.put({ ...data, id }, item);
-    if (writer && data.kind === "appended") {
+    if (writer?.kind === "agent" && data.kind === "appended") {
       next.writer = { ...writer, until: Date.now() + WRITES };
       setTimeout(this.show, WRITES + 50);
     }

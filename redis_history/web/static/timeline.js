@@ -215,7 +215,7 @@ export class Timeline {
 
   draw(row) {
     const element = drawRow(row, this.desk);
-    if (!row.edge && this.fresh.has(row.message.id)) element.classList.add("fresh");
+    if (!row.edge && this.fresh.delete(row.message.id)) element.classList.add("fresh"); // only once
     if (this.target?.key === row.key) {
       element.classList.add("target");
       requestAnimationFrame(() => mark(element, this.target?.words ?? []));
