@@ -11,8 +11,10 @@ from starlette.requests import Request
 from redis_history._ids import check_conversation_id
 from redis_history.web._answers import Refused
 
-__all__ = ["Asked", "body_of"]
+__all__ = ["MAX_BODY", "MOST", "Asked", "body_of"]
 
+#: What one request may ask for at most: messages, conversations.
+MOST: Final = 1000
 #: Bytes of a body. A message that people write by hand is far shorter.
 MAX_BODY: Final = 1_000_000
 _MAX_FIELDS: Final = 32

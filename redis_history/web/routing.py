@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.web import _reading, _writing
+from redis_history.web import _messages, _reading, _writing
 from redis_history.web._answers import Secured, failure
 from redis_history.web._view import Limits, View
 from redis_history.web.access import Authorize
@@ -69,9 +69,9 @@ def routes_of(view: View, *, page: bool) -> list[BaseRoute]:
         route("GET", "/api/status", _reading.status),
         route("GET", "/api/conversations", _reading.conversations),
         route("GET", "/api/conversation", _reading.conversation),
-        route("GET", "/api/messages", _reading.messages),
-        route("GET", "/api/message", _reading.message),
-        route("GET", "/api/archived", _reading.archived),
+        route("GET", "/api/messages", _messages.messages),
+        route("GET", "/api/message", _messages.message),
+        route("GET", "/api/archived", _messages.archived),
         route("GET", "/api/search", _reading.search),
         route("GET", "/api/events", View.events),
         route("POST", "/api/messages", _writing.append),

@@ -85,6 +85,17 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
             assert (await web.get(f"/history/api/{path}")).status_code == 403
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]
+)
+async def test_no_changes_by_pages_of_other_origins(store: Any, headers: dict[str, str]) -> None:
+    """The cookie of the user's own application may come with what such a page sends."""
+    async with client(mounted(store, read_only=False), headers=headers) as web:
+        refused = await web.post("/history/api/messages" + of("c"), json={"text": "x"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
+        assert await store.get("c") == []
+
+
 async def test_an_unknown_conversation_is_not_told_from_a_forbidden_one(store: Any) -> None:
     await store.append("there", user("1"))
     async with client(mounted(store, authorize=Rights()), headers={}) as web:
@@ -149,9 +160,11 @@ async def test_the_list_tells_of_what_is_allowed_only(store: Any) -> None:
     app = mounted(store, authorize=rights, limits=Limits(heartbeat=0.05, reauthorize=0.1))
     async with listening(app) as port, Stream(port, base="/history") as stream:
         assert (await stream.event())[0] == "hello"
-        await store.append("yours", user("secret"))
-        await store.append("mine", user("1"))
-        assert (await stream.event())[1]["conversation"] == "mine"
+        for revision in range(1, 4):
+            await store.append("yours", user("secret"))
+            await store.append("mine", user("1"))
+            _, data = await stream.event()
+            assert (data["conversation"], data["revision"]) == ("mine", revision)
         rights.allowed.add(("yours", "read"))
         told: set[str] = set()
         async with asyncio.timeout(20):

@@ -10,7 +10,7 @@ import pytest
 from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool_use, user
 from redis_history.web import Limits
 from tests.support.servers import RealServer
-from tests.support.web import Stream, listening, of
+from tests.support.web import Lean, Stream, listening, of
 
 HOSTILE = 'x\n\ndata: {"forged": 1}\n\r\nevent: gone\rid: 1\u2028<script>alert(1)</script>\x00'
 
@@ -271,6 +271,21 @@ async def test_too_many_streams_are_refused_until_one_ends(make: Any, store: Any
         await first.opened()
         async with Stream(port, of("c")) as second:
             assert second.status == 503
+
+
+async def test_who_takes_nothing_for_long_gives_its_place_up(make: Any, store: Any) -> None:
+    async with listening(make(limits=Limits(streams=1, patience=0.3))) as port:
+        stuck = await Lean.connect(port, of("c"))
+        await stuck.opened.wait()
+        stuck.transport.pause_reading()
+        for _ in range(20):  # more than the systems of both sides keep
+            await store.append_many("c", [user("x" * 20_000) for _ in range(20)])
+        async with asyncio.timeout(20):
+            status = 503
+            while status != 200:
+                async with Stream(port, of("c")) as other:
+                    status = other.status
+        stuck.transport.abort()
 
 
 async def test_a_closed_store_ends_the_streams(make: Any, server: RealServer, namespace: str) -> None:
