@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, async_playwright, expect
 
 from redis_history import HistoryStore
 from tests.conftest import Servers
@@ -56,17 +56,25 @@ class Window:
         self.page = page
         self.address = address
         self.outage = False  # then failing requests are to be expected
+        self.answers: list[str] = []  # to dialogs; none other may come
         self.requests: list[str] = []
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("console", lambda message: self._said(message.type, message.text))
-        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        page.on("dialog", self._asked)
         page.context.on("request", lambda request: self.requests.append(request.url))
 
     def _said(self, kind: str, text: str) -> None:
         network = text.startswith("Failed to load resource")
         if kind in ("error", "warning") and not (network and self.outage):
             self.complaints.append(f"{kind}: {text}")
+
+    async def _asked(self, dialog: Dialog) -> None:
+        if self.answers:
+            await dialog.accept(self.answers.pop(0))
+        else:
+            self.complaints.append(f"dialog: {dialog.message}")
+            await dialog.dismiss()
 
     @property
     def base(self) -> str:

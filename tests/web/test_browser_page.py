@@ -338,6 +338,64 @@ async def test_a_phone_shows_one_thing_at_a_time(windows: Windows, site: Site) -
     await expect(page.locator(".row")).to_have_count(2)
 
 
+async def test_writing_where_it_is_allowed(windows: Windows, server_of: Servers, namespace: str) -> None:
+    url = server_of("redis").url
+    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace, "--allow-writes") as served:
+        store.append("c", assistant("How can I help?"))
+        window = await windows(served.url)
+        page = await window.open("c")
+        await page.get_by_label("Write a message").fill("With two\nlines.")
+        await page.keyboard.press("Enter")
+        await expect(window.said("With two")).to_be_in_viewport()
+        assert store.get("c")[-1].text == "With two\nlines."
+        assert store.get("c")[-1].role == "user"
+        window.answers = ["A title"]
+        await page.get_by_role("button", name="Rename").click()
+        await expect(page.locator("#title")).to_have_text("A title")
+        window.answers = [""]
+        await page.get_by_role("button", name="Delete").click()
+        await expect(page.locator("#welcome")).to_be_visible()
+        assert store.get_conversation("c") is None
+        await windows.close()
+
+
+async def test_writing_is_not_offered_else(window: Window, site: Site) -> None:
+    name = site.name("read-only")
+    site.store.append(name, user("Hello."))
+    page = await window.open(name)
+    await expect(page.locator("#composer")).to_be_hidden()
+    await expect(page.locator("#actions")).to_be_hidden()
+
+
+async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
+    page = await window.open()
+    frames = ': ping\r\n\r\nretry: 50\r\nid: 1\r\nevent: one\r\ndata: {"a":\r\ndata: 1}\r\n\r\n'
+    frames += "event:two\ndata: 早上好\nunknown: x\n\nid: 3\r\rdata\r\r"
+    found = await page.evaluate(
+        """async (frames) => {
+          const { EventParser } = await import("./static/stream.js");
+          const read = (pieces) => {
+            const events = [];
+            const parser = new EventParser((event) => events.push(event));
+            for (const piece of pieces) parser.push(piece);
+            return JSON.stringify(events);
+          };
+          const all = new Set();
+          for (let at = 0; at <= frames.length; at += 1) all.add(read([frames.slice(0, at), frames.slice(at), "\\n"]));
+          all.add(read([...frames, "\\n"]));
+          return [...all].map(JSON.parse);
+        }""",
+        frames,
+    )
+    assert found == [
+        [
+            {"name": "one", "id": "1", "data": '{"a":\n1}'},
+            {"name": "two", "id": None, "data": "早上好"},
+            {"name": "message", "id": None, "data": ""},
+        ]
+    ]
+
+
 async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     name = site.name("long")
     for begin in range(0, 10_000, 1000):
