@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from redis_history import Conversation, HistoryStore, Message
-from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart, ToolUsePart
+from redis_history.model import (
+    AttachmentPart,
+    Participant,
+    ReasoningPart,
+    Source,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 
 MAIN = "ticket/48213"
 
