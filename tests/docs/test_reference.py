@@ -287,6 +287,7 @@ FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
     [
         ("Formats", ["formats"]),
         ("Importers", ["importers"]),
+        ("Live view", ["web"]),
         (
             "Frameworks",
             [f"integrations.{name}" for name in ("langchain", "llama_index", "openai_agents", "pydantic_ai")],

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
 import redis.asyncio
+from starlette.requests import Request
+from starlette.routing import BaseRoute
 
 from redis_history import (
     Appended,
@@ -89,6 +91,7 @@ from redis_history import (
     tool_result_masking,
     tool_use,
     user,
+    web,
 )
 from redis_history.compaction import Plan, Policy
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
@@ -535,3 +538,18 @@ def transfers(sync: HistoryStore) -> None:
 async def transfers_too(store: AsyncHistoryStore) -> None:
     assert_type(await async_import_messages("a.jsonl", store), Imported)
     assert_type(await async_export_messages(store, "out.jsonl"), Exported)
+
+
+# The live view
+
+
+async def permitted(request: Request, conversation_id: str | None, action: web.Action) -> bool:
+    return action == "read"
+
+
+def live(store: AsyncHistoryStore) -> None:
+    assert_type(web.routes(store), list[BaseRoute])
+    assert_type(web.routes(store, authorize=permitted, page=False, limits=web.Limits(streams=5)), list[BaseRoute])
+    assert_type(web.routes(store, authorize=lambda *_: True, read_only=False, address="here"), list[BaseRoute])
+    web.routes(HistoryStore("memory://"))  # type: ignore[arg-type]
+    web.Limits(streams="5")  # type: ignore[arg-type]
