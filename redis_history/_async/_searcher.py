@@ -7,7 +7,8 @@ import logging
 from typing import Any, TypeVar, cast
 
 from redis_history._async._index import AsyncSearchIndex
-from redis_history.backends.redis.planner import Call, Settings, as_is, reap
+from redis_history.backends.redis.calls import Call, Settings, as_is
+from redis_history.backends.redis.documents import reap
 from redis_history.backends.redis.searching import (
     Searching,
     is_lost_index,

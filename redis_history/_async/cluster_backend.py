@@ -8,8 +8,8 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Re
 
 from redis_history._async._cluster import ClusterLines, Node
 from redis_history._async.redis_backend import INFO, AsyncRedisBackend, told
+from redis_history.backends.redis.calls import Call
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.planner import Call
 from redis_history.backends.redis.slots import redirected_to, slot_of
 from redis_history.backends.redis.survey import together
 from redis_history.capabilities import Capabilities

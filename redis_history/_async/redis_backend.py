@@ -16,12 +16,13 @@ from redis_history._async._lines import Lines
 from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.redis.calls import Call, Settings, as_is
 from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey

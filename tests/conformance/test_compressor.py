@@ -23,7 +23,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.backends.redis.planner import Call, as_is
+from redis_history.backends.redis.calls import Call, as_is
 from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.operations import KeepLease, Lease, TakeLease
 from tests.conformance.conftest import Awaitable, Stores

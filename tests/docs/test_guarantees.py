@@ -13,7 +13,7 @@ from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect, store
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import finding, keys, listing, planner, servers
+from redis_history.backends.redis import documents, finding, keys, listing, reading, servers, writing
 from redis_history.history import _unsent
 from redis_history.model import wire
 from redis_history.search import query, scan
@@ -70,12 +70,12 @@ def test_every_promise_has_a_proof() -> None:
         ("data-model.md", f"newest change of {finding._SWEEP} conversations"),
         ("guarantees.md", f"`get` of more than {store.PAGE:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
-        ("how-to/ui.md", f"about {int(planner._CHANGES_BYTES) // 10**6} MB and one change"),
+        ("how-to/ui.md", f"about {int(reading.CHANGES_BYTES) // 10**6} MB and one change"),
         ("data-model.md", f"modulo {keys.BUCKETS}"),
         ("data-model.md", f"{keys.BUCKETS} registries"),
-        ("data-model.md", f"stays for {int(planner._LOG_OUTLIVES_MS) // 1000} seconds"),
+        ("data-model.md", f"stays for {int(writing.LOG_OUTLIVES_MS) // 1000} seconds"),
         ("data-model.md", f"{wire.DIGEST_BYTES} bytes BLAKE2b"),
-        ("guarantees.md", f"its log for {int(planner._LOG_OUTLIVES_MS) // 1000} seconds"),
+        ("guarantees.md", f"its log for {int(writing.LOG_OUTLIVES_MS) // 1000} seconds"),
         ("operations.md", f"| Redis | {servers._MINIMUM['redis'][0]}.{servers._MINIMUM['redis'][1]} |"),
         ("operations.md", f"| Valkey | {servers._MINIMUM['valkey'][0]}.{servers._MINIMUM['valkey'][1]} |"),
         ("operations.md", f"| to connect | {_connect.SOCKET_TIMEOUT:g} |"),
@@ -95,7 +95,7 @@ def test_every_promise_has_a_proof() -> None:
         ("operations.md", f"waits up to {_OPTIONS.search_wait:g} s"),
         ("reference.md", f"({tools.DEFAULT_LIMIT} if not given, {tools.MAX_LIMIT} at most)"),
         ("reference.md", f"at most {tools.SHOWN:,} characters"),
-        ("data-model.md", f"and removed together with their documents {int(planner._REAPED)} at a time"),
+        ("data-model.md", f"and removed together with their documents {int(documents.REAPED)} at a time"),
         ("tutorial.md", f"for up to {RetryPolicy().deadline:g} seconds"),
         ("tutorial.md", f"up to {MAX_CONVERSATION_ID_BYTES} bytes"),
         (
