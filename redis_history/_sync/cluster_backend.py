@@ -27,7 +27,7 @@ class ClusterBackend(RedisBackend):
 
     _lines: ClusterLines
 
-    def _prepare(self) -> None:
+    def _prepare(self, what: None = None, *, again: bool = False) -> None:
         if self._lines.stale:
             self._lines.refresh()
         if not self._usable:
@@ -37,7 +37,7 @@ class ClusterBackend(RedisBackend):
 
     def _reply(self, call: Call, *, again: bool = False) -> Any:
         try:
-            if self._lines.stale or not self._usable:
+            if self._lines.stale:
                 self._prepare()
             return self._follow(call, again)
         except (RedisError, OSError) as error:

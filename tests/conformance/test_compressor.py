@@ -506,8 +506,8 @@ async def _present(store: Any) -> Any:
     """The present lease on "c": of memory, or as the server has it."""
     backend = store._target._backend if isinstance(store, Awaitable) else store._backend
     memory = getattr(backend, "_memory", backend)
-    if hasattr(memory, "_leases"):
-        return memory._leases["c"][0]
+    if hasattr(memory, "_space"):
+        return memory._space.leases["c"][0]
     key = backend._settings.keyspace.conversation("c").lease
     reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"w"], as_is))
     fence, claim = (await reply if asyncio.iscoroutine(reply) else reply).decode().split(":")
