@@ -8,7 +8,7 @@ that we have: a message edited after its import must not turn back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -27,6 +27,7 @@ __all__ = [
     "note_of",
     "noted",
     "opaque",
+    "part_or_opaque",
     "rebuild",
     "remember",
     "with_note",
@@ -159,6 +160,20 @@ def opaque(form: str, block: Any) -> UnknownPart:
     """A block of the provider that has no part of ours; its type is prefixed, so it is never taken for one."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     return UnknownPart(data={"type": f"{form}/{kind}", "block": block})
+
+
+def part_or_opaque(form: str, block: Any, part: Part | None, render: Callable[[Part, Shape], Json | None]) -> Part:
+    """`part`, the one for a block, with the note by which it becomes that block again; opaque if there is none, or if
+    `render` would make other content of it."""
+    if part is None:
+        return opaque(form, block)
+    try:
+        note = remember(block, render(part, "original") or {})
+    except InvalidMessageError:
+        return opaque(form, block)
+    if render(part, "valid") is None:
+        note["own"] = True  # it takes this one, since it came from there
+    return noted(part, form, note)
 
 
 def foreign_block(form: str, part: Part) -> Any:
