@@ -13,8 +13,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy, user
 from redis_history.errors import BackendUnavailableError, RevisionConflictError, UnsavedLimitError
-from tests.support.histories import until
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, until, wait_until
 
 SHORT = RetryPolicy(deadline=0.2, first_wait=0.01, longest_wait=0.05)
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")

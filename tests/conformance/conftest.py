@@ -12,6 +12,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, to
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from tests.conftest import Servers
+from tests.support.servers import until
 
 #: For tests of search.
 TALK = [
@@ -117,17 +118,13 @@ class Stores:
         if self.backend == "memory":
             return
         channel = b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
-        async with asyncio.timeout(20):
-            while not await asyncio.to_thread(self._servers.listened_to, self.backend, channel):
-                await asyncio.sleep(0.005)
+        await until(lambda: asyncio.to_thread(self._servers.listened_to, self.backend, channel), "somebody to watch")
 
     async def until_all_watched(self) -> None:
         """The same for those who watch all conversations."""
         if self.backend == "memory":
             return
-        async with asyncio.timeout(20):
-            while not await asyncio.to_thread(self._servers.listened_to, self.backend, None):
-                await asyncio.sleep(0.005)
+        await until(lambda: asyncio.to_thread(self._servers.listened_to, self.backend, None), "somebody to watch")
 
     def other(self) -> Any:
         """A store of another namespace on the same server, which only differs by what a glob would match."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.operations import KeepLease, Lease, TakeLease
 from tests.conformance.conftest import Awaitable, Stores
 from tests.conformance.test_leases import execute
+from tests.support.servers import until
 
 LOTS = [
     user(f"Message {number} tells at length about suitcase number {number}.", id=f"m{number}") for number in range(40)
@@ -76,12 +77,6 @@ def compressor_of(store: Any, summarizer: Any, told: list[CompressionProgress] |
 
 def inner(compressor: Any) -> Any:
     return compressor._target if isinstance(compressor, Awaitable) else compressor
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_long_conversation_is_compressed_and_a_short_one_is_not(store: Any) -> None:
