@@ -27,6 +27,9 @@ TALK = [
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 
+#: Seconds in which an event is there on any machine.
+SOON = 10.0
+
 
 class Awaitable:
     """A synchronous store or subscription whose calls are awaited, each in a thread, so that one test serves both."""
@@ -71,6 +74,16 @@ async def _each(items: Any) -> AsyncIterator[Any]:
 async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
     unsubscribe = await asyncio.to_thread(on_change, *args, **options)
     return lambda: asyncio.to_thread(unsubscribe)
+
+
+async def take(subscription: Any, count: int) -> list[Any]:
+    """The next `count` events."""
+    events = []
+    while len(events) < count:
+        event = await subscription.get(timeout=SOON)
+        assert event is not None, f"only {events}"
+        events.append(event)
+    return events
 
 
 class Stores:
