@@ -86,6 +86,7 @@ def test_a_forked_child_does_not_save(own_server: Callable[..., RealServer]) -> 
     program = f"""
 import os, sys
 from redis_history import RedisHistory
+from tests.support.servers import wait_until
 history = RedisHistory({server.url!r})
 history.autosave("c")
 history.add_text("user", "of the parent")
@@ -98,6 +99,7 @@ if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 history.add_text("user", "of the parent again")
+wait_until(lambda: len(history) == 3, "what the child saved to arrive")
 history.close()
 assert history.recent_text(3).count("of the") == 3, history.recent_text(3)
 """
