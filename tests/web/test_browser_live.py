@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import time
@@ -206,9 +207,18 @@ async def test_tabs_share_the_stream_of_the_list(windows: Windows, site: Site) -
         await expect(window.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("Both hear this.")
     streams = [url for url in first.requests if url.endswith("api/events")]  # of both: they share a profile
     assert len(streams) == 1
-    await first.page.close()
+    # A tab that its browser has put to sleep gives the lead to one that is looked at.
+    asleep = first.page.evaluate("() => { const end = Date.now() + 4000; while (Date.now() < end); }")
+    waking = asyncio.ensure_future(asleep)
+    await second.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    site.store.append(name, user("The second hears this by itself."))
+    await expect(second.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("by itself")
+    await waking
+    site.store.append(name, user("Now the first hears it from the second."))
+    await expect(first.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("hears it from the second")
+    await second.page.close()
     site.store.append(name, user("So does the one that is left."))
-    await expect(second.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("the one that is left")
+    await expect(first.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("the one that is left")
 
 
 async def test_texts_of_the_page_follow_the_conversation_that_is_open(window: Window, site: Site) -> None:

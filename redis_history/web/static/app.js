@@ -24,7 +24,10 @@ const sidebar = new Sidebar({ unread, isSeen: (id) => timeline.id === id && time
 const timeline = new Timeline({
   unreadOf: (info) => unread.count(info),
   announce,
-  onSeen: () => sidebar.show(),
+  onSeen: () => {
+    const info = sidebar.info(timeline.id);
+    if (info && unread.count(info)) sidebar.show();
+  },
 });
 const search = new Search({
   here: () => timeline.id,
