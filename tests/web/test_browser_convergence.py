@@ -114,19 +114,21 @@ async def _walk(page: Page, step: int, until: str) -> dict[str, str]:
     found: dict[str, str] = {}
     deadline = time.monotonic() + PATIENCE
     while True:
-        rows, there = await page.evaluate(
+        rows, places, there = await page.evaluate(
             """async ([step, until]) => {
               const box = document.querySelector('#timeline');
               const rows = [...document.querySelectorAll('.row[data-id]')];
               const found = rows.map(row => [row.dataset.id, row.querySelector('.prose').textContent.split('.')[0]]);
+              const places = rows.map(row => Number(row.ariaPosInSet));
               const goal = rows.find(row => row.dataset.id === until)?.getBoundingClientRect();
               const there = goal && goal.bottom > 0 && goal.top < innerHeight;
               if (!there) box.scrollTop += step;
               await new Promise(frame => requestAnimationFrame(() => requestAnimationFrame(frame)));
-              return [found, there];
+              return [found, places, there];
             }""",
             [step, until],
         )
+        assert places == list(range(places[0], places[-1] + 1))
         found |= {name: text for name, text in rows if name not in found}
         if there:
             return found
