@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, async_playwright, expect
 
 from redis_history import HistoryStore
 from tests.conftest import Servers
-from tests.web.serving import Served
+from tests.support.web import Serve, serve
+from tests.web.browser import find_browser
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = (
     "--disable-gpu",
     "--disable-quic",
@@ -33,15 +31,6 @@ _OPTIONS = (
 PATIENCE = 20.0
 
 expect.set_options(timeout=PATIENCE * 1000)
-
-
-def find_browser(packaged: str) -> str | None:
-    """Where Chromium is: $CHROMIUM, one on PATH, or the one that Playwright has installed (`packaged`)."""
-    given = os.environ.get("CHROMIUM")
-    for name in (given,) if given else _NAMES:
-        if found := shutil.which(name):
-            return found
-    return packaged if Path(packaged).exists() else None
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -67,17 +56,25 @@ class Window:
         self.page = page
         self.address = address
         self.outage = False  # then failing requests are to be expected
+        self.answers: list[str] = []  # to dialogs; none other may come
         self.requests: list[str] = []
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("console", lambda message: self._said(message.type, message.text))
-        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        page.on("dialog", self._asked)
         page.context.on("request", lambda request: self.requests.append(request.url))
 
     def _said(self, kind: str, text: str) -> None:
         network = text.startswith("Failed to load resource")
         if kind in ("error", "warning") and not (network and self.outage):
             self.complaints.append(f"{kind}: {text}")
+
+    async def _asked(self, dialog: Dialog) -> None:
+        if self.answers:
+            await dialog.accept(self.answers.pop(0))
+        else:
+            self.complaints.append(f"dialog: {dialog.message}")
+            await dialog.dismiss()
 
     @property
     def base(self) -> str:
@@ -140,8 +137,8 @@ class Windows:
         return self._windows[-1]
 
     async def close(self) -> None:
-        for context in self._contexts:
-            await context.close()
+        while self._contexts:
+            await self._contexts.pop().close()
 
     def check(self) -> None:
         for window in self._windows:
@@ -160,12 +157,12 @@ async def windows(chromium: Browser) -> AsyncIterator[Windows]:
 class Site:
     """A live view that the tests of a worker share, and a store over the same namespace."""
 
-    def __init__(self, url: str, served: Served, store: HistoryStore) -> None:
+    def __init__(self, url: str, served: Serve, store: HistoryStore) -> None:
         self.url, self.served, self.store = url, served, store
 
     @property
     def address(self) -> str:
-        return self.served.address
+        return self.served.url
 
     def name(self, what: str) -> str:
         """A conversation of this test alone."""
@@ -176,7 +173,7 @@ class Site:
 def site(server_of: Servers) -> Iterator[Site]:
     namespace = f"live-{uuid.uuid4().hex[:12]}"
     url = server_of("redis").url
-    with Served(url, namespace) as served, HistoryStore(url, namespace=namespace) as store:
+    with serve(url, namespace) as served, HistoryStore(url, namespace=namespace) as store:
         yield Site(url, served, store)
     server_of.clear(namespace)
 
@@ -185,4 +182,3 @@ def site(server_of: Servers) -> Iterator[Site]:
 async def window(windows: Windows, site: Site) -> Window:
     """A window on the shared live view, not signed in yet."""
     return await windows(site.address)
-

@@ -30,7 +30,12 @@ _LISTED = (
     ("ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
     ("ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
     ("ticket/48165", "Two accounts, one e-mail address", "Front desk", "Both are merged, with all twelve orders."),
-    ("ticket/48151", "Assembly: a screw too few", "Front desk", "A bag of screws is on its way to you, free of charge."),
+    (
+        "ticket/48151",
+        "Assembly: a screw too few",
+        "Front desk",
+        "A bag of screws is on its way to you, free of charge.",
+    ),
 )
 
 
@@ -72,9 +77,9 @@ def tell(store: HistoryStore) -> None:
 
 
 SUMMARY = (
-    "[Earlier conversation summary: Maya ordered a rain jacket (order 48213, size S) and got size L. She wants the right "
-    "size before her trip on Friday, or her money back. Front desk checked her account: a customer since 2019, no open "
-    "claims. Photos of the label were received and show size L.]"
+    "[Earlier conversation summary: Maya ordered a rain jacket (order 48213, size S) and got size L. She wants the "
+    "right size before her trip on Friday, or her money back. Front desk checked her account: a customer since 2019, "
+    "no open claims. Photos of the label were received and show size L.]"
 )
 
 
@@ -87,8 +92,12 @@ def first() -> list[Message]:
         say(
             _MAYA,
             TextPart("Of course."),
-            AttachmentPart(name="label.jpg", size=481_220, modality="image", mime_type="image/jpeg", reference="s3://in/1"),
-            AttachmentPart(name="parcel.jpg", size=1_204_113, modality="image", mime_type="image/jpeg", reference="s3://in/2"),
+            AttachmentPart(
+                name="label.jpg", size=481_220, modality="image", mime_type="image/jpeg", reference="s3://in/1"
+            ),
+            AttachmentPart(
+                name="parcel.jpg", size=1_204_113, modality="image", mime_type="image/jpeg", reference="s3://in/2"
+            ),
         ),
         say(_DESK, ToolUsePart("call_0", "find_customer", {"name": "Maya Lindqvist"})),
         say.result("call_0", '{"id": "u-maya", "since": 2019, "open_claims": 0}'),
@@ -102,10 +111,16 @@ def rest() -> list[Message]:
     """What stands behind the summary."""
     say = _Writer(21)
     return [
-        say(_DESK, TextPart("@Orders: is there a size S that reaches Maya before Friday?"), metadata={"mentions": ["orders"]}),
+        say(
+            _DESK,
+            TextPart("@Orders: is there a size S that reaches Maya before Friday?"),
+            metadata={"mentions": ["orders"]},
+        ),
         say(
             _ORDERS,
-            ReasoningPart("Two warehouses carry this jacket. Malmö delivers overnight to Lund, so check stock there first."),
+            ReasoningPart(
+                "Two warehouses carry this jacket. Malmö delivers overnight to Lund, so check stock there first."
+            ),
             ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": "malmo"}),
         ),
         say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "malmo", "free": 0, "next_delivery": "2026-11-30"}'),
@@ -117,25 +132,45 @@ def rest() -> list[Message]:
             after=2,
         ),
         say.result("call_2", "TimeoutError: the warehouse did not answer within 5 s", error=True, after=5.1),
-        say(_ORDERS, ToolUsePart("call_3", "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}), after=3),
+        say(
+            _ORDERS,
+            ToolUsePart("call_3", "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}),
+            after=3,
+        ),
         say.result("call_3", '{"reservation": "R-77120", "until": "18:00"}', after=0.8),
         say(
             _ORDERS,
             TextPart("Hamburg has 14. One is reserved (`R-77120`); by express it is in Lund on Thursday."),
             sources=(
-                Source(document_name="Shipping times, Nordic countries", chunk="Express from Hamburg: 1 to 2 days.", score=0.91),
-                Source(document_name="Exchange policy", chunk="An exchange for our mistake is free of charge.", score=0.84),
+                Source(
+                    document_name="Shipping times, Nordic countries",
+                    chunk="Express from Hamburg: 1 to 2 days.",
+                    score=0.91,
+                ),
+                Source(
+                    document_name="Exchange policy", chunk="An exchange for our mistake is free of charge.", score=0.84
+                ),
             ),
         ),
         say(
             _DESK,
             TextPart(
-                "Good news, Maya: the right size can be with you on Thursday. You need not pay anything, and a label for "
-                "sending back the other one is in the parcel. Shall I send it?"
+                "Good news, Maya: the right size can be with you on Thursday. You need not pay anything, and a label "
+                "for sending back the other one is in the parcel. Shall I send it?"
             ),
             after=31,
         ),
         say(_MAYA, TextPart("Yes please! To the office this time, not to my flat."), after=74),
+    ]
+
+
+def news() -> list[Message]:
+    """What is written in another conversation meanwhile."""
+    say = _Writer(1)
+    billing = Participant("agent", "billing", "Billing")
+    return [
+        say(_JONAS, TextPart("Please put the project number on it as well.")),
+        say(billing, TextPart("Done: project 7731 is on the invoice now.")),
     ]
 
 

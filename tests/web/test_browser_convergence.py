@@ -7,7 +7,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from redis_history import HistoryStore, Message, user
 from tests.web.browsing import Site, Window
@@ -47,6 +47,29 @@ class _Changes:
             self._store.expand(self._name, summary.id)
 
 
+class _SlowAnswers:
+    """Holds back pages of messages until some more changes were made: then they are older than what events told."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._made = 0
+        self._over = False
+        self._news = asyncio.Condition()
+
+    async def made(self, *, over: bool = False) -> None:
+        async with self._news:
+            self._made += 1
+            self._over = over
+            self._news.notify_all()
+
+    async def __call__(self, route: Route) -> None:
+        answer = await route.fetch()
+        until = self._made + self._chance.randrange(4)
+        async with self._news:
+            await self._news.wait_for(lambda: self._over or self._made >= until)
+        await route.fulfill(response=answer)
+
+
 @pytest.mark.parametrize("seed", [1])
 async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Site, long: bool) -> None:
     name = site.name("converge")
@@ -55,13 +78,19 @@ async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Si
     site.store.append_many(name, [changes.new(begun + timedelta(minutes=number)) for number in range(900)])
     page = await window.open(name)
     await expect(page.locator(".row").first).to_be_attached()
+    slow = _SlowAnswers(seed)
+    await page.route("**/api/messages?*", slow)
     wander = random.Random(seed)
     for _ in range(2000 if long else 120):
         making = asyncio.to_thread(changes.make)
-        moving = page.evaluate("by => { document.querySelector('#timeline').scrollTop += by }", wander.randrange(-9000, 7000))
+        moving = page.evaluate(
+            "by => { document.querySelector('#timeline').scrollTop += by }", wander.randrange(-9000, 7000)
+        )
         await asyncio.gather(making, moving)
+        await slow.made()
         if wander.random() < 0.05:
             await page.keyboard.press(wander.choice(["g", "G"]))
+    await slow.made(over=True)
     stored = site.store.get(name)
     last = stored[-1]
     site.store.update_message(name, user("The last change.", id=last.id))
@@ -85,7 +114,8 @@ async def _all_rows(page: Page) -> dict[str, str]:
     while True:
         rows, end = await page.evaluate(
             "async () => { const box = document.querySelector('#timeline');"
-            "const end = box.scrollHeight - box.scrollTop - box.clientHeight < 2 && document.querySelector('#newer').hidden;"
+            "const left = box.scrollHeight - box.scrollTop - box.clientHeight;"
+            "const end = left < 2 && document.querySelector('#newer').hidden;"
             "const rows = [...document.querySelectorAll('.row[data-id]')];"
             "const found = rows.map(row => [row.dataset.id, row.querySelector('.prose').textContent.split('.')[0]]);"
             "box.scrollTop += 700;"

@@ -6,16 +6,17 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from playwright.async_api import expect
 
 from redis_history import HistoryStore, Message, assistant, text, tool_use, user
 from redis_history.model import Participant, ToolResultPart
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, free_port
+from tests.support.web import serve
 from tests.web.appender import Appender
 from tests.web.browsing import PATIENCE, Site, Window, Windows
-from tests.web.serving import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -46,8 +47,13 @@ async def test_a_restart_leaves_no_gap_and_no_duplicate(
     what: str, windows: Windows, own_server: Callable[..., RealServer]
 ) -> None:
     server = own_server("redis", options=("--appendonly", "yes"))
-    with Served(server.url, "restart") as served, HistoryStore(server.url, namespace="restart") as store:
-        window = await windows(served.address, viewport={"width": 1000, "height": 4000})
+    port = free_port()
+    with (
+        ExitStack() as ended,
+        serve(server.url, "restart", port=port) as served,
+        HistoryStore(server.url, namespace="restart") as store,
+    ):
+        window = await windows(served.url, viewport={"width": 1000, "height": 4000})
         window.outage = True
         sent = [user(f"Message {number} of many.", id=f"m{number}") for number in range(40)]
         store.append_many("c", sent[:10])
@@ -60,10 +66,10 @@ async def test_a_restart_leaves_no_gap_and_no_duplicate(
             server.start()
             store.append_many("c", sent[20:30])
         else:
-            served.kill(signal.SIGKILL)
+            served.end(signal.SIGKILL)
             store.append_many("c", sent[20:30])
             await expect(page.locator("#link")).to_have_attribute("data-state", "waiting")
-            served.start()
+            ended.enter_context(serve(server.url, "restart", port=port))
         await expect(page.locator(".row")).to_have_count(30)
         await window.live()
         store.append_many("c", sent[30:])
@@ -81,9 +87,7 @@ async def test_what_one_reads_stays_where_it_is(window: Window, site: Site) -> N
     row = page.locator(".row[data-id='m40'], .row[data-id='m38'], .row[data-id='m36']").first
     await expect(row).to_be_attached()
     seen = "() => document.elementFromPoint(900, 400).closest('.row').dataset.id"
-    place = (
-        "id => Math.round(document.querySelector(`.row[data-id='${id}'] .message`).getBoundingClientRect().top)"
-    )
+    place = "id => Math.round(document.querySelector(`.row[data-id='${id}'] .message`).getBoundingClientRect().top)"
     middle = await page.evaluate(seen)
     before = await page.evaluate(place, middle)
     site.store.append_many(name, [assistant(f"New {number}.") for number in range(3)])
@@ -103,7 +107,7 @@ async def test_compaction_is_seen_as_it_happens(window: Window, site: Site) -> N
     page = await window.open(name)
     await expect(page.locator(".row")).to_have_count(6)
     await page.evaluate(
-        "() => new MutationObserver((_, watching) => { if (document.querySelector('.row.leaving')) window.folded = true })"
+        "() => new MutationObserver(() => { window.folded ||= !!document.querySelector('.row.leaving') })"
         ".observe(document.querySelector('.slice'), {childList: true})"
     )
     done = site.store.compact(name, through=messages[3], summary="[Earlier conversation summary: four questions]")

@@ -10,9 +10,9 @@ from playwright.async_api import Page, expect
 from redis_history import Conversation, HistoryStore, Message, assistant, system, tool_use, user
 from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
 from tests.conftest import Servers
+from tests.support.web import serve
 from tests.web import scenes
 from tests.web.browsing import Site, Window, Windows
-from tests.web.serving import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -139,7 +139,9 @@ async def test_what_is_hostile_is_text(window: Window, site: Site) -> None:
         AttachmentPart(name=_HOSTILE, reference="javascript:alert(1)", mime_type="text/html"),
     ]
     source = Source(document_name=_HOSTILE, chunk=_HOSTILE)
-    site.store.append(name, Message(role="assistant", participant=who, parts=parts, sources=(source,), trace_id=_HOSTILE))
+    site.store.append(
+        name, Message(role="assistant", participant=who, parts=parts, sources=(source,), trace_id=_HOSTILE)
+    )
     site.store.append(name, Message(role="tool", parts=ToolResultPart("c", [{"type": "text", "text": _HOSTILE}])))
     site.store.append(name, user("שלום, עולם! " + "مرحبا" + " 你好 " + "\u202e" + "👩‍👩‍👧‍👦" * 3))
     site.store.append(name, user("w" * 3_000))
@@ -153,7 +155,12 @@ async def test_what_is_hostile_is_text(window: Window, site: Site) -> None:
     await expect(page.locator(".hit").first).to_be_visible()
     assert await page.evaluate("window.pwned") is None
     assert await page.locator("img:not([src='static/icon.svg']), script:not([src^='static/'])").count() == 0
-    assert await page.evaluate("document.querySelectorAll('[style*=url], [onclick], [onerror], a[href^=javascript]').length") == 0
+    assert (
+        await page.evaluate(
+            "document.querySelectorAll('[style*=url], [onclick], [onerror], a[href^=javascript]').length"
+        )
+        == 0
+    )
     await _no_sideways_scrolling(page)
 
 
@@ -209,11 +216,13 @@ async def test_search_finds_what_a_summary_stands_for(window: Window, site: Site
     await expect(page.locator(".row")).to_have_count(2)
 
 
-async def test_without_a_search_module_one_conversation_is_searched(windows: Windows, server_of: Servers, namespace: str) -> None:
+async def test_without_a_search_module_one_conversation_is_searched(
+    windows: Windows, server_of: Servers, namespace: str
+) -> None:
     url = server_of("plain").url
-    with HistoryStore(url, namespace=namespace) as store, Served(url, namespace) as served:
+    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace) as served:
         store.append("c", user("A quixotic plan."))
-        window = await windows(served.address)
+        window = await windows(served.url)
         page = await window.open()
         await page.get_by_label("Search messages").fill("quixotic")
         await expect(page.locator("#search-note")).to_contain_text("open a conversation")
@@ -221,12 +230,14 @@ async def test_without_a_search_module_one_conversation_is_searched(windows: Win
         await window.follow("c")
         await page.get_by_label("Search messages").fill("quixotic")
         await expect(page.locator(".hit mark")).to_have_text("quixotic")
-        await page.close()
+        await windows.close()
 
 
 async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> None:
     one, two = site.name("walk"), site.name("walk")
-    site.store.append(one, Message(role="assistant", participant=_ADA, parts=tool_use("c", "weigh", {"what": "a crate"})))
+    site.store.append(
+        one, Message(role="assistant", participant=_ADA, parts=tool_use("c", "weigh", {"what": "a crate"}))
+    )
     site.store.append(one, Message(role="tool", parts=ToolResultPart("c", "9 kg")))
     site.store.append_many(one, [user(f"Line {number}.", id=f"m{number}") for number in range(60)])
     site.store.append(two, user("Elsewhere."))
@@ -263,7 +274,9 @@ async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> Non
     await page.keyboard.press("k")
     await page.keyboard.press("Enter")
     await expect(page.locator(".row")).to_contain_text("Elsewhere.")
-    outline = await page.evaluate("() => { document.querySelector('.card').focus(); return getComputedStyle(document.activeElement).outlineStyle }")
+    outline = await page.evaluate(
+        "() => { document.querySelector('.card').focus();return getComputedStyle(document.activeElement).outlineStyle }"
+    )
     assert outline == "solid"
     unnamed = await page.evaluate(
         "() => [...document.querySelectorAll('button, input, textarea, a')].filter(one => one.checkVisibility())"
@@ -325,6 +338,64 @@ async def test_a_phone_shows_one_thing_at_a_time(windows: Windows, site: Site) -
     await expect(page.locator(".row")).to_have_count(2)
 
 
+async def test_writing_where_it_is_allowed(windows: Windows, server_of: Servers, namespace: str) -> None:
+    url = server_of("redis").url
+    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace, "--allow-writes") as served:
+        store.append("c", assistant("How can I help?"))
+        window = await windows(served.url)
+        page = await window.open("c")
+        await page.get_by_label("Write a message").fill("With two\nlines.")
+        await page.keyboard.press("Enter")
+        await expect(window.said("With two")).to_be_in_viewport()
+        assert store.get("c")[-1].text == "With two\nlines."
+        assert store.get("c")[-1].role == "user"
+        window.answers = ["A title"]
+        await page.get_by_role("button", name="Rename").click()
+        await expect(page.locator("#title")).to_have_text("A title")
+        window.answers = [""]
+        await page.get_by_role("button", name="Delete").click()
+        await expect(page.locator("#welcome")).to_be_visible()
+        assert store.get_conversation("c") is None
+        await windows.close()
+
+
+async def test_writing_is_not_offered_else(window: Window, site: Site) -> None:
+    name = site.name("read-only")
+    site.store.append(name, user("Hello."))
+    page = await window.open(name)
+    await expect(page.locator("#composer")).to_be_hidden()
+    await expect(page.locator("#actions")).to_be_hidden()
+
+
+async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
+    page = await window.open()
+    frames = ': ping\r\n\r\nretry: 50\r\nid: 1\r\nevent: one\r\ndata: {"a":\r\ndata: 1}\r\n\r\n'
+    frames += "event:two\ndata: 早上好\nunknown: x\n\nid: 3\r\rdata\r\r"
+    found = await page.evaluate(
+        """async (frames) => {
+          const { EventParser } = await import("./static/stream.js");
+          const read = (pieces) => {
+            const events = [];
+            const parser = new EventParser((event) => events.push(event));
+            for (const piece of pieces) parser.push(piece);
+            return JSON.stringify(events);
+          };
+          const all = new Set();
+          for (let at = 0; at <= frames.length; at += 1) all.add(read([frames.slice(0, at), frames.slice(at), "\\n"]));
+          all.add(read([...frames, "\\n"]));
+          return [...all].map(JSON.parse);
+        }""",
+        frames,
+    )
+    assert found == [
+        [
+            {"name": "one", "id": "1", "data": '{"a":\n1}'},
+            {"name": "two", "id": None, "data": "早上好"},
+            {"name": "message", "id": None, "data": ""},
+        ]
+    ]
+
+
 async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     name = site.name("long")
     for begin in range(0, 10_000, 1000):
@@ -337,7 +408,10 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     await page.locator("#timeline").hover()
     for _ in range(12):  # up, past several pages
         await page.evaluate("document.querySelector('#timeline').scrollTop -= 6000")
-        await window.until("() => document.querySelector('#timeline').scrollTop > 0 && document.querySelector('#timeline').ariaBusy !== 'true'")
+        await window.until(
+            "() => { const box = document.querySelector('#timeline');"
+            "return box.scrollTop > 0 && box.ariaBusy !== 'true' }"
+        )
         most = max(most, await page.evaluate(size))
     numbers = [int(one[1:]) for one in await window.ids()]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
@@ -375,7 +449,8 @@ _CONTRAST = """() => {
     return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
   };
   const luminance = (color) => {
-    const [r, g, b] = color.map((one) => one / 255).map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    const linear = (one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = color.map((one) => linear(one / 255));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (node) => {

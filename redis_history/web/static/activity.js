@@ -1,4 +1,4 @@
-// Who is writing: who appended a moment ago, and who waits for a tool.
+// Who is writing: agents that appended a moment ago, and who waits for a tool. Of people nobody can know.
 
 import { byId, setText } from "./dom.js";
 import { author, shorten } from "./format.js";
@@ -25,7 +25,7 @@ export class Activity {
   wrote(messages) {
     for (const message of messages) {
       const who = author(message);
-      if (who.key !== "role:tool") this.recent.set(who.key, { name: who.name, until: Date.now() + WRITES });
+      if (who.kind === "agent" && who.key !== "role:tool") this.recent.set(who.key, { name: who.name, until: Date.now() + WRITES });
     }
   }
 
@@ -35,7 +35,8 @@ export class Activity {
     const now = Date.now();
     const doing = new Map();
     for (const { message, part } of waitingCalls(rows)) {
-      if (now - Date.parse(message.timestamp) < WAITS) doing.set(author(message).name, `is running ${shorten(part.name, 40)}`);
+      if (now - Date.parse(message.timestamp) < WAITS)
+        doing.set(author(message).name, `is running ${shorten(part.name, 40)}`);
     }
     for (const [key, { name, until }] of this.recent) {
       if (now >= until) this.recent.delete(key);

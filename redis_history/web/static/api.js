@@ -27,7 +27,11 @@ export async function failure(response) {
   } catch {
     // a proxy's page, perhaps
   }
-  return new ApiError(response.status, told.code ?? "unknown", told.message ?? `The server answered ${response.status}.`);
+  return new ApiError(
+    response.status,
+    told.code ?? "unknown",
+    told.message ?? `The server answered ${response.status}.`,
+  );
 }
 
 async function ask(path, params, options = {}) {
@@ -43,7 +47,11 @@ async function ask(path, params, options = {}) {
 }
 
 function write(method, path, params, body) {
-  return ask(path, params, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body ?? {}) });
+  return ask(path, params, {
+    method,
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body ?? {}),
+  });
 }
 
 export const api = {

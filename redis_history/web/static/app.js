@@ -116,7 +116,10 @@ async function begin() {
   }
   setText(byId("namespace"), status.namespace);
   byId("namespace").title = [status.address, `version ${status.version}`].filter(Boolean).join("\n");
-  setText(byId("about"), `redis-history ${status.version}, namespace ${status.namespace}. ${status.read_only ? "This view only reads." : ""}`);
+  setText(
+    byId("about"),
+    `redis-history ${status.version}, namespace ${status.namespace}. ${status.read_only ? "This view only reads." : ""}`,
+  );
   search.setCapability(status.capabilities?.search);
   timeline.prefix = status.summary_prefix ?? "";
   if (timeline.desk) timeline.desk.prefix = timeline.prefix;
@@ -160,7 +163,12 @@ const step = (direction) => (zone() === "timeline" ? timeline.step(direction) : 
 /** Back to the list, in a wide window with the conversation still open. */
 function back() {
   if (matchMedia("(max-width: 760px)").matches) go({});
-  else focusLink(search.active ? search.links()[0] : (sidebar.links().find((link) => link.hasAttribute("aria-current")) ?? sidebar.links()[0]));
+  else
+    focusLink(
+      search.active
+        ? search.links()[0]
+        : (sidebar.links().find((link) => link.hasAttribute("aria-current")) ?? sidebar.links()[0]),
+    );
 }
 
 bindKeys({

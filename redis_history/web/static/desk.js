@@ -51,9 +51,11 @@ export class Desk {
     const unfold = (id, message) => this.open.set(`${row.key}\n${message.id}\n${id}`, true);
     row.message.parts.forEach((part, index) => {
       const results = row.results.get(index) ?? [];
-      if (part.type === "text" && part.text.length > 900 && inside(part.text.slice(900))) unfold(`${index}`, row.message);
+      if (part.type === "text" && part.text.length > 900 && inside(part.text.slice(900)))
+        unfold(`${index}`, row.message);
       if (part.type === "reasoning" && inside(part.text)) unfold(`${index}`, row.message);
-      if (part.type === "tool_result" && !row.paired.has(index) && inside(part.content)) unfold(`${index}`, row.message);
+      if (part.type === "tool_result" && !row.paired.has(index) && inside(part.content))
+        unfold(`${index}`, row.message);
       if (part.type === "tool_use" && (inside(part.input) || results.some((result) => inside(result.part.content)))) {
         unfold(`${index}`, row.message);
       }

@@ -75,7 +75,10 @@ export function hue(text) {
 
 /** One or two letters for a name. */
 export function initials(name) {
-  const words = name.trim().split(/[\s_\-./|]+/u).filter(Boolean);
+  const words = name
+    .trim()
+    .split(/[\s_\-./|]+/u)
+    .filter(Boolean);
   const first = (word) => [...SEGMENTS.segment(word.slice(0, 24))][0]?.segment ?? "";
   if (!words.length) return "?";
   const letters = first(words[0]);

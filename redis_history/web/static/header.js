@@ -54,7 +54,8 @@ export class Header {
     const facts = [el("span", { text: told.join(" · ") })];
     if (info.agent_name) facts.push(el("bdi", { text: shorten(info.agent_name, 60) }));
     if (info.user_id) facts.push(el("bdi", { text: `for ${shorten(info.user_id, 60)}` }));
-    if (info.title) facts.push(el("bdi", { class: "id", text: shorten(info.id, 80), title: "the id of the conversation" }));
+    if (info.title)
+      facts.push(el("bdi", { class: "id", text: shorten(info.id, 80), title: "the id of the conversation" }));
     this.facts.replaceChildren(...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])));
     this.facts.title = `begun ${exact(info.created_at)}, last changed ${exact(info.updated_at)}`;
   }
@@ -69,7 +70,10 @@ export class Header {
       this.known.set(who.key, who);
     }
     const all = [...this.known.values()].reverse();
-    const drawn = all.map((who) => `${who.key}\n${who.name}`).sort().join("\n");
+    const drawn = all
+      .map((who) => `${who.key}\n${who.name}`)
+      .sort()
+      .join("\n");
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const faces = all.slice(0, FACES).map((who) => {
@@ -77,7 +81,10 @@ export class Header {
       return el("li", { title: told }, avatar(who), el("span", { class: "visually-hidden", text: told }));
     });
     if (all.length > FACES) {
-      const rest = all.slice(FACES, FACES + 30).map((who) => shorten(who.name, 80)).join("\n");
+      const rest = all
+        .slice(FACES, FACES + 30)
+        .map((who) => shorten(who.name, 80))
+        .join("\n");
       faces.push(el("li", { class: "rest", title: rest, text: `+${all.length - FACES}` }));
     }
     this.faces.replaceChildren(...faces);
@@ -119,6 +126,7 @@ function troubleOf(state, error) {
   if (error.status === 404) return "There is no such conversation, or not any more. If it is created, it appears here.";
   if (error.status === 401) return "This page may not read any more: open the address with the token again.";
   if (error.status === 403) return error.message;
-  if (error.status === 0 || !error.status) return "No connection. What is written meanwhile will be here when it is back.";
+  if (error.status === 0 || !error.status)
+    return "No connection. What is written meanwhile will be here when it is back.";
   return `${error.message} Trying again.`;
 }

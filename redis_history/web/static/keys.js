@@ -3,7 +3,8 @@
 /** `at()` is "list", "hits" or "timeline", where the keys work; `does` has a function for each of them. */
 export function bindKeys({ does }) {
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]"))
+      return;
     const field = event.target.closest("input, textarea, select, [contenteditable]");
     const work = field ? inField(event, does) : anywhere(event, does);
     if (!work) return;

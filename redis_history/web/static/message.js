@@ -18,7 +18,9 @@ export function drawRow(row, desk) {
   const article = el(
     "article",
     {
-      class: ["row", row.continued && "continued", row.archived && "archived", row.leaving && "leaving"].filter(Boolean).join(" "),
+      class: ["row", row.continued && "continued", row.archived && "archived", row.leaving && "leaving"]
+        .filter(Boolean)
+        .join(" "),
       tabindex: "-1",
       "aria-label": `${who.name}, ${clock(message.timestamp)}: ${shorten(oneLine(message.text ?? ""), 120)}`,
       data: { id: message.id },
@@ -43,14 +45,26 @@ function spoken(row, desk) {
     "div",
     { class: "message", data: { kind: who.kind, role: message.role } },
     row.continued ? el("div", { class: "gutter" }, time(message)) : avatar(who),
-    el("div", { class: "body" }, !row.continued && heading(message, who, desk), ...shown, chips, sources(message, fold)),
+    el(
+      "div",
+      { class: "body" },
+      !row.continued && heading(message, who, desk),
+      ...shown,
+      chips,
+      sources(message, fold),
+    ),
   );
   box.style.setProperty("--hue", who.hue);
   return box;
 }
 
 export function avatar(who) {
-  const box = el("span", { class: "avatar", "aria-hidden": "true", text: initials(who.name), data: { kind: who.kind } });
+  const box = el("span", {
+    class: "avatar",
+    "aria-hidden": "true",
+    text: initials(who.name),
+    data: { kind: who.kind },
+  });
   box.style.setProperty("--hue", who.hue);
   return box;
 }
@@ -94,7 +108,11 @@ function summary(row, desk) {
   const texts = message.parts.filter((part) => part.type === "text");
   const cut = texts.find((part) => part.cut)?.cut;
   const body = withoutFrame(texts.map((part) => part.text).join("\n"), desk.prefix);
-  const label = originals.busy ? "Reading the originals …" : originals.open ? "Hide the originals" : "Show the originals";
+  const label = originals.busy
+    ? "Reading the originals …"
+    : originals.open
+      ? "Hide the originals"
+      : "Show the originals";
   const button = el("button", {
     type: "button",
     class: "button quiet",
@@ -116,7 +134,8 @@ function summary(row, desk) {
       time(message),
     ),
     ...foldable(body, { id: "text", open, toggle, cut, total: cut }, prose),
-    !row.archived && el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
+    !row.archived &&
+      el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
   );
 }
 
@@ -130,7 +149,11 @@ function withoutFrame(text, prefix) {
 function drawEdge(row, desk) {
   const originals = desk.originals(row);
   const start = row.edge === "start";
-  const text = start ? "Earlier originals are not shown." : row.count ? "End of the originals." : "The originals are gone.";
+  const text = start
+    ? "Earlier originals are not shown."
+    : row.count
+      ? "End of the originals."
+      : "The originals are gone.";
   const button = el("button", {
     type: "button",
     class: "button quiet",
@@ -138,7 +161,11 @@ function drawEdge(row, desk) {
     "aria-busy": String(originals.busy),
     on: { click: start ? originals.more : originals.toggle },
   });
-  return el("article", { class: "row archived edge", tabindex: "-1", "aria-label": text }, el("p", {}, text, " ", button));
+  return el(
+    "article",
+    { class: "row archived edge", tabindex: "-1", "aria-label": text },
+    el("p", {}, text, " ", button),
+  );
 }
 
 /** How high a row will be, before it is drawn. `width` is that of its text, in pixels. */

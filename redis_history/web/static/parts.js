@@ -32,7 +32,13 @@ function text(part, fold) {
 function folding(kind, fold, head, body, label) {
   const button = el(
     "button",
-    { type: "button", class: `${kind}-head fold`, "aria-expanded": String(fold.open), "aria-label": label, dir: "auto" },
+    {
+      type: "button",
+      class: `${kind}-head fold`,
+      "aria-expanded": String(fold.open),
+      "aria-label": label,
+      dir: "auto",
+    },
     ...head,
     icon("chevron"),
   );
@@ -61,10 +67,15 @@ function toolCall(row, part, index, fold) {
   if (!own.open) head.push(el("span", { class: "preview", text: failed ? failure(results) : argumentsOf(part.input) }));
   head.push(el("span", { class: "tool-state", text: words }));
   const body = () => [
-    column("Input", pretty(part.input), part, fold(`${index}.input`)),
+    column("Input", fields(part.input), part, fold(`${index}.input`)),
     ...results.map((result, at) => {
       const title = result.part.is_error ? "Error" : "Result";
-      const box = column(title, contentText(result.part.content), result.part, fold(`${index}.result${at}`, result.message));
+      const box = column(
+        title,
+        contentText(result.part.content),
+        result.part,
+        fold(`${index}.result${at}`, result.message),
+      );
       box.title = exact(result.message.timestamp);
       return box;
     }),
@@ -82,6 +93,14 @@ function column(title, content, part, fold) {
     el("h4", { text: title }),
     ...foldable(content, all, data),
   );
+}
+
+/** The arguments of a call. Where one of them is a text of several lines, each by itself, and texts as they are. */
+function fields(input) {
+  const isTable = input !== null && typeof input === "object" && !Array.isArray(input);
+  const entries = isTable ? Object.entries(input) : [];
+  if (!entries.some(([, value]) => typeof value === "string" && value.trim().includes("\n"))) return pretty(input);
+  return entries.map(([name, value]) => `${name}: ${typeof value === "string" ? value : pretty(value)}`).join("\n");
 }
 
 function failure(results) {
@@ -114,7 +133,10 @@ function looseResult(part, index, fold) {
 }
 
 function unknown(part, fold) {
-  const head = [icon("file"), el("span", { class: "reasoning-label", text: `Part of type ${shorten(String(part.type), 40)}` })];
+  const head = [
+    icon("file"),
+    el("span", { class: "reasoning-label", text: `Part of type ${shorten(String(part.type), 40)}` }),
+  ];
   return folding("reasoning", fold, head, () => [data(pretty(part))], `Part of type ${part.type}`);
 }
 
@@ -157,4 +179,3 @@ function drawSource(source) {
     source.chunk && el("p", { class: "source-chunk", dir: "auto", text: shorten(source.chunk, 1200) }),
   );
 }
-

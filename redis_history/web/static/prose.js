@@ -73,7 +73,12 @@ function inline(text) {
 }
 
 export function code(text, language = "") {
-  const block = el("pre", { class: "code", dir: "ltr", tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" });
+  const block = el("pre", {
+    class: "code",
+    dir: "ltr",
+    tabindex: "0",
+    "aria-label": language ? `Code, ${language}` : "Code",
+  });
   if (language) block.append(el("span", { class: "code-language", text: shorten(language, 24) }));
   block.append(el("code", { text }));
   return block;

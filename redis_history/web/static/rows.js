@@ -15,19 +15,17 @@ const TOGETHER = 5 * 60 * 1000; // messages of one author within so many millise
 export function buildRows({ messages, unfolded, unread }) {
   const { rows, home } = paired(sequence(messages, unfolded));
   let previous = null;
-  let unreadSeen = false;
+  let today = null;
   for (const row of rows) {
-    if (row.edge) {
-      previous = null;
-      continue;
-    }
-    const { message } = row;
-    const day = dayOf(message.timestamp);
-    row.day = !row.archived && day !== previous?.day ? message.timestamp : null;
-    row.unread = !unreadSeen && unread !== null && message.id === unread;
-    unreadSeen ||= row.unread;
-    row.continued = !row.day && !row.unread && follows(previous?.row, row);
-    previous = { row, day: row.archived ? previous?.day : day };
+    const before = previous;
+    previous = row.edge ? null : row;
+    if (row.edge) continue;
+    const { message, archived } = row;
+    const day = archived ? today : dayOf(message.timestamp);
+    row.day = day === today ? null : message.timestamp;
+    today = day;
+    row.unread = !archived && message.id === unread;
+    row.continued = !row.day && !row.unread && follows(before, row);
   }
   return { rows, home };
 }

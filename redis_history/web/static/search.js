@@ -23,7 +23,8 @@ export class Search {
     this.everywhere = true; // whether the server can search in all conversations
     this.input.addEventListener("input", () => this.soon());
     this.input.addEventListener("focus", () => this.showScope());
-    for (const button of this.choice.children) button.addEventListener("click", () => this.setScope(button.dataset.scope));
+    for (const button of this.choice.children)
+      button.addEventListener("click", () => this.setScope(button.dataset.scope));
     this.choice.addEventListener("keydown", (event) => this.turn(event));
   }
 
@@ -94,13 +95,19 @@ export class Search {
       if (error.name === "AbortError") return;
       this.hits.replaceChildren();
       const elsewhere = error.status === 409 && conversation === null;
-      this.told("No search", elsewhere ? `${error.message} Choose “This one” to search in the open conversation.` : error.message);
+      this.told(
+        "No search",
+        elsewhere ? `${error.message} Choose “This one” to search in the open conversation.` : error.message,
+      );
     }
   }
 
   list(hits, everywhere) {
     const many = hits.length === MOST ? `The best ${MOST} results` : plural(hits.length, "result");
-    this.told(hits.length ? many : "Nothing found", hits.length ? "" : "Any of the words may match; “quoted words” stand together.");
+    this.told(
+      hits.length ? many : "Nothing found",
+      hits.length ? "" : "Any of the words may match; “quoted words” stand together.",
+    );
     const focused = this.links().indexOf(document.activeElement);
     this.hits.replaceChildren(...hits.map((hit) => this.draw(hit, everywhere)));
     if (focused >= 0) (this.links()[focused] ?? this.input).focus();
@@ -130,7 +137,8 @@ export class Search {
           el("time", { datetime: message.timestamp, title: exact(message.timestamp), text: ago(message.timestamp) }),
         ),
         el("span", { class: "snippet", dir: "auto" }, ...snippet(hit)),
-        everywhere && el("bdi", { class: "hit-place", text: shorten(this.titleOf(hit.conversation) ?? hit.conversation, 80) }),
+        everywhere &&
+          el("bdi", { class: "hit-place", text: shorten(this.titleOf(hit.conversation) ?? hit.conversation, 80) }),
       ),
     );
     link.addEventListener("click", (event) => {

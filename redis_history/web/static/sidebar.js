@@ -94,7 +94,7 @@ export class Sidebar {
     const { conversation: id, writer } = data;
     const item = this.items.get(id);
     const next = this.put({ ...data, id }, item);
-    if (writer && data.kind === "appended") {
+    if (writer?.kind === "agent" && data.kind === "appended") {
       next.writer = { ...writer, until: Date.now() + WRITES };
       setTimeout(this.show, WRITES + 50);
     }
@@ -190,7 +190,10 @@ export class Sidebar {
       if (!element.isConnected || element.hidden) continue;
       const moved = before - element.getBoundingClientRect().top;
       if (Math.abs(moved) > 2) {
-        element.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], { duration: 260, easing: "ease-out" });
+        element.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], {
+          duration: 260,
+          easing: "ease-out",
+        });
       }
     }
   }
@@ -198,9 +201,11 @@ export class Sidebar {
   told(words, matched) {
     let note = "";
     if (this.error) note = `${this.error} Trying again.`;
-    else if (!this.items.size) note = this.generation ? "No conversation yet. The first one appears here by itself." : "";
+    else if (!this.items.size)
+      note = this.generation ? "No conversation yet. The first one appears here by itself." : "";
     else if (words && !matched && !this.more) note = "No conversation fits.";
-    else if (this.more && this.items.size >= FILTERED && words) note = `Looked at ${number(this.items.size)} conversations.`;
+    else if (this.more && this.items.size >= FILTERED && words)
+      note = `Looked at ${number(this.items.size)} conversations.`;
     setText(this.note, note);
   }
 
@@ -224,14 +229,23 @@ export class Sidebar {
         "span",
         { class: "card-top" },
         el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.id), 160) }),
-        el("time", { datetime: conversation.updated_at, title: exact(conversation.updated_at), text: ago(conversation.updated_at) }),
+        el("time", {
+          datetime: conversation.updated_at,
+          title: exact(conversation.updated_at),
+          text: ago(conversation.updated_at),
+        }),
       ),
       el("span", { class: "card-last" }, writes && writing(writes), ...lastLine(item.last)),
       el(
         "span",
         { class: "card-facts" },
         el("span", { text: facts(conversation) }),
-        unread > 0 && el("span", { class: "badge", text: unread > 999 ? "999+" : number(unread), title: `${number(unread)} not seen` }),
+        unread > 0 &&
+          el("span", {
+            class: "badge",
+            text: unread > 999 ? "999+" : number(unread),
+            title: `${number(unread)} not seen`,
+          }),
       ),
     );
   }
@@ -249,7 +263,9 @@ export class Sidebar {
 }
 
 function matches({ conversation, last }, words) {
-  const text = [conversation.title, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join("\n");
+  const text = [conversation.title, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
+    "\n",
+  );
   return text.toLowerCase().includes(words);
 }
 
@@ -262,7 +278,11 @@ function facts(conversation) {
 
 function lastLine(last) {
   if (!last) return [""];
-  return [el("bdi", { class: "card-who", text: shorten(nameOf(last), 40) }), " ", el("bdi", { text: shorten(oneLine(last.text ?? ""), 200) })];
+  return [
+    el("bdi", { class: "card-who", text: shorten(nameOf(last), 40) }),
+    " ",
+    el("bdi", { text: shorten(oneLine(last.text ?? ""), 200) }),
+  ];
 }
 
 /** Of messages without a participant, the name is the role. */
@@ -271,5 +291,10 @@ const nameOf = ({ name, role }) =>
 
 function writing(name) {
   const told = el("span", { class: "visually-hidden", text: `${shorten(name || "Somebody", 60)} is writing. ` });
-  return el("span", { class: "writes", title: told.textContent }, el("span", { class: "dots" }, el("i"), el("i"), el("i")), told);
+  return el(
+    "span",
+    { class: "writes", title: told.textContent },
+    el("span", { class: "dots" }, el("i"), el("i"), el("i")),
+    told,
+  );
 }

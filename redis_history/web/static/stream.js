@@ -133,7 +133,8 @@ export class Stream {
     if (this.closed) return;
     const told = JSON.parse(data);
     const outcome = name === "reset" ? "reset" : this.onEvent(name, told);
-    if (outcome === "reset" && this.snapshot) throw Object.assign(new Error("a new snapshot is needed"), { reset: true });
+    if (outcome === "reset" && this.snapshot)
+      throw Object.assign(new Error("a new snapshot is needed"), { reset: true });
     if (id) this.cursor = id; // only now: what was not handled comes again
   }
 

@@ -163,7 +163,9 @@ export class Timeline {
       this.below += told.length;
       if (document.hidden) this.firstUnread ??= told[0].id;
     }
-    this.announce(told.map((message) => `${author(message).name}: ${shorten(oneLine(message.text || "calls a tool"), 140)}`));
+    this.announce(
+      told.map((message) => `${author(message).name}: ${shorten(oneLine(message.text || "calls a tool"), 140)}`),
+    );
   }
 
   keepFresh(messages) {
@@ -213,7 +215,7 @@ export class Timeline {
 
   draw(row) {
     const element = drawRow(row, this.desk);
-    if (!row.edge && this.fresh.has(row.message.id)) element.classList.add("fresh");
+    if (!row.edge && this.fresh.delete(row.message.id)) element.classList.add("fresh"); // only once
     if (this.target?.key === row.key) {
       element.classList.add("target");
       requestAnimationFrame(() => mark(element, this.target?.words ?? []));
@@ -353,7 +355,8 @@ function withGhosts(rows, ghosts) {
   const left = ghosts.filter((ghost) => !here.has(ghost.key));
   const merged = [];
   for (const row of rows) {
-    while (left.length && !row.archived && compare(left[0].message.position, row.message.position) <= 0) merged.push(left.shift());
+    while (left.length && !row.archived && compare(left[0].message.position, row.message.position) <= 0)
+      merged.push(left.shift());
     merged.push(row);
   }
   return [...merged, ...left];

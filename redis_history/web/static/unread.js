@@ -39,7 +39,8 @@ export class Unread {
   /** From now on, what comes is new. */
   begin(conversations) {
     for (const { id, message_count: count } of conversations) {
-      if (!this.seen.has(id) && (this.first || this.count({ id, message_count: count }) === 0)) this.seen.set(id, count);
+      if (!this.seen.has(id) && (this.first || this.count({ id, message_count: count }) === 0))
+        this.seen.set(id, count);
     }
     this.first = false;
     this.save();

@@ -21,10 +21,11 @@ export class VirtualList {
     this.drawn = new Map();
     this.pinned = true; // at the end, and following it
     this.endless = false; // the end of these rows is not the end: there is nothing to follow
-    this.held = null; // the row that a person just folded or unfolded: it stays where it is
+    this.held = null; // a row that was just unfolded, or gone to: it stays where it is while heights become known
     this.resizes = new ResizeObserver((entries) => this.measured(entries));
     this.resizes.observe(scroller);
     scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    for (const own of ["wheel", "touchmove"]) scroller.addEventListener(own, () => (this.held = null), { passive: true });
   }
 
   reset() {
@@ -163,7 +164,7 @@ export class VirtualList {
     this.scrolled();
   }
 
-  /** Keep this row where it is on the screen during the change that comes, even at the end. */
+  /** Keep this row where it is on the screen during the changes that come, even at the end. */
   hold(key) {
     const at = this.index.get(key);
     if (at === undefined) return;
@@ -172,7 +173,7 @@ export class VirtualList {
     this.pinned = false;
     setTimeout(() => {
       if (this.held === held) this.held = null;
-    }, 100);
+    }, 150);
   }
 
   scrolled() {
@@ -183,11 +184,13 @@ export class VirtualList {
   }
 
   toEnd() {
+    this.held = null;
     this.pinned = true;
     this.layout(null);
   }
 
   toStart() {
+    this.held = null;
     this.pinned = false;
     this.scroller.scrollTop = 0;
     this.paint();
@@ -200,9 +203,11 @@ export class VirtualList {
     const [top, bottom] = [this.offsets[at], this.offsets[at + 1]];
     const { scrollTop, clientHeight } = this.scroller;
     this.pinned = false;
+    this.held = null;
     if (share !== null) this.scroller.scrollTop = top - clientHeight * share;
     else if (top < scrollTop || bottom - top > clientHeight) this.scroller.scrollTop = top - 8;
     else if (bottom > scrollTop + clientHeight) this.scroller.scrollTop = bottom - clientHeight + 8;
+    this.hold(key);
     this.paint();
     return true;
   }

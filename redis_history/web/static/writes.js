@@ -36,12 +36,20 @@ export function offerWrites(timeline) {
     }
   });
 
-  const rename = el("button", { type: "button", class: "icon-button", "aria-label": "Rename", title: "Rename" }, icon("pencil"));
+  const rename = el(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": "Rename", title: "Rename" },
+    icon("pencil"),
+  );
   rename.addEventListener("click", () => {
     const title = prompt("Title of the conversation", timeline.conversation.info?.title ?? "");
     if (title !== null) api.rename(timeline.id, title || null).catch(failed);
   });
-  const remove = el("button", { type: "button", class: "icon-button", "aria-label": "Delete", title: "Delete" }, icon("trash"));
+  const remove = el(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": "Delete", title: "Delete" },
+    icon("trash"),
+  );
   remove.addEventListener("click", () => {
     const { id } = timeline;
     if (!confirm("Delete this conversation, with all its messages and its archive, for everybody?")) return;
