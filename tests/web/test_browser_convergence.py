@@ -30,14 +30,16 @@ class _Changes:
 
     def make(self) -> None:
         messages = self._store.get(self._name)
-        kind = self._chance.choice(["append"] * 6 + ["insert", "insert", "delete", "edit", "edit", "compact", "expand"])
+        kind = self._chance.choice(
+            ["append"] * 5 + ["insert", "insert", "delete", "delete", "edit", "edit", "compact", "expand"]
+        )
         chosen = self._chance.choice(messages)
         if kind == "append":
             self._store.append_many(self._name, [self.new() for _ in range(self._chance.randrange(1, 12))])
         elif kind == "insert" and chosen.timestamp is not None:
             self._store.append(self._name, self.new(chosen.timestamp + timedelta(microseconds=1)))
         elif kind == "delete":
-            self._store.delete_messages(self._name, [chosen.id])
+            self._store.delete_messages(self._name, [one.id for one in self._chance.sample(messages, 15)])
         elif kind == "edit" and not chosen.is_summary:
             self._count += 1
             self._store.update_message(self._name, user(f"Edited {self._count}.", id=chosen.id))
