@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from redis_history._ids import check_conversation_id
 from redis_history.web._answers import Refused
 
-__all__ = ["MAX_BODY", "MOST", "Asked", "body_of"]
+__all__ = ["MAX_BODY", "MOST", "Asked", "body_of", "of_this_origin"]
 
 #: What one request may ask for at most: messages, conversations.
 MOST: Final = 1000
@@ -78,3 +78,16 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused(400, "bad_input", "the body is not a JSON object")
     return value
+
+
+def of_this_origin(request: Request) -> bool:
+    """Whether no page of another origin sent this: a browser says so, in either of two headers."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        try:
+            host = urlsplit(origin).netloc.lower()
+        except ValueError:
+            return False
+        if not host or host != request.headers.get("host", "").lower():
+            return False
+    return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError
-from redis_history.events import ConversationDeleted, Event, MessagesAppended, Reset
+from redis_history.events import ConversationDeleted, Event, MessagesAppended
 from redis_history.model import Message
 from redis_history.web._encoding import PING, frame, kind_of
 from redis_history.web._ring import Entry, Ring
@@ -47,7 +47,6 @@ class Overview:
         self._task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._ending: asyncio.TimerHandle | None = None
-        self._changed: dict[str, _Changed] = {}
         self._count = 0
 
     async def follow(self, permitted: Callable[[str], Awaitable[bool]]) -> AsyncGenerator[bytes, None]:
@@ -65,46 +64,53 @@ class Overview:
                 await asyncio.shield(self._opened)
             ring, place = self._ring, self._ring.end
             yield frame("hello", {})
+            said = time.monotonic()
             while not ring.closed:
+                entries = list(ring.read(place)) if place >= ring.start else []
                 if place < ring.start:  # too slow: what it missed is in the list of conversations
-                    place = ring.end
-                    yield frame("reset", {"reason": "too_slow"})
-                    continue
-                entries = list(ring.read(place))
-                place += len(entries)
-                if entries:
-                    kept = [entry.data for entry in entries if await permitted(entry.conversation_id)]
-                    if kept:
-                        yield b"".join(kept)
-                    continue
-                await ring.wait()
-                if place == ring.end and not ring.closed:
-                    yield PING
+                    chunk, place = frame("reset", {"reason": "too_slow"}), ring.end
+                elif entries:
+                    chunk = b"".join([one.data for one in entries if await permitted(one.conversation_id)])
+                    place += len(entries)
+                else:
+                    chunk = b""
+                    await ring.wait()
+                silent = time.monotonic() - said >= self._heartbeat
+                if chunk or (silent and not ring.closed):
+                    yield chunk or PING
+                    said = time.monotonic()
         finally:
             self._readers -= 1
-            if not self._readers and self._task is not None:
-                self._ending = asyncio.get_running_loop().call_later(self._grace, self._task.cancel)
+            if not self._readers:
+                self._ending = asyncio.get_running_loop().call_later(self._grace, self._end)
+
+    def _end(self) -> None:
+        self._ring.close()
+        if self._task is not None:
+            self._task.cancel()
 
     async def aclose(self) -> None:
         """End it, and all its streams."""
         if self._ending is not None:
             self._ending.cancel()
+        self._end()
         if self._task is not None:
-            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, ring: Ring, opened: asyncio.Future[None]) -> None:
+        opened.add_done_callback(_heard)
         try:
             async with self._store.subscribe_all() as feed:
                 opened.set_result(None)
+                changed: dict[str, _Changed] = {}
                 told = 0.0
                 while not feed.closed:
-                    wait = max(0.001, told + _PACE - time.monotonic()) if self._changed else self._heartbeat
+                    wait = max(0.001, told + _PACE - time.monotonic()) if changed else self._heartbeat
                     event = await feed.get(wait)
                     if event is not None:
-                        self._note(event)
-                    if self._changed and time.monotonic() >= told + _PACE:
-                        await self._tell(ring)
+                        _note(changed, event)
+                    if changed and time.monotonic() >= told + _PACE:
+                        await self._tell(ring, changed)
                         told = time.monotonic()
                     elif event is None:
                         ring.wake()
@@ -114,20 +120,11 @@ class Overview:
             else:
                 _logger.warning("the list of conversations is let go: %s", error)
         finally:
-            if not opened.done():
-                opened.cancel()
-            self._changed.clear()
+            opened.cancel()
             ring.close()
 
-    def _note(self, event: Event) -> None:
-        known = self._changed.get(event.conversation_id)
-        last = known.last if known is not None else None
-        if isinstance(event, MessagesAppended) and event.messages:
-            last = event.messages[-1]
-        self._changed[event.conversation_id] = _Changed(event, last)
-
-    async def _tell(self, ring: Ring) -> None:
-        names = list(self._changed)
+    async def _tell(self, ring: Ring, every: dict[str, _Changed]) -> None:
+        names = list(every)
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             try:
@@ -136,19 +133,31 @@ class Overview:
                 _logger.warning("the list of conversations waits for the server: %s", error)
                 return
             for name, conversation in zip(some, found, strict=True):
-                changed = self._changed.pop(name)
-                gone = isinstance(changed.event, ConversationDeleted)
-                if conversation is None or (gone and conversation.revision <= changed.event.revision):
+                changed = every.pop(name)
+                if conversation is None or isinstance(changed.event, ConversationDeleted):
                     self._add(ring, name, "gone", {})
                     continue
                 shape = conversation_shape(conversation)
                 for left_out in ("id", "metadata", "metadata_cut"):
                     shape.pop(left_out, None)
-                kind = "reset" if isinstance(changed.event, Reset) else kind_of(changed.event)
-                told = {"kind": kind, "last": glimpse(changed.last), "writer": writer(changed.last)}
+                told = {"kind": kind_of(changed.event), "last": glimpse(changed.last), "writer": writer(changed.last)}
                 self._add(ring, name, "changed", shape | told)
             ring.wake()
 
     def _add(self, ring: Ring, name: str, kind: str, data: dict[str, Any]) -> None:
         self._count += 1
         ring.add(Entry(str(self._count), name, frame(kind, {"conversation": name, **data})))
+
+
+def _note(changed: dict[str, _Changed], event: Event) -> None:
+    known = changed.get(event.conversation_id)
+    last = known.last if known is not None else None
+    if isinstance(event, MessagesAppended) and event.messages:
+        last = event.messages[-1]
+    changed[event.conversation_id] = _Changed(event, last)
+
+
+def _heard(opened: asyncio.Future[None]) -> None:
+    """That it could not begin is known, also if the reader who was to hear it has left."""
+    if not opened.cancelled():
+        opened.exception()

@@ -10,7 +10,7 @@ __all__ = ["Entry", "Ring"]
 
 #: What is kept, and how much of it is given at once, in bytes. The newest event is kept whatever its size.
 COUNT: Final = 512
-BYTES: Final = 2_000_000
+BYTES: Final = 1_000_000
 GIVEN: Final = 65_536
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from msgspec import Struct
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -107,7 +108,6 @@ class View:
         try:
             cursor = None if seen is None else Cursor.parse(seen)
         except InvalidCursorError:  # a browser cannot do better by itself
-            seen = None
             head = (await self.store.snapshot(name, limit=1)).cursor
             data = {"conversation": name, "cursor": str(head), "revision": head.revision, "reason": "cursor_invalid"}
             return self._hub.follow(name, str(head), frame("reset", data, str(head)))
@@ -124,7 +124,8 @@ class View:
     async def _allowed(
         self, chunks: AsyncGenerator[bytes, None], allowed: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
-        """The same while it is allowed, which is asked from time to time."""
+        """The same while it is allowed, which is asked from time to time. If it fails it ends: the client comes again,
+        and is told then."""
         ask_at = time.monotonic() + self.limits.reauthorize
         async with aclosing(chunks):
             try:
@@ -134,5 +135,9 @@ class View:
                             return
                         ask_at = time.monotonic() + self.limits.reauthorize
                     yield chunk
-            except RedisHistoryError as error:  # the client comes again
+            except HTTPException:
+                return
+            except RedisHistoryError as error:
                 _logger.warning("a stream of the live view ends: %s", error)
+            except Exception:
+                _logger.exception("a stream of the live view failed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from redis_history.errors import ConversationNotFoundError
 from redis_history.history._json import message_of
 from redis_history.web._answers import Refused, answer
-from redis_history.web._asking import Asked, body_of
+from redis_history.web._asking import Asked, body_of, of_this_origin
 from redis_history.web._shape import conversation_shape, message_shape
 from redis_history.web._view import View
 
@@ -68,19 +67,11 @@ async def _begin(view: View, request: Request, known: set[str]) -> tuple[str, di
     """Which conversation, and the body, of a change that is allowed. Raises Refused."""
     if view.read_only:
         raise Refused(403, "read_only", "this view is read-only")
-    check_origin(request)
+    if not of_this_origin(request):
+        raise Refused(403, "wrong_origin", "this was sent by a page of another origin")
     name = Asked(request).conversation()
     await view.access.check(request, name, "write")
     body = await body_of(request)
     if unknown := sorted(body.keys() - known):
         raise Refused(400, "bad_input", f"the body has fields that are not known here: {', '.join(unknown)[:80]}")
     return name, body
-
-
-def check_origin(request: Request) -> None:
-    """Refuses what a page of another origin sends: a browser says so."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-        raise Refused(403, "wrong_origin", "this was sent by a page of another origin")
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        raise Refused(403, "wrong_origin", "this was sent by a page of another origin")

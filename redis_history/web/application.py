@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history.errors import ConfigurationError
 from redis_history.web._answers import Secured, failure, refusal
+from redis_history.web._asking import of_this_origin
 from redis_history.web._view import View
 from redis_history.web.routing import routes_of
 
@@ -84,7 +85,8 @@ class Gate:
         if len(hosts) != 1 or not self._known(hosts[0]):
             return refusal(403, "wrong_host", "this host name is not served here; see --allowed-host")
         entry = request.scope["path"] == "/" and request.method in ("GET", "HEAD")
-        if not self._same_origin(request, hosts[0], entry):
+        followed = request.headers.get("sec-fetch-mode") == "navigate" and "origin" not in request.headers
+        if not of_this_origin(request) and not (entry and followed):  # a link from elsewhere leads to the page only
             return refusal(403, "wrong_origin", "pages of other origins get nothing here")
         given = _token_of_url(request) if entry else None
         if given is not None:
@@ -107,15 +109,6 @@ class Gate:
         except ValueError:
             return name.rstrip(".") in self._hosts
         return True
-
-    @staticmethod
-    def _same_origin(request: Request, host: str, entry: bool) -> bool:
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return False
-        site = request.headers.get("sec-fetch-site", "none")
-        followed = entry and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
-        return site in ("none", "same-origin") or followed  # a link from elsewhere, to the page itself
 
     def _signed_in(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")

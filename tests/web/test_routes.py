@@ -173,6 +173,38 @@ async def test_the_list_tells_of_what_is_allowed_only(store: Any) -> None:
                 told.add((await stream.event())[1]["conversation"])
 
 
+async def test_a_list_of_which_nothing_is_allowed_says_that_it_lives(store: Any) -> None:
+    app = mounted(store, authorize=Rights((None, "list")), limits=Limits(heartbeat=0.3))
+    async with listening(app) as port, Stream(port, base="/history") as stream:
+        assert (await stream.event())[0] == "hello"
+        writing = asyncio.create_task(keep_writing(store))  # there are news all the time, and none for this reader
+        await stream.comment()
+        await stream.comment()
+        writing.cancel()
+
+
+async def keep_writing(store: Any) -> None:
+    while True:
+        await store.append("yours", user("secret"))
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("error", [HTTPException(401), KeyError("x")])
+async def test_an_open_stream_ends_when_authorize_fails(store: Any, error: Exception) -> None:
+    broken = asyncio.Event()
+
+    async def authorize(*_: Any) -> bool:
+        if broken.is_set():
+            raise error
+        return True
+
+    app = mounted(store, authorize=authorize, limits=Limits(heartbeat=0.05, reauthorize=0.1))
+    async with listening(app) as port, Stream(port, of("c"), base="/history") as stream:
+        await stream.opened()
+        broken.set()
+        assert await stream.event() is None
+
+
 async def test_two_applications_share_nothing(store: Any) -> None:
     one, two = (mounted(store, limits=Limits(streams=1)) for _ in range(2))
     async with (

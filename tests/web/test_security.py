@@ -104,6 +104,8 @@ async def test_two_hosts_in_one_request(make: Any) -> None:
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://[::1"},
         {"Origin": "http://localhost:9999"},
         {"Origin": "http://localhost.evil.example"},
         {"Sec-Fetch-Site": "cross-site"},
