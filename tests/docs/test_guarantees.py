@@ -96,6 +96,19 @@ def test_every_promise_has_a_proof() -> None:
         ("reference.md", f"({tools.DEFAULT_LIMIT} if not given, {tools.MAX_LIMIT} at most)"),
         ("reference.md", f"at most {tools.SHOWN:,} characters"),
         ("data-model.md", f"and removed together with their documents {int(planner._REAPED)} at a time"),
+        ("how-to/security.md", f"more than {tools.MAX_LIMIT} messages of {tools.SHOWN:,} characters at once"),
+        (
+            "how-to/security.md",
+            f"| {wire.MAX_MESSAGE_BYTES:,} bytes, {wire.MAX_DEPTH} levels, {wire.MAX_ITEMS:,} values |",
+        ),
+        (
+            "how-to/security.md",
+            f"| {requests.MAX_BATCH_MESSAGES:,} messages, {requests.MAX_BATCH_BYTES:,} bytes |",
+        ),
+        ("how-to/security.md", f"| {MAX_CONVERSATION_ID_BYTES} bytes |"),
+        ("how-to/security.md", f"| {requests.MAX_RECORD_BYTES:,} bytes |"),
+        ("how-to/security.md", f"| {query.MAX_TERMS} terms, in its first {query.MAX_QUERY_CHARACTERS:,} characters |"),
+        ("how-to/security.md", f"| {search_text.MAX_CHARACTERS:,} characters |"),
         ("tutorial.md", f"for up to {RetryPolicy().deadline:g} seconds"),
         ("tutorial.md", f"up to {MAX_CONVERSATION_ID_BYTES} bytes"),
         (
