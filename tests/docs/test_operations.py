@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import json
+import random
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from redis_history import HistoryStore, user
+import pytest
+
+from redis_history import HistoryStore, Reset, user
 from redis_history.backends.redis.notifications import merged_flags
-from tests.docs.pages import DOCS, ROOT, code, prose, rows, sections
+from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
 
 OPERATIONS = DOCS / "operations.md"
@@ -138,3 +145,78 @@ def test_the_log_texts_are_those_of_the_code() -> None:
         calls = re.findall(r"_logger\.(\w+)\(\s*f?\"([^\"]*)", source)
         levels = {"exception": "ERROR"}
         assert level in {levels.get(name, name.upper()) for name, logged in calls if text in logged}, text
+
+
+_WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
+_FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
+
+
+@pytest.mark.parametrize("search", ["off", "require"])
+@pytest.mark.parametrize(
+    ("conversations", "messages", "words"), [(10, 40, 25), (1, 400, 100), (3, 40, 500)], ids=lambda value: str(value)
+)
+def test_how_large(
+    own_server: Callable[..., RealServer], conversations: int, messages: int, words: int, search: Any
+) -> None:
+    [formula] = [block.content for block in blocks(OPERATIONS) if "def bytes_of" in block.content]
+    session: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(formula, session)
+    chance = random.Random(words)
+    server = own_server(options=("--hash-max-listpack-value", "512"))
+    with HistoryStore(server.url, search=search) as store, server.client() as client:
+        for start in range(0, len(_WORDS), 500):  # the words themselves are in an index once
+            store.append("warm", user(" ".join(_WORDS[start : start + 500])))
+        before = client.info("memory")["used_memory"]
+        characters = 0
+        for number in range(conversations * messages):
+            text = " ".join(chance.choices(_WORDS, cum_weights=_FREQUENT, k=words))
+            characters += len(text)
+            store.append(f"c{number % conversations}", user(text))
+        taken = (client.info("memory")["used_memory"] - before) / conversations
+    told = session["bytes_of"](messages, characters // (conversations * messages), index=search == "require")
+    assert taken == pytest.approx(told, rel=1 / 3)
+
+
+def test_what_is_to_be_watched_is_there(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendonly", "yes"))
+    names = {
+        name
+        for row in rows(sections(OPERATIONS)["Monitoring"])
+        for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", row[0])
+    }
+    assert len(names) > 10
+    with HistoryStore(server.url, namespace="support") as store, server.client() as client:
+        store.append("c", user("x"))
+        told = set(client.info("all"))
+        told |= set(map(str, client.ft("rh:support").info()))
+    assert names - told == set()
+
+
+def test_a_snapshot_is_brought_back(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendonly", "yes"))
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append("c", user("saved", id="1"))
+        client.save()
+        saved = (server.folder / "dump.rdb").read_bytes()
+        lost = store.append("c", user("not saved", id="2")).message
+        cursor = store.snapshot("c").cursor
+        server.kill()
+        shutil.rmtree(server.folder / "appendonlydir")
+        (server.folder / "dump.rdb").write_bytes(saved)
+        options, server.options = server.options, ("--appendonly", "no")
+        server.start()
+        client.config_set("appendonly", "yes")
+        wait_until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0, "the append-only file")
+        server.kill(signal.SIGTERM)
+        server.options = options
+        server.start()
+
+        assert [message.text for message in store.get("c")] == ["saved"]
+        with store.subscribe("c", after=cursor) as changes:
+            event = changes.get(timeout=10)
+            assert isinstance(event, Reset)
+            assert event.reason == "server_rewound"
+        assert not store.append("c", lost).duplicate
+        assert store.append("c", user("saved", id="1")).duplicate
+        wait_until(lambda: len(store.search_all("saved")) == 2, "the index")
