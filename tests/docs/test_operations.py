@@ -153,7 +153,7 @@ _FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
 
 @pytest.mark.parametrize("search", ["off", "require"])
 @pytest.mark.parametrize(
-    ("conversations", "messages", "words"), [(10, 40, 25), (1, 400, 100), (3, 40, 500)], ids=lambda value: str(value)
+    ("conversations", "messages", "words"), [(20, 40, 25), (1, 400, 100), (4, 40, 500)], ids=lambda value: str(value)
 )
 def test_how_large(
     own_server: Callable[..., RealServer], conversations: int, messages: int, words: int, search: Any
