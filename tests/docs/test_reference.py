@@ -288,6 +288,7 @@ FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
     [
         ("Formats", ["formats"]),
         ("Importers", ["importers"]),
+        ("Live view", ["web"]),
         ("Compaction", ["compaction"]),
         ("The private server, by itself", ["embedded"]),
         (
