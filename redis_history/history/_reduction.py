@@ -100,7 +100,7 @@ def check_late(before: Sequence[Message], left: Sequence[Message], late: Sequenc
         gone = {entry.id for entry in before} - {entry.id for entry in left}
         if tears([*before, *late], gone) and not tears(before, gone):
             raise CompactionConflictError(
-                "the history was not reduced: a tool call that was to leave has got its result meanwhile; reduce it again"
+                "the history was not reduced: a tool call that was to leave got its result meanwhile; reduce it again"
             )
 
 

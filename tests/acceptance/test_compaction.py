@@ -261,7 +261,7 @@ LATE: dict[str, Callable[[HistoryStore], Any]] = {
     "result": lambda other: other.append("c", _result()),
     "result among others": lambda other: other.append_many("c", [user("x"), _result(), user("y")]),
     "result of another time": lambda other: other.append("c", _result(timestamp=other.get("c")[-2].timestamp)),
-    "result, and all of the log": lambda other: [LATE["result"](other), [other.append("c", user("x")) for _ in range(200)]],
+    "result, and all of the log": lambda other: (LATE["result"](other), LATE["all of the log"](other)),
     "append": lambda other: other.append("c", user("x")),
     "append of another time": lambda other: other.append("c", user("x", timestamp=other.get("c")[-2].timestamp)),
     "all of the log": lambda other: [other.append("c", user("x")) for _ in range(200)],

@@ -332,7 +332,10 @@ async def test_a_result_that_came_after_all_keeps_its_call(store: Any) -> None:
 async def test_calls_of_one_id_have_results_of_their_own(store: Any) -> None:
     """Agents number their calls alike."""
     ann, bob = Participant("agent", "ann"), Participant("agent", "bob")
-    calls = [assistant(tool_use("1", "f"), id="a", participant=ann), assistant(tool_use("1", "g"), id="b", participant=bob)]
+    calls = [
+        assistant(tool_use("1", "f"), id="a", participant=ann),
+        assistant(tool_use("1", "g"), id="b", participant=bob),
+    ]
     results = [tool(tool_result("1", "r"), id="r1"), user("w", id="w"), tool(tool_result("1", "s"), id="r2")]
     await store.append_many("c", [user("q", id="q"), *calls, *results, user("z", id="z")])
     for through in ("a", "b", "r1", "w"):

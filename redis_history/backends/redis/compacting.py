@@ -59,8 +59,8 @@ _Steps = Generator[Any, Any, Any]
 
 
 class _Tail(Struct):
-    """What follows a range in which calls were given up: all messages, those of the range first; which ranges are whole;
-    the newest change of which all appended messages are among them, and the sequence of its last one."""
+    """What follows a range in which calls were given up: all messages, those of the range first, and which ranges are
+    whole; up to which change, and which sequence, all that was appended is among them."""
 
     messages: list[Message]
     ranges: Ranges
