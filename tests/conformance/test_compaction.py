@@ -348,7 +348,6 @@ async def test_calls_of_one_id_have_results_of_their_own(store: Any) -> None:
 async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_call(stores: Any) -> None:
     """Whoever is first: the call leaves before its result is there, or not without it."""
     store, others = stores(), [stores() for _ in range(3)]
-    late = 0
     for number in range(8):
         name = f"c{number}"
         calls = [assistant(tool_use(str(k), "f"), id=f"a{k}") for k in range(4)]
@@ -367,12 +366,10 @@ async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_ca
         if isinstance(compacted, Compacted):
             assert live == {"s", *(f"{kind}{k}" for kind in "wr" for k in range(4))}
             assert all(answer.revision > compacted.revision for answer in told)
-            late += 1
         else:
             assert isinstance(compacted, InvalidInputError)
             assert "s" not in live
         await store.delete_conversation(name)
-    assert late <= 8
 
 
 @pytest.mark.parametrize(
