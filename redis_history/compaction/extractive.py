@@ -21,7 +21,7 @@ from typing import Final
 
 from redis_history.compaction._checks import check_count
 from redis_history.compaction.call_lines import call_lines
-from redis_history.compaction.rendering import clipped, speaker
+from redis_history.compaction.rendering import clipped, render, speaker
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
@@ -54,6 +54,8 @@ _KEPT: Final = 0.5
 _SHARE: Final = 0.5
 
 
+#: Characters of data that are told if there is nothing else to be told.
+_BEGINNING: Final = 60
 #: Characters that must be left for tool calls to be told beside sentences.
 _ROOM_FOR_CALLS: Final = 80
 
@@ -96,7 +98,9 @@ class ExtractiveSummarizer:
         if not lines and sentences:  # not even the best one fits
             return clipped(sentences[order[0]].line, room)
         if not lines:
-            raise SummaryError("there is no text in these messages to be summarised, and no tool call")
+            lines = _beginnings(messages, room)
+        if not lines:
+            raise SummaryError("there is no text in these messages to be summarised, and no tool call or result")
         return "\n".join(lines)
 
     def _sentences(self, messages: Sequence[Message], previous_summary: str | None) -> list[_Sentence]:
@@ -126,6 +130,19 @@ def extractive_summarizer(*, max_tokens: int = 400, language: str = "english") -
     word for word; it understands nothing.
     """
     return ExtractiveSummarizer(max_tokens, language)
+
+
+def _beginnings(messages: Sequence[Message], room: int) -> list[str]:
+    """Of messages without sentences and calls, such as results that are data: the beginnings of the newest."""
+    lines: list[str] = []
+    for message in reversed(messages):
+        line = " ".join(render(message, 4 * _BEGINNING).split())[:_BEGINNING]
+        if line and len(line) >= room:
+            break
+        if line:
+            lines.append(line)
+            room -= len(line) + 1
+    return lines[::-1]
 
 
 def _lines(messages: Iterable[Message]) -> Iterable[str]:

@@ -419,3 +419,13 @@ def test_bad_stores_and_summarisers() -> None:
         Compressor("redis://", summarize, max_entries=3)  # type: ignore[arg-type]
     with HistoryStore("memory://") as store, pytest.raises(ConfigurationError, match="summarizer"):
         Compressor(store, "extractive", max_entries=3)  # type: ignore[arg-type]
+
+
+async def test_one_that_was_told_to_end_before_it_began_ends_at_once(store: Any) -> None:
+    """Whatever the number of its hands, some of which have ended before the others have begun."""
+    await store.append_many("c", LOTS)
+    compressor = compressor_of(store, summarize, concurrency=40)
+    for _ in range(3):
+        inner(compressor).stop()
+        assert (await compressor.run()).compressed == 0
+    assert (await compressor.run_once()).compressed == 1

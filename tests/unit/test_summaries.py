@@ -169,7 +169,21 @@ def test_text_without_sentences_is_cut() -> None:
 
 def test_nothing_at_all_is_an_error() -> None:
     with pytest.raises(SummaryError, match="no text in these messages to be summarised, and no tool call"):
-        extractive_summarizer()([user(" "), assistant(ReasoningPart(text="hm")), tool(tool_result("c", "{}"))], None)
+        extractive_summarizer()([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
+
+
+def test_data_alone_is_told_by_its_beginning() -> None:
+    """Of results whose calls are elsewhere, and files."""
+    messages = [tool(tool_result(f"c{n}", f'{{"price": {n}}}', name="find")) for n in range(40)]
+    messages += [user(AttachmentPart(name="a.pdf")), tool(tool_result("c", {"rows": ["x" * 500]}, is_error=True))]
+    lines = extractive_summarizer(max_tokens=40)(messages, None).splitlines()
+    assert lines == [
+        'Tool: [find gives: {"price": 38}]',
+        'Tool: [find gives: {"price": 39}]',
+        "User: [file: a.pdf]",
+        'Tool: [the tool fails with: {"rows":["' + "x" * 22,
+    ]
+    assert len(extractive_summarizer(max_tokens=16)(messages, None)) <= 64
 
 
 def _calls(name: str, *inputs: Any, failing: bool = False, **fields: Any) -> list[Message]:
