@@ -12,9 +12,13 @@ from tests.docs.pages import DOCS, PAGES, ROOT, anchors, name, prose
 
 _LINK = re.compile(r"\[(?:[^][]|\[[^]]*\])*\]\(([^)\s]+)\)")
 
+_HTML = re.compile(r'<[a-z]+ [^>]*\b(?:href|src|srcset)="([^"]+)"')
+
 
 def _links(page: Path) -> list[str]:
-    return _LINK.findall(re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", " "), prose(page)))
+    text = prose(page)
+    in_html = _HTML.findall(re.sub(r"`[^`\n]*`", "", text))
+    return _LINK.findall(re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", " "), text)) + in_html
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

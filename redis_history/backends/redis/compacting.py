@@ -1,11 +1,14 @@
 """Compaction on a server: what is to leave is read in pages, then one short script moves it. Pure: no I/O here.
 
 The script changes nothing unless all that was read is still so. It knows by the revision of the newest change that
-was no append, and by how many messages there are before the end of the range.
+was no append, and by how many messages there are before the end of the range. If a tool call of the range has no result
+because it was given up, anything that was appended might be that result after all: then nothing may have been appended
+either, and if something was, it is read from the change log, which is quick, before the script is tried again.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final
@@ -18,12 +21,14 @@ from redis_history.backends.compacting import check_pairs, check_summary, replac
 from redis_history.backends.redis.calls import AGAIN, Call, Settings, as_is, change_header, confirmed, refused
 from redis_history.backends.redis.documents import write_documents
 from redis_history.backends.redis.keys import ConversationKeys, pack_keys
+from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.reading import page_of, readable
 from redis_history.backends.redis.scripts import COMPACT, COPY, EXPAND, MARK
+from redis_history.events import ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
-from redis_history.model.ranges import stays, touched_calls, unanswered
+from redis_history.model.ranges import Ranges, stays
 from redis_history.model.wire import body_digest, encode_body, placed
-from redis_history.operations import Compact, Compacted, Entry, Expand, Expanded
+from redis_history.operations import Compact, Compacted, Entry, Expand, Expanded, ReadChanges
 
 __all__ = ["STEPWISE"]
 
@@ -44,12 +49,26 @@ _MOST_STAYING: Final = 1000
 _Steps = Generator[Any, Any, Any]
 
 
+class _Tail(Struct):
+    """What follows a range in which calls were given up: all messages, those of the range first, and which ranges are
+    whole; up to which change, and which sequence, all that was appended is among them."""
+
+    messages: list[Message]
+    ranges: Ranges
+    known: Cursor
+    sequence: int
+
+
 class _Range(Struct):
-    """What was read of a range. `held`: its members; `runs`: the first and last ranks of those that stay."""
+    """What was read of a range. `held`: its members; `runs`: the first and last ranks of those that stay; `tail`: what
+    must be known of later messages, None if nothing."""
 
     epoch: bytes = b""
     revision: int = 0
+    token: bytes = b""
+    sequence: int = 0
     held: int = 0
+    tail: _Tail | None = None
     messages: list[Message] = []
     leaving: list[Message] = []
     runs: list[list[int]] = []
@@ -62,18 +81,23 @@ def _compact(op: Compact, settings: Settings) -> _Steps:
     keys = settings.keyspace.conversation(op.conversation_id)
     for _ in range(_TRIES):
         found = yield from _read(op, keys)
-        outcome: Compacted | None = yield _flip(op, settings, keys, found)
-        if outcome is not None:
-            return outcome
+        for _ in range(_TRIES):
+            outcome: Compacted | bytes = yield _flip(op, settings, keys, found)
+            if isinstance(outcome, Compacted):
+                return outcome
+            if outcome == b"stale" or not (yield from _read_appended(op, settings, found)):
+                break
+        else:
+            break
     raise refusals.compaction_conflict(op.conversation_id, f"it was changed during each of {_TRIES} attempts")
 
 
 def _read(op: Compact, keys: ConversationKeys) -> _Steps:
     entry = op.summary
     own, mark = b":" + entry.message.id.encode(), b"^" + entry.message.id.encode()
-    [head] = yield [_plain(b"HMGET", keys.state, b"e", b"r", b"s", own, mark)]
-    epoch, revision, former, place, compaction = head
-    found = _Range(epoch or b"", int(revision or 0))
+    [head] = yield [_plain(b"HMGET", keys.state, b"e", b"r", b"x", b"q", b"s", own, mark)]
+    epoch, revision, token, sequence, former, place, compaction = head
+    found = _Range(epoch or b"", int(revision or 0), token or b"", int(sequence or 0))
     if place is not None and compaction is not None and place[27:] == _what(entry):
         return found  # done already: the script tells what it did, unless the precondition forbids
     if op.precondition.expected_revision not in (None, found.revision):
@@ -131,30 +155,61 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> _Ste
 
 
 def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Position) -> _Steps:
-    """Reads on until all calls of the range are answered."""
-    waiting = unanswered(found.messages)
-    messages = list(found.messages)
+    """Reads on until all calls of the range are answered, to the end of the conversation if one is not."""
+    messages, count = list(found.messages), len(found.messages)
+    ranges = Ranges(messages)
     after, size, more = end._replace(sequence=end.sequence - 1), _PAGE, True
-    torn = False
-    while more and (waiting or torn):
+    while more and (ranges.waits(count) or not ranges.is_whole(count)):  # if it is torn, to name a place that would do
         [members] = yield [page_of(keys, size, newest=False, after=after, before=None)]
         later = [message for message in map(readable, members) if message is not None]
         for message in later:
-            waiting -= touched_calls(message)
+            ranges.add(message)
         messages += later
         more = len(members) == size
         if later:
             after, size = later[-1].position or after, _PAGE
         else:
             size *= 4
-        if not waiting and not torn:
-            torn = True
-            try:
-                check_pairs(op, len(found.messages), messages)
-                return
-            except ValueError:
-                continue  # read all, to name a place that would do
-    check_pairs(op, len(found.messages), messages)
+    if not ranges.is_whole(count):
+        check_pairs(op, count, messages)
+    if ranges.waits(count):
+        known = Cursor(found.epoch.decode(), found.revision, found.token.decode())
+        found.tail = _Tail(messages, ranges, known, found.sequence)
+
+
+def _read_appended(op: Compact, settings: Settings, found: _Range) -> _Steps:
+    """Adds what was appended since to the tail; whether that could be told, and the range is whole all the same."""
+    tail = found.tail
+    assert tail is not None  # noqa: S101
+    more = True
+    while more:
+        changes = yield plan(ReadChanges(op.conversation_id, tail.known), settings)
+        more = changes.more
+        for event in changes.events:
+            if not isinstance(event, MessagesAppended | ConversationUpdated):
+                return False
+            tail.known = event.cursor
+            for message in event.messages if isinstance(event, MessagesAppended) else ():
+                tail.sequence = max(tail.sequence, message.sequence or 0)
+                _put(tail, message)
+    return tail.ranges.is_whole(len(found.messages))
+
+
+def _put(tail: _Tail, message: Message) -> None:
+    """Adds a message, nearly always the last one, unless it is there."""
+    messages = tail.messages
+    if _key(message) > _key(messages[-1]):
+        messages.append(message)
+        tail.ranges.add(message)
+        return
+    at = bisect_left(messages, _key(message), key=_key)
+    if _key(messages[at]) != _key(message):
+        messages.insert(at, message)
+        tail.ranges = Ranges(messages)
+
+
+def _key(message: Message) -> Position:
+    return message.position or Position(0, 0)
 
 
 def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range) -> Call:
@@ -171,8 +226,6 @@ def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range
         found.characters,
         found.tokens,
         *last,
-        len(runs) // 2,
-        *runs,
     )
     args = [
         *change_header(op.token, settings, keys, op.precondition),
@@ -182,6 +235,9 @@ def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range
         _what(entry),
         entry.body,
         *(b"%d" % number for number in numbers),
+        b"" if found.tail is None else b"%d" % found.tail.sequence,
+        b"%d" % (len(runs) // 2),
+        *(b"%d" % rank for rank in runs),
     ]
     follow = None
     if settings.document is not None and leaving:
@@ -192,10 +248,11 @@ def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range
     return confirmed(call, op, settings)
 
 
-def _compacted(op: Compact, reply: list[Any]) -> Compacted | None:
-    kind = reply[0]
-    if kind == b"stale":
-        return None
+def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
+    """What was done; or b"stale" or b"appended" if nothing was."""
+    kind: bytes = reply[0]
+    if kind in (b"stale", b"appended"):
+        return kind
     if kind == b"nothing":
         return Compacted(reply[1], None, 0, False)
     if kind != b"stored":
