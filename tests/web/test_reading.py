@@ -136,6 +136,10 @@ async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, stor
     assert [one["id"] for one in seen] == [f"m{n}" for n in range(1400)]
     since = (await web.get("api/messages" + of("c", since=seen[-3]["position"]))).json()
     assert [one["id"] for one in since["messages"]] == ["m1397", "m1398", "m1399"]
+    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[5]["position"], first="1"))).json()
+    assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m5", "m6"], True)
+    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[-2]["position"], first="1"))).json()
+    assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m1398", "m1399"], False)
     exact = (await web.get("api/messages" + of("c", limit="2", before=seen[2]["position"]))).json()
     assert ([one["id"] for one in exact["messages"]], exact["more"]) == (["m0", "m1"], False)
 
