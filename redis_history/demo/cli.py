@@ -99,7 +99,7 @@ def _table(plan: Plan, outcome: Outcome, found: Findings, left_out: int, screen:
         (
             "conversations compacted",
             f"{found.compacted:,} of {plan.too_long:,} of more than {plan.bounds.max_entries:,} messages"
-            + f" ({found.held:,} would tear calls)" * bool(found.held),
+            + f" ({found.held:,} cannot be shorter)" * bool(found.held),
             found.too_long == outcome.too_long == 0,
         ),
         ("messages archived", f"{found.archived:,} by {found.summaries:,} summaries", found.compacted_wrongly == 0),
