@@ -16,7 +16,11 @@ from redis_history.errors import BackendError, CapabilityError, InvalidInputErro
 __all__ = ["Context", "cli"]
 
 FAILED, WRONG, NO_SERVER, INTERRUPTED = 1, 2, 3, 130
-_COMMANDS = {"compress": "redis_history.cli.compress", "reindex": "redis_history.cli.reindex"}
+_COMMANDS = {
+    "compress": "redis_history.cli.compress",
+    "reindex": "redis_history.cli.reindex",
+    "serve": "redis_history.cli.serve",
+}
 
 
 @dataclass(frozen=True)
