@@ -140,7 +140,8 @@ def _terminated(signum: int, frame: object) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="redis_history.demo",
-        description="Many agent processes replay transcripts into shared conversations; everything is then checked.",
+        description="Many agent processes replay transcripts into shared conversations, a subscriber follows, and a "
+        "compressor keeps them short; everything is then checked.",
     )
     parser.add_argument("--data", type=Path, metavar="PATH", help="transcripts, .json or .jsonl, also .gz (a sample)")
     parser.add_argument("--agents", type=_number(_MOST_AGENTS), default=4, metavar="N", help="processes (4)")
