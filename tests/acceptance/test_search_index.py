@@ -304,7 +304,7 @@ def test_servers_without_search(own_server: Callable[..., RealServer], server: R
         store.delete_conversation("c")
     with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
         store.get("c")
-    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 3}, {"vectors": 0}):
+    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 0}):
         with pytest.raises(ConfigurationError):
             HistoryStore(server.url, **bad)  # type: ignore[arg-type]
     for url in ("memory://", "redis+cluster://localhost:1"):
