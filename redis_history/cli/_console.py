@@ -26,7 +26,7 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Nothing in what it is given is taken for markup. Where nobody looks at a terminal, lines are as long as they are."""
+    """Takes nothing in a text for markup. Where there is no terminal, lines stay as long as they are."""
     made = _Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not made.is_terminal:
         made.soft_wrap = True

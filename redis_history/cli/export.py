@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ def command(
         if conversations:
             records = [store.get_conversation(identity) for identity in conversations]
             total = sum(record.message_count for record in records if record is not None)
-        elif not quiet and click.get_text_stream("stderr").isatty():
+        elif not quiet and sys.stderr.isatty():
             total = sum(record.message_count for record in store.list_conversations(limit=_ALL))
         with working("exporting", context, quiet=quiet) as shown:
 
@@ -85,10 +86,10 @@ def _target(output: str, packed: bool) -> Iterator[Path | IO[bytes]]:
     if output != "-":
         yield Path(output)
         return
-    stdout = click.get_binary_stream("stdout")
+    stdout = sys.stdout.buffer
     if packed:
         with gzip.GzipFile("", "wb", fileobj=stdout, mtime=0) as stream:
             yield cast("IO[bytes]", stream)
     else:
-        yield cast("IO[bytes]", stdout)
+        yield stdout
     stdout.flush()

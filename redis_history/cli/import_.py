@@ -51,14 +51,14 @@ def command(
     """Store the conversations of files: of chats, agents and other tools, in JSON or JSONL, also gzipped.
 
     A folder or a zip archive is read file by file, - is standard input. The format is told from the content. Importing
-    again stores nothing twice, and adds what is new. If a file cannot be read at all, nothing is imported. Exit status 1
-    if something in the files was left out; what, is told.
+    again stores nothing twice, and adds what is new. If a file cannot be read at all, nothing is imported. What is left
+    out is told, and the exit status is 1 then.
     """
     check_url(context)
     problems = _Problems(context)
     with _opened(files, stdin_name) as opened:
         if dry_run:
-            done = [_look(file, format, problems.of(file)) for file in opened]
+            done = [_look(file, format, problems.about(file)) for file in opened]
         else:
             # All are looked at before anything is stored; whole, where there is a bar to be filled.
             whole = sys.stderr.isatty() and not quiet
@@ -101,7 +101,7 @@ class _Problems:
         self._context = context
         self._count = 0
 
-    def of(self, file: _File) -> OnError:
+    def about(self, file: _File) -> OnError:
         return lambda problem: self._tell(file, problem)
 
     def _tell(self, file: _File, problem: ImportProblem) -> None:
@@ -160,7 +160,7 @@ class _Work(NamedTuple):
                     self.store,
                     format=self.format,
                     batch=self.batch,
-                    on_error=self.problems.of(one.file),
+                    on_error=self.problems.about(one.file),
                     on_progress=progress,
                 )
                 done.append(_Done(one.file, one.format, counts))
@@ -199,5 +199,5 @@ def _opened(files: Sequence[str], stdin_name: str) -> Iterator[list[_File]]:
     with tempfile.TemporaryDirectory(prefix="redis-history-") as folder:
         path = Path(folder) / stdin_name
         with path.open("wb") as copy:
-            shutil.copyfileobj(click.get_binary_stream("stdin"), copy)
+            shutil.copyfileobj(sys.stdin.buffer, copy)
         yield [_File(file, path if file == "-" else Path(file)) for file in files]

@@ -111,12 +111,12 @@ def _summarised(store: HistoryStore, conversation_id: str) -> Callable[[Message]
     it, but for system messages."""
     oldest = (one for one in store.iter(conversation_id, batch=50) if one.is_summary or one.role != "system")
     summary = next(oldest, None)
-    through = summary.position if summary is not None and summary.is_summary else None
-    if through is None:
+    if summary is None or not summary.is_summary or summary.position is None:
         return lambda message: False
+    id_, through = summary.id, summary.position
 
     def archived(message: Message) -> bool:
-        stays = message.id == summary.id or (message.role == "system" and not message.is_summary)
+        stays = message.id == id_ or (message.role == "system" and not message.is_summary)
         return not stays and message.position is not None and message.position <= through
 
     return archived

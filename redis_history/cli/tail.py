@@ -118,7 +118,7 @@ def _cursors(lines: Any) -> dict[str, str]:
 class _Shown:
     """Shows changes. `headings`: with the conversation above those of each."""
 
-    def __init__(self, context: Context, shown: dict[str, bool], *, headings: bool) -> None:
+    def __init__(self, context: Context, shown: dict[str, Any], *, headings: bool) -> None:
         self._context = context
         self._screen = console()
         self._timeline = Timeline(self._screen, **shown)
