@@ -22,7 +22,7 @@ from redis_history.errors import (
     StoreClosedError,
 )
 
-__all__ = ["complain", "tell", "warnings_to_stderr"]
+__all__ = ["complain", "hint", "tell", "warnings_to_stderr"]
 
 _REPEATED = 60.0  # seconds after which the same warning is told again
 
@@ -42,13 +42,14 @@ def complain(text: str, hint: str | None = None) -> None:
 
 def tell(error: RedisHistoryError) -> int:
     """Tell of an error that ended a command; the exit status."""
-    complain(str(error), _hint(error))
+    complain(str(error), hint(error))
     if isinstance(error, InvalidInputError | CapabilityError | MissingExtraError):
         return WRONG
     return NO_SERVER if isinstance(error, BackendError) and not isinstance(error, StoreClosedError) else FAILED
 
 
-def _hint(error: RedisHistoryError) -> str | None:
+def hint(error: RedisHistoryError) -> str | None:
+    """What to do about it."""
     if isinstance(error, BackendUnavailableError):
         return _NO_ANSWER
     if isinstance(error, BackendRefusedError):

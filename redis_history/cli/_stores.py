@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
-from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.keys import Keyspace
@@ -17,7 +16,7 @@ from redis_history.cli._text import name
 from redis_history.cli.commands import Context
 from redis_history.errors import ConfigurationError, ConversationNotFoundError, RedisHistoryError
 
-__all__ = ["PATIENCE", "check_url", "no_conversation", "open_async_store", "open_store", "search_options"]
+__all__ = ["PATIENCE", "check_url", "no_conversation", "open_store", "search_options"]
 
 #: Somebody waits at a terminal. What runs for long goes on for as long as stores do by default, once it has begun.
 PATIENCE = RetryPolicy(deadline=2.0)
@@ -51,17 +50,6 @@ def open_store(context: Context, *, lasting: bool = False, searches: str | None 
         if not lasting:
             where["retry"] = PATIENCE
         yield stack.enter_context(HistoryStore(context.url, **where))
-
-
-@asynccontextmanager
-async def open_async_store(context: Context, **options: Any) -> AsyncIterator[AsyncHistoryStore]:
-    """A lasting store that neither searches nor writes."""
-    check_url(context)
-    where: dict[str, Any] = {"namespace": context.namespace, "search": "off"}
-    async with AsyncHistoryStore(context.url, **where, retry=PATIENCE) as first:
-        await first.list_conversations(limit=1)
-        async with AsyncHistoryStore(context.url, **where, **options) as store:  # the first keeps a private server up
-            yield store
 
 
 def search_options(store: HistoryStore, language: str | None = None) -> dict[str, Any]:

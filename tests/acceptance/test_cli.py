@@ -42,7 +42,7 @@ def where(server: RealServer, namespace: str) -> tuple[str, ...]:
 def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
     done = run(*where, "compress", "--max-messages", "20", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "1 conversations would be compressed" in done.stdout
+    assert "1 conversation would be compressed" in done.stdout
     assert "long" in done.stdout
     done = run(*where, "--json", "compress", "--max-messages", "20", "--dry-run")
     (planned,) = map(json.loads, done.stdout.splitlines())
@@ -55,7 +55,7 @@ def test_once_compresses_what_is_too_long_and_ends(store: Any, where: tuple[str,
     done = run(*where, "compress", "--max-messages", "20", "--once")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("long: ")
-    assert "1 conversations compressed" in done.stdout
+    assert "1 conversation compressed" in done.stdout
     assert len(store.get("long")) <= 20
     assert store.get("long")[0].is_summary
     assert len(store.get("short")) == 5
@@ -146,7 +146,7 @@ def test_reindex_writes_what_search_needs(server: RealServer, namespace: str, wh
         assert store.search_all("suitcase") == []
         done = run(*where, "reindex")
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "1 conversations, 30 documents written, 0 removed\n"
+        assert done.stdout == "1 conversation, 30 documents written, 0 removed\n"
         assert len(store.search_all("suitcase", limit=50, token_cap=None)) == 30
     done = run(*where, "--json", "reindex")
     assert json.loads(done.stdout) == {"conversations": 1, "documents": 30, "removed": 0}
