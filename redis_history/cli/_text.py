@@ -46,7 +46,11 @@ def counted(count: int, what: str) -> str:
 
 def to_json(value: Any) -> bytes:
     """JSON in UTF-8, on one line. Bytes are base64."""
-    text = orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z).decode()
+    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+    try:
+        text = orjson.dumps(value, default=_plain, option=option).decode()
+    except TypeError:  # keys that JSON cannot have, such as bytes
+        text = orjson.dumps(_with_text_keys(value), default=_plain, option=option).decode()
     return _STEERS_IN_JSON.sub(_escaped, text).encode()
 
 
@@ -61,6 +65,14 @@ def _sign(found: re.Match[str]) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_with_text_keys(item) for item in value]
+    return value
 
 
 def _plain(value: object) -> Any:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
-import orjson
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from redis_history.cli._text import name, one_line, visible
+from redis_history.cli._text import name, one_line, to_json, visible
 from redis_history.compaction.summaries import read_summary
 from redis_history.model import (
     AttachmentPart,
@@ -197,11 +196,7 @@ class Timeline:
 
 
 def _json(value: Any) -> str:
-    try:
-        text = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:
-        text = str(value)
-    return one_line(text)
+    return one_line(to_json(value).decode())
 
 
 def _attachment(part: AttachmentPart) -> Text:

@@ -55,12 +55,17 @@ class Context:
     def url(self) -> str:
         return self.given_url or DEFAULT_URL
 
-    def say(self, text: str, **fields: Any) -> None:
+    def say(self, text: str, /, **fields: Any) -> None:
         """A line on standard output: the text, or the fields."""
         if self.json:
-            click.echo(to_json(fields))
+            self.emit(fields)
         else:
             click.echo(text)
+
+    @staticmethod
+    def emit(fields: dict[str, Any]) -> None:
+        """A line of JSON."""
+        click.echo(to_json(fields))
 
 
 def _set(ctx: click.Context, param: click.Parameter, value: Any) -> None:

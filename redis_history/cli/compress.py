@@ -103,17 +103,21 @@ def command(
     def told(progress: CompressionProgress) -> None:
         _tell(context, progress, quiet)
 
+    def compressor_of(**searching: Any) -> tuple[AsyncHistoryStore, AsyncCompressor]:
+        store = AsyncHistoryStore(context.url, namespace=context.namespace, **searching)
+        return store, AsyncCompressor(
+            store,
+            chosen,
+            max_tokens=max_tokens,
+            max_entries=max_messages,
+            older_than=older_than,
+            on_progress=None if dry_run else told,
+            **options,
+        )
+
     async def work() -> CompressorStats | None:
-        async with AsyncHistoryStore(context.url, namespace=context.namespace, **searching) as store:
-            compressor = AsyncCompressor(
-                store,
-                chosen,
-                max_tokens=max_tokens,
-                max_entries=max_messages,
-                older_than=older_than,
-                on_progress=None if dry_run else told,
-                **options,
-            )
+        store, compressor = compressor_of(**searching)
+        async with store:
             if dry_run:
                 _show(context, await compressor.preview())
                 return None
@@ -124,6 +128,7 @@ def command(
                 click.echo(f"compressing in namespace {context.namespace!r} with {summarizer}", err=True)
             return await (compressor.run_once() if once else compressor.run())
 
+    compressor_of()  # says what is wrong with the options before anything is connected
     with open_store(context) as first:  # a server that cannot be reached is told soon
         searching = search_options(first) or {"language": language}
         stats = asyncio.run(work())
@@ -145,7 +150,7 @@ def _tell(context: Context, progress: CompressionProgress, quiet: bool) -> None:
         return
     name = shown(progress.conversation_id)
     if context.json:
-        context.say("", **structs.asdict(progress))
+        context.emit(structs.asdict(progress))
     elif progress.kind == "compressed":
         click.echo(
             f"{name}: {counted(progress.messages, 'message')}, {progress.tokens_before:,} tokens into "
@@ -160,7 +165,7 @@ def _tell(context: Context, progress: CompressionProgress, quiet: bool) -> None:
 def _show(context: Context, planned: list[CompressionProgress]) -> None:
     if context.json:
         for progress in planned:
-            context.say("", **structs.asdict(progress))
+            context.emit(structs.asdict(progress))
         return
     table = Table(title=f"{counted(len(planned), 'conversation')} would be compressed")
     table.add_column("conversation", overflow="fold")

@@ -42,7 +42,7 @@ def command(context: Context, /, **options: str | int | None) -> None:
         screen = _Quiet(0)
         status = main(arguments, make_screen=lambda total: screen)
     if screen.rows:
-        context.say("", **screen.told())
+        context.emit(screen.told())
     raise SystemExit(status)
 
 

@@ -37,7 +37,7 @@ def command(context: Context, /, write: bool) -> None:
     for finding in _findings(context, write):
         found.append(finding)
         if context.json:
-            context.say("", **structs.asdict(finding))
+            context.emit(structs.asdict(finding))
     if not context.json:
         _show(found)
     if any(finding.state == "problem" for finding in found):

@@ -44,7 +44,7 @@ def command(context: Context, /, limit: int, offset: int, every: bool, user: str
     screen = console()
     if context.json:
         for one in shown:
-            context.say("", **conversation_fields(one))
+            context.emit(conversation_fields(one))
     elif screen.is_terminal and shown:
         screen.print(_table(shown, datetime.now(UTC), screen.width))
     else:

@@ -90,7 +90,7 @@ def command(
                 no_conversation(store, conversation)
     if context.json:
         for hit in hits:
-            context.say("", **hit_fields(hit))
+            context.emit(hit_fields(hit))
     else:
         screen = console()
         for hit in hits:

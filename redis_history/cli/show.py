@@ -79,7 +79,7 @@ def command(
             more, messages = len(found) > limit, found[-limit:]
         if context.json:
             for message in messages:
-                context.say("", **message_fields(message))
+                context.emit(message_fields(message))
         else:
             screen = console()
             _head(screen, record)

@@ -143,7 +143,7 @@ class _Shown:
 
     def change(self, event: Event) -> None:
         if self._context.json:
-            self._context.say("", **event_fields(event))
+            self._context.emit(event_fields(event))
             return
         if self._headings and event.conversation_id != self._above:
             self._above = event.conversation_id
