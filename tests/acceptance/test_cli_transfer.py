@@ -17,7 +17,8 @@ import pytest
 from redis_history import Conversation, HistoryStore, tool, tool_result, user
 from redis_history.cli import _console
 from redis_history.demo.plan import SAMPLE
-from tests.support.commands import Done, command, environment, run, run_process
+from tests.conftest import Servers
+from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer
 
 FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
@@ -144,8 +145,8 @@ def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("files", [[SAMPLE], FILES] if FILES else [[SAMPLE]], ids=lambda files: f"{len(files)}")
-def test_files_show_a_bar_and_a_summary(store: Any, server: RealServer, namespace: str, files: list[Path]) -> None:
-    where = ("--url", server.url, "--namespace", namespace)
+def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, files: list[Path]) -> None:
+    where = ("--url", server_of("plain").url, "--namespace", namespace)
     status, out, shown = on_a_terminal(*where, "import", *map(str, files))
     assert status == 0, shown
     *lines, together = out.splitlines() if len(files) > 1 else [*out.splitlines(), ""]
@@ -158,7 +159,8 @@ def test_files_show_a_bar_and_a_summary(store: Any, server: RealServer, namespac
     assert f"{total:,} of {total:,}" in shown, "the bar is filled"
     assert "━" in shown
     assert not together or together.startswith("Together: ")
-    assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
+    with HistoryStore(where[1], namespace=namespace) as store:
+        assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
 
 
 def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
@@ -213,7 +215,7 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
 
 def test_an_import_goes_on_through_a_restart(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     server = own_server()
-    path = chats(tmp_path / "chats.jsonl", 3000)
+    path = chats(tmp_path / "chats.jsonl", 500)
     argv = command("--url", server.url, "import", str(path))
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -222,10 +224,11 @@ def test_an_import_goes_on_through_a_restart(own_server: Callable[..., RealServe
             while not store.list_conversations(limit=1):
                 assert process.poll() is None
         server.kill()
+        assert process.poll() is None, "it was over too soon"
         server.start()
         out, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
-    assert "3,000 conversations, 3,000 messages: " in out
+    assert "500 conversations, 500 messages: " in out
     with HistoryStore(server.url) as store:
-        assert len(store.list_conversations(limit=5000)) == 3000
-    assert run_process("--url", server.url, "import", "-q", str(path)).stdout.endswith(": 0 new, 3,000 known\n")
+        assert len(store.list_conversations(limit=1000)) == 500
+    assert run("--url", server.url, "import", "-q", str(path)).stdout.endswith(": 0 new, 500 known\n")
