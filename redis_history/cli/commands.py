@@ -31,7 +31,7 @@ _COMMANDS = {
     "ls": "List conversations, the one that changed last first.",
     "show": "Show a conversation.",
     "tail": "Show the end of a conversation, and what is added to it.",
-    "search": "Find messages by what is said in them.",
+    "search": "Find messages by what is said in them, the best first.",
     "import": "Store the conversations of files.",
     "export": "Write conversations to a file.",
     "compress": "Replace the older part of long conversations by summaries.",

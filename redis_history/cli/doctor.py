@@ -9,9 +9,10 @@ from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
+from redis_history._sync.store import HistoryStore
 from redis_history.cli._console import console
 from redis_history.cli._failures import hint
-from redis_history.cli._stores import check_url, open_store
+from redis_history.cli._stores import PATIENCE, check_url, open_store
 from redis_history.cli._text import counted, name, visible
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.doctor import Finding, examine, examine_here, try_out
@@ -19,7 +20,10 @@ from redis_history.errors import BackendError
 
 __all__ = ["command"]
 
-_LASTING = "CONFIG SET lasts until the server restarts: write it into its configuration, too, or run CONFIG REWRITE."
+_LASTING = (
+    "What CONFIG SET and ACL SETUSER set lasts until the server restarts: write it into its configuration, too, or run "
+    "CONFIG REWRITE and ACL SAVE."
+)
 _STYLES = {"ok": "green", "limited": "yellow", "problem": "bold red"}
 
 
@@ -46,7 +50,7 @@ def command(context: Context, /, write: bool) -> None:
 
 def _findings(context: Context, write: bool) -> Iterator[Finding]:
     try:
-        with open_store(context) as store:
+        with HistoryStore(context.url, namespace=context.namespace, retry=PATIENCE, search="off") as store:
             yield from examine(store, context.url)
         if write:
             with open_store(context, searches=None) as store:
@@ -79,7 +83,7 @@ def _show(found: list[Finding]) -> None:
             screen.print(Text(f"  {one.check}", style=_STYLES[one.state]))
             for line in visible(one.fix or "").splitlines():
                 screen.print(Text(f"    {line}"), soft_wrap=True)
-    if any(" CONFIG SET " in (one.fix or "") for one in found):
+    if any(word in (one.fix or "") for one in found for word in (" CONFIG SET ", " ACL SETUSER ")):
         screen.print(Text(f"\n{_LASTING}", style="dim"))
     counts = {state: sum(one.state == state for one in found) for state in ("problem", "limited")}
     told = [counted(counts["problem"], "problem")] if counts["problem"] else []

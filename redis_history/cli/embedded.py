@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from redis_history import embedded
-from redis_history.cli._text import name, visible
+from redis_history.cli._text import counted, name, visible
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.embedded._binary import Durability
 
@@ -61,7 +61,7 @@ def stop(context: Context, /, folder: str | None) -> None:
     if not found.running:
         text = "The server has ended." if kept else "The server does not run."
     else:
-        users = "others" if found.users is None else f"{found.users} others"
+        users = "others" if found.users is None else counted(found.users, "other")
         text = f"The server is still used by {users}, and ends with the last of them."
     context.say(text, path=found.path, kept=kept, running=found.running, users=found.users)
 

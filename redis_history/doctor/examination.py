@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from redis_history._sync.store import HistoryStore
@@ -13,6 +14,7 @@ from redis_history.doctor.questions import questions, read_answers
 from redis_history.doctor.search import check_search
 from redis_history.doctor.server import check_server
 from redis_history.doctor.where import where_is
+from redis_history.errors import BackendRefusedError
 
 __all__ = ["examine"]
 
@@ -31,8 +33,12 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     found = store.capabilities
     keyspace = Keyspace(store.namespace)
     where = where_is(url, backend._settings.database)
-    stored = bool(store.list_conversations(limit=1))
-    answers = read_answers(keyspace, where.database, backend.ask(questions(keyspace, where.database)))
+    stored = False
+    with suppress(BackendRefusedError):  # then a right is missing, which is told
+        stored = bool(store.list_conversations(limit=1))
+    asked = (keyspace, where.database)
+    replies = backend.ask(questions(*asked, cluster=where.several))
+    answers = read_answers(*asked, replies, cluster=where.several)
     yield Finding("server", "ok", f"answers at {where.address}")
     yield from check_server(found, answers, keyspace, where)
     yield check_search(found, answers, where, stored=stored)

@@ -34,19 +34,19 @@ class Answers(Struct, frozen=True):
     failures: int = 0
 
 
-def questions(keyspace: Keyspace, database: int) -> list[list[bytes]]:
+def questions(keyspace: Keyspace, database: int, *, cluster: bool) -> list[list[bytes]]:
     """The commands to send to each node; they change nothing."""
     return [
         [b"INFO"],
         [b"CONFIG", b"SET", b"notify-keyspace-events", _NO_FLAG],
         [b"TIME"],
         [b"ACL", b"WHOAMI"],
-        rights_question(keyspace, database),
+        rights_question(keyspace, database, cluster=cluster),
         [b"FT.INFO", keyspace.index],
     ]
 
 
-def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any]]) -> Answers:
+def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any]], *, cluster: bool) -> Answers:
     """What the replies say, node by node."""
     infos, settings, times, users, rights, indexes = (list(replies) for replies in zip(*nodes, strict=True))
     refusal = next((str(reply) for reply in rights if isinstance(reply, Exception)), None)
@@ -59,7 +59,7 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
         settable=not any(_is_refused(reply) for reply in settings),
         clock=[int(reply[0]) + int(reply[1]) / 1e6 for reply in times if not isinstance(reply, Exception)],
         refusal=refusal,
-        missing=missing_rights(keyspace, database, rights),
+        missing=missing_rights(keyspace, database, rights, cluster=cluster),
         user=next((reply.decode() for reply in users if isinstance(reply, bytes)), "default"),
         index=index,
         form=form,

@@ -29,6 +29,7 @@ _NEEDS: Final[dict[str, tuple[State, str]]] = {
     "searching": ("limited", "to keep a search index"),
     "confirming": ("limited", "for durability beyond the server's reply"),
     "describing": ("ok", "to tell what the server is"),
+    "clustering": ("problem", "to follow slots that move"),
 }
 
 

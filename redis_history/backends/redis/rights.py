@@ -64,6 +64,8 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "confirming": ("waitaof 1 0 0", "wait 1 0"),
     "describing": ("client|setinfo lib-name a", "module|list"),
+    #: Of nodes of a cluster only.
+    "clustering": ("cluster|slots", "asking"),
 }
 
 _SCRIPT: Final = b"""
@@ -78,7 +80,7 @@ return refused
 """
 
 
-def _questions(keyspace: Keyspace, database: int) -> Iterator[tuple[str, str, list[bytes]]]:
+def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tuple[str, str, list[bytes]]]:
     keys = keyspace.conversation("doctor")
     names = {
         "state": keys.state,
@@ -94,21 +96,23 @@ def _questions(keyspace: Keyspace, database: int) -> Iterator[tuple[str, str, li
         "pattern": b"__keyspace@%d__:%b" % (database, keyspace.logs),
     }
     for purpose, commands in RIGHTS.items():
-        for command in commands:
+        for command in commands if cluster or purpose != "clustering" else ():
             name, *arguments = command.split()
             words = [names.get(word.strip("{}"), word.encode()) for word in arguments]
             yield purpose, name, [*name.encode().split(b"|"), *words]
 
 
-def rights_question(keyspace: Keyspace, database: int) -> list[bytes]:
-    """The command to send; its reply is for `missing_rights`."""
+def rights_question(keyspace: Keyspace, database: int, *, cluster: bool) -> list[bytes]:
+    """The command to send, to each node; its reply is for `missing_rights`."""
     arguments: list[bytes] = []
-    for _, _, words in _questions(keyspace, database):
+    for _, _, words in _questions(keyspace, database, cluster):
         arguments += (b"%d" % len(words), *words)
-    return [b"EVAL", _SCRIPT, b"1", keyspace.conversation("doctor").state, *arguments]
+    return [b"EVAL", _SCRIPT, b"0", *arguments]  # touches no key, so any node will do
 
 
-def missing_rights(keyspace: Keyspace, database: int, replies: Sequence[Any]) -> dict[str, list[str]] | None:
+def missing_rights(
+    keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool
+) -> dict[str, list[str]] | None:
     """The commands that are not allowed (as they are used here: of these keys and channels), by what they are for, from
     the replies of all nodes. What a server does not know it cannot forbid. None: a server does not tell (before 7.0).
     """
@@ -116,7 +120,7 @@ def missing_rights(keyspace: Keyspace, database: int, replies: Sequence[Any]) ->
     for reply in replies:
         if not isinstance(reply, list) or all(answer == 2 for answer in reply):
             return None
-        for (purpose, name, _), answer in zip(_questions(keyspace, database), reply, strict=True):
+        for (purpose, name, _), answer in zip(_questions(keyspace, database, cluster), reply, strict=True):
             if answer == 1 and name not in missing.setdefault(purpose, []):
                 missing[purpose].append(name)
     return {purpose: names for purpose, names in missing.items() if names}
