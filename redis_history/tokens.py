@@ -16,6 +16,7 @@ __all__ = [
     "count_characters",
     "estimate_tokens",
     "message_tokens",
+    "texts",
     "tiktoken_counter",
 ]
 
@@ -52,7 +53,7 @@ def message_tokens(message: Message, counter: TokenCounter | None = None) -> int
     """Tokens of a message: by `counter`, called with each text that `count_characters` counts; by default estimated."""
     if counter is None:
         return estimate_tokens(count_characters(message))
-    return sum(counter(text) for text in _texts(message) if text)
+    return sum(counter(text) for text in texts(message) if text)
 
 
 def tiktoken_counter(model: Any = "gpt-4o") -> TokenCounter:
@@ -82,7 +83,8 @@ def tiktoken_counter(model: Any = "gpt-4o") -> TokenCounter:
     return count
 
 
-def _texts(message: Message) -> Iterator[str]:
+def texts(message: Message) -> Iterator[str]:
+    """What `count_characters` counts, text by text; some may be empty."""
     for part in message.parts:
         if isinstance(part, _TEXTS):
             yield part.text

@@ -14,25 +14,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
+from benchmarks.timing import TEXT, processor_time
 from rich.console import Console
 from rich.table import Table
 
 from redis_history import AsyncCompressor, AsyncHistoryStore, Message, extractive_summarizer, user
 from redis_history.embedded import EmbeddedServer
 
-TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
 MANY = 10_000
 
 
 def instant(messages: Sequence[Message], previous: str | None) -> str:
     """No model: what is measured is all the rest."""
     return "They spoke of flights."
-
-
-def used(client: Any) -> float:
-    """Seconds of processor time that the server has taken, in commands and else."""
-    info = client.info("cpu")
-    return float(info["used_cpu_sys"] + info["used_cpu_user"])
 
 
 async def cost(table: Table, url: str, client: Any, search: Any) -> None:
@@ -48,10 +42,10 @@ async def cost(table: Table, url: str, client: Any, search: Any) -> None:
             client.config_resetstat()
             client.slowlog_reset()
             client.config_set("slowlog-log-slower-than", 1000)
-            before, start = used(client), time.perf_counter()
+            before, start = processor_time(client), time.perf_counter()
             compressor = AsyncCompressor(store, instant, max_entries=count // 2, keep_recent=10, concurrency=1)
             stats = await compressor.run_once()
-            took, server = time.perf_counter() - start, used(client) - before
+            took, server = time.perf_counter() - start, processor_time(client) - before
             assert stats.compressed == rounds, stats
             longest = max((entry["duration"] for entry in client.slowlog_get(1000)), default=0)
             table.add_row(
@@ -86,26 +80,26 @@ async def idle(table: Table, url: str, client: Any, seconds: float) -> None:
         await asyncio.gather(*(fill() for _ in range(16)))
         sweeps = []
         for _ in range(3):
-            before, start = used(client), time.perf_counter()
+            before, start = processor_time(client), time.perf_counter()
             await AsyncCompressor(store, instant, max_entries=100).run_once()
-            sweeps.append((used(client) - before, time.perf_counter() - start))
+            sweeps.append((processor_time(client) - before, time.perf_counter() - start))
         table.add_row(
             f"look at all of {MANY:,} conversations",
             f"{1000 * min(took for _, took in sweeps):.0f} ms",
             f"{1000 * min(server for server, _ in sweeps):.0f} ms",
             "",
         )
-        before = used(client)
+        before = processor_time(client)
         await asyncio.sleep(seconds)
-        alone = used(client) - before
+        alone = processor_time(client) - before
         compressor = AsyncCompressor(store, instant, max_entries=100)
         work = asyncio.create_task(compressor.run())
         while not compressor.stats.sweeps:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         client.config_resetstat()
-        before, own = used(client), time.process_time()
+        before, own = processor_time(client), time.process_time()
         await asyncio.sleep(seconds)
-        after, mine = used(client), time.process_time() - own
+        after, mine = processor_time(client), time.process_time() - own
         commands = client.info("commandstats")
         busy = sum(one["usec"] for one in commands.values()) / 1e6
         looks = compressor.stats.looks

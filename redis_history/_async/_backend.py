@@ -9,9 +9,9 @@ from redis_history._async.cluster_backend import AsyncClusterBackend
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
+from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import Settings
 from redis_history.backends.redis.searching import Searching
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options

@@ -58,6 +58,15 @@ class AsyncFeed(Openable):
 
     async def aclose(self) -> None:
         """End the subscription, and the iteration over it, at once."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+            await self._signal.home.run(self._unwatch)
+
+    async def _unwatch(self) -> None:
+        """Take the signal from the doorbell again."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, Unpack
 
 from redis_history._async._runtime import Lock
-from redis_history._async.store import PAGE, AsyncHistoryStore
+from redis_history._async.reading import PAGE
+from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,

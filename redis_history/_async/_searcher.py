@@ -6,8 +6,11 @@ import dataclasses
 import logging
 from typing import Any, TypeVar, cast
 
+from redis.exceptions import ResponseError
+
 from redis_history._async._index import AsyncSearchIndex
-from redis_history.backends.redis.planner import Call, Settings, as_is, reap
+from redis_history.backends.redis.calls import Call, Settings, as_is
+from redis_history.backends.redis.documents import reap
 from redis_history.backends.redis.searching import (
     Searching,
     is_lost_index,
@@ -19,7 +22,7 @@ from redis_history.backends.redis.searching import (
     read_all,
     scan_documents,
 )
-from redis_history.errors import CapabilityError
+from redis_history.errors import BackendError, CapabilityError
 from redis_history.operations import Fetch, MakeIndex, Op, Search, SearchAll, SweepDocuments, WriteDocuments
 
 __all__ = ["AsyncSearcher"]
@@ -87,7 +90,7 @@ class AsyncSearcher:
                 calls = plan_search_all(op, self.settings, self._searching)
                 replies = await self._carrier.carry_out(calls, passing=_is_expected) if calls else []
                 return read_all(op, self.settings, replies)
-            except Exception as error:
+            except (ResponseError, BackendError) as error:
                 if not is_lost_index(error) or attempt == 2:
                     if _is_expected(error):
                         _logger.warning("the server did not answer a search: %s", error)
@@ -123,9 +126,7 @@ class AsyncSearcher:
         left = await self._carrier.carry_out([Call(None, b"", [b"HKEYS", key], as_is) for key in graves])
         for key, lives in zip(graves, left, strict=True):
             for life in lives:
-                call: Call | None = reap(key, life)
-                while call is not None:
-                    call = call.follow(await self._carrier.carry_out(call)) if call.follow else None
+                await self._carrier.finish(reap(key, life))
 
 
 def _is_expected(error: Exception) -> bool:

@@ -9,8 +9,8 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Re
 
 from redis_history._async._cluster import ClusterLines, Node
 from redis_history._async.redis_backend import INFO, AsyncRedisBackend, told
+from redis_history.backends.redis.calls import Call
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.planner import Call
 from redis_history.backends.redis.slots import redirected_to, slot_of
 from redis_history.backends.redis.survey import together
 from redis_history.capabilities import Capabilities
@@ -27,7 +27,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     _lines: ClusterLines
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, what: None = None, *, again: bool = False) -> None:
         if self._lines.stale:
             await self._lines.refresh()
         if not self._usable:
@@ -37,7 +37,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     async def _reply(self, call: Call, *, again: bool = False) -> Any:
         try:
-            if self._lines.stale or not self._usable:
+            if self._lines.stale:
                 await self._prepare()
             return await self._follow(call, again)
         except (RedisError, OSError) as error:

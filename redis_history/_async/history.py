@@ -7,7 +7,8 @@ from typing import Any, Self, Unpack
 
 from redis_history._async._runtime import Job, Lock, Signal, at_exit, ending, reset_after_fork, spawn
 from redis_history._async._saving import AsyncSaving
-from redis_history._async.store import PAGE, AsyncHistoryStore
+from redis_history._async.reading import PAGE
+from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.errors import InvalidInputError, RedisHistoryError, StoreClosedError

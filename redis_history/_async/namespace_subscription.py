@@ -106,15 +106,6 @@ class AsyncNamespaceSubscription(AsyncFeed):
         self._taken = (event.conversation_id, event.cursor)
         return event
 
-    async def aclose(self) -> None:
-        """End the subscription, and the iteration over it, at once."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._signal is not None:
-            self._signal.set()
-            await self._signal.home.run(self._unwatch)
-
     async def _unwatch(self) -> None:
         assert self._bell is not None  # noqa: S101
         await self._all.unwatch_all(self._bell.ring)

@@ -16,12 +16,13 @@ from redis_history._async._lines import Lines
 from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.redis.calls import Call, Settings, as_is
 from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
@@ -87,10 +88,11 @@ class AsyncRedisBackend:
     async def _done(self, call: Call) -> Any:
         reply = await self.carry_out(call)
         if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
-            await self._finish(call.follow(reply))
+            await self.finish(call.follow(reply))
         return call.decode(reply)
 
-    async def _finish(self, call: Call | None) -> None:
+    async def finish(self, call: Call | None) -> None:
+        """Carry out a call that has no outcome of its own, and those that follow it."""
         while call is not None:
             reply = await self.carry_out(call)
             call = None if call.follow is None else call.follow(reply)
@@ -112,14 +114,11 @@ class AsyncRedisBackend:
             return await self._repeat(method, what, error)
 
     async def _until_usable(self) -> None:
-        await self.persist(self._prepare_again)
+        await self.persist(self._prepare)
         if self._searcher is not None and self._searcher.works:
             await self._searcher.sweep()
 
-    async def _prepare_again(self, _: None, *, again: bool = False) -> None:
-        await self._prepare()
-
-    async def use_search(self, _: None = None, *, again: bool = False) -> None:
+    async def use_search(self, what: None = None, *, again: bool = False) -> None:
         """Look whether the server can search, and make the index."""
         if self._searcher is not None:
             await self._searcher.start()
@@ -208,8 +207,6 @@ class AsyncRedisBackend:
         return self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id))
 
     async def _reply(self, call: Call, *, again: bool = False) -> Any:
-        if not self._usable:
-            await self._prepare()
         send: Any = self._exchange
         if call.confirm is not None:
             await self._examine(call.confirm)
@@ -219,7 +216,7 @@ class AsyncRedisBackend:
         except NoScriptError:
             return await send(call.pack(teach=True, again=again))
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, what: None = None, *, again: bool = False) -> None:
         if not self._usable:
             await self._connected.start()
             INFO.decode(await self._exchange(INFO.pack()))
@@ -271,7 +268,6 @@ class AsyncRedisBackend:
 
     async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
         """Of several calls that do no harm when repeated, in one round trip."""
-        await self._prepare()
         packed = b"".join([call.pack(again=again) for call in calls])
         replies = told(await self._exchange(packed, len(calls)))
         return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -37,13 +37,13 @@ from redis_history.operations import (
     WriteDocuments,
 )
 from redis_history.requests import Bound, Options
+from redis_history.search.chunks import chunk_length
 from redis_history.search.filters import Filters
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
-from redis_history.search.text import MAX_CHARACTERS
 from redis_history.search.vectors import embedding_text, pack_all
 from redis_history.tokens import count_characters
 
@@ -378,16 +378,12 @@ def _wanted(filters: Filters, message: Message, archived: bool) -> bool:
 
 
 def _chunks(page: list[_Searched]) -> Iterator[list[_Searched]]:
-    chunk: list[_Searched] = []
-    left = _DOCUMENTS_CHARACTERS
-    for one in page:
-        left -= min(count_characters(one.message), MAX_CHARACTERS)
-        if chunk and (left < 0 or len(chunk) == _DOCUMENTS):
-            yield chunk
-            chunk, left = [], _DOCUMENTS_CHARACTERS
-        chunk.append(one)
-    if chunk:
-        yield chunk
+    start = 0
+    while start < len(page):
+        sizes = (count_characters(one.message) for one in islice(page, start, None))
+        end = start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)
+        yield page[start:end]
+        start = end
 
 
 def _can_match(request: _Request) -> bool:

@@ -74,15 +74,6 @@ class AsyncSubscription(AsyncFeed):
         self._cursor = event.cursor
         return event
 
-    async def aclose(self) -> None:
-        """End the subscription, and the iteration over it, at once."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._signal is not None:
-            self._signal.set()
-            await self._signal.home.run(self._unwatch)
-
     async def _unwatch(self) -> None:
         assert self._signal is not None  # noqa: S101
         await self._backend.unwatch(self.conversation_id, self._signal.set)

@@ -10,9 +10,9 @@ from redis_history._sync.cluster_backend import ClusterBackend
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history.backends.base import Backend
 from redis_history.backends.memory import MemoryBackend
+from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import Settings
 from redis_history.backends.redis.searching import Searching
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options

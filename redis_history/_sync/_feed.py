@@ -59,6 +59,15 @@ class Feed(Openable):
 
     def close(self) -> None:
         """End the subscription, and the iteration over it, at once."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+            self._signal.home.run(self._unwatch)
+
+    def _unwatch(self) -> None:
+        """Take the signal from the doorbell again."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar, Unpack
 
 from redis_history._sync._runtime import Lock
-from redis_history._sync.store import PAGE, HistoryStore
+from redis_history._sync.reading import PAGE
+from redis_history._sync.store import HistoryStore
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,

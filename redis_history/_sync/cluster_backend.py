@@ -10,8 +10,8 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Re
 
 from redis_history._sync._cluster import ClusterLines, Node
 from redis_history._sync.redis_backend import INFO, RedisBackend, told
+from redis_history.backends.redis.calls import Call
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.planner import Call
 from redis_history.backends.redis.slots import redirected_to, slot_of
 from redis_history.backends.redis.survey import together
 from redis_history.capabilities import Capabilities
@@ -28,7 +28,7 @@ class ClusterBackend(RedisBackend):
 
     _lines: ClusterLines
 
-    def _prepare(self) -> None:
+    def _prepare(self, what: None = None, *, again: bool = False) -> None:
         if self._lines.stale:
             self._lines.refresh()
         if not self._usable:
@@ -38,7 +38,7 @@ class ClusterBackend(RedisBackend):
 
     def _reply(self, call: Call, *, again: bool = False) -> Any:
         try:
-            if self._lines.stale or not self._usable:
+            if self._lines.stale:
                 self._prepare()
             return self._follow(call, again)
         except (RedisError, OSError) as error:

@@ -9,7 +9,8 @@ from typing import Any, Self, Unpack
 from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, ending, reset_after_fork, spawn
 from redis_history._sync._saving import Saving
-from redis_history._sync.store import PAGE, HistoryStore
+from redis_history._sync.reading import PAGE
+from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history.errors import InvalidInputError, RedisHistoryError, StoreClosedError
 from redis_history.events import Reset

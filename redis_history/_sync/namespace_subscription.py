@@ -107,15 +107,6 @@ class NamespaceSubscription(Feed):
         self._taken = (event.conversation_id, event.cursor)
         return event
 
-    def close(self) -> None:
-        """End the subscription, and the iteration over it, at once."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._signal is not None:
-            self._signal.set()
-            self._signal.home.run(self._unwatch)
-
     def _unwatch(self) -> None:
         assert self._bell is not None  # noqa: S101
         self._all.unwatch_all(self._bell.ring)

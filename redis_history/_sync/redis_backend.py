@@ -17,12 +17,13 @@ from redis_history._sync._lines import Lines
 from redis_history._sync._loops import PerLoop
 from redis_history._sync._searcher import Searcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.redis.calls import Call, Settings, as_is
 from redis_history.backends.redis.compacting import STEPWISE
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
-from redis_history.backends.redis.planner import Call, Settings, as_is, plan
+from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.searching import SEARCHES, Searching
 from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
@@ -88,10 +89,11 @@ class RedisBackend:
     def _done(self, call: Call) -> Any:
         reply = self.carry_out(call)
         if call.follow is not None:  # before decoding, which may say that what was done is not confirmed
-            self._finish(call.follow(reply))
+            self.finish(call.follow(reply))
         return call.decode(reply)
 
-    def _finish(self, call: Call | None) -> None:
+    def finish(self, call: Call | None) -> None:
+        """Carry out a call that has no outcome of its own, and those that follow it."""
         while call is not None:
             reply = self.carry_out(call)
             call = None if call.follow is None else call.follow(reply)
@@ -113,14 +115,11 @@ class RedisBackend:
             return self._repeat(method, what, error)
 
     def _until_usable(self) -> None:
-        self.persist(self._prepare_again)
+        self.persist(self._prepare)
         if self._searcher is not None and self._searcher.works:
             self._searcher.sweep()
 
-    def _prepare_again(self, _: None, *, again: bool = False) -> None:
-        self._prepare()
-
-    def use_search(self, _: None = None, *, again: bool = False) -> None:
+    def use_search(self, what: None = None, *, again: bool = False) -> None:
         """Look whether the server can search, and make the index."""
         if self._searcher is not None:
             self._searcher.start()
@@ -209,8 +208,6 @@ class RedisBackend:
         return self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id))
 
     def _reply(self, call: Call, *, again: bool = False) -> Any:
-        if not self._usable:
-            self._prepare()
         send: Any = self._exchange
         if call.confirm is not None:
             self._examine(call.confirm)
@@ -220,7 +217,7 @@ class RedisBackend:
         except NoScriptError:
             return send(call.pack(teach=True, again=again))
 
-    def _prepare(self) -> None:
+    def _prepare(self, what: None = None, *, again: bool = False) -> None:
         if not self._usable:
             self._connected.start()
             INFO.decode(self._exchange(INFO.pack()))
@@ -272,7 +269,6 @@ class RedisBackend:
 
     def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
         """Of several calls that do no harm when repeated, in one round trip."""
-        self._prepare()
         packed = b"".join([call.pack(again=again) for call in calls])
         replies = told(self._exchange(packed, len(calls)))
         return [

@@ -75,15 +75,6 @@ class Subscription(Feed):
         self._cursor = event.cursor
         return event
 
-    def close(self) -> None:
-        """End the subscription, and the iteration over it, at once."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._signal is not None:
-            self._signal.set()
-            self._signal.home.run(self._unwatch)
-
     def _unwatch(self) -> None:
         assert self._signal is not None  # noqa: S101
         self._backend.unwatch(self.conversation_id, self._signal.set)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redis_history.errors import InvalidMessageError
 from redis_history.formats._calls import is_call
 from redis_history.formats._data_url import data_url, split_data_url
 from redis_history.formats._results import converted
@@ -15,10 +14,8 @@ from redis_history.formats._shape import (
     foreign_block,
     is_foreign,
     note_of,
-    noted,
-    opaque,
+    part_or_opaque,
     rebuild,
-    remember,
     with_note,
 )
 from redis_history.model import AttachmentPart, Modality, Part, ReasoningPart, TextPart, ToolResultPart, UnknownPart
@@ -33,16 +30,7 @@ _SOUND = "application/octet-stream"  # the form does not say which
 
 def part_of_block(block: Any) -> Part:
     """The part for one chunk; opaque where we have none."""
-    part = _known_block(block)
-    if part is None:
-        return opaque(FORM, block)
-    try:
-        note = remember(block, _block(part, "original")[0] or {})
-    except InvalidMessageError:
-        return opaque(FORM, block)
-    if _block(part, "valid")[0] is None:
-        note["own"] = True  # it takes this one, since it came from there
-    return noted(part, FORM, note)
+    return part_or_opaque(FORM, block, _known_block(block), lambda part, shape: _block(part, shape)[0])
 
 
 def _known_block(block: Any) -> Part | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redis_history.errors import InvalidMessageError
 from redis_history.formats._calls import is_call
 from redis_history.formats._data_url import data_url, split_data_url
 from redis_history.formats._results import converted
@@ -15,10 +14,8 @@ from redis_history.formats._shape import (
     foreign_block,
     is_foreign,
     note_of,
-    noted,
-    opaque,
+    part_or_opaque,
     rebuild,
-    remember,
 )
 from redis_history.model import AttachmentPart, Part, TextPart, ToolResultPart, UnknownPart
 
@@ -31,16 +28,7 @@ _SOUNDS = ("wav", "mp3")
 
 def part_of_block(block: Any) -> Part:
     """The part for one block of a message's content; opaque where we have none."""
-    part = _known_block(block)
-    if part is None:
-        return opaque(FORM, block)
-    try:
-        note = remember(block, _block(part, "original") or {})
-    except InvalidMessageError:
-        return opaque(FORM, block)
-    if _block(part, "valid") is None:
-        note["own"] = True  # it takes this one, since it came from there
-    return noted(part, FORM, note)
+    return part_or_opaque(FORM, block, _known_block(block), _block)
 
 
 def _known_block(block: Any) -> Part | None:

@@ -18,6 +18,7 @@ from redis_history.formats._shape import (
     note_of,
     noted,
     opaque,
+    part_or_opaque,
     rebuild,
     remember,
     with_note,
@@ -44,16 +45,7 @@ _NO_PLACE = "a file that is neither inline nor a URL nor one that was uploaded t
 def part_of_block(block: Any, spoken: str) -> Part:
     """The part for one block of a message; opaque where we have none. `spoken` is the type of plain text there:
     `input_text` or `output_text`."""
-    part = _known_block(block)
-    if part is None:
-        return opaque(FORM, block)
-    try:
-        note = remember(block, _block(part, spoken, "original")[0] or {})
-    except InvalidMessageError:
-        return opaque(FORM, block)
-    if _block(part, spoken, "valid")[0] is None:
-        note["own"] = True  # it takes this one, since it came from there
-    return noted(part, FORM, note)
+    return part_or_opaque(FORM, block, _known_block(block), lambda part, shape: _block(part, spoken, shape)[0])
 
 
 def _known_block(block: Any) -> Part | None:

@@ -8,13 +8,13 @@ that we have: a message edited after its import must not turn back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from redis_history.errors import InvalidInputError, InvalidMessageError
-from redis_history.model import Message, Part, UnknownPart
+from redis_history.model import Message, Part, TextPart, UnknownPart
 
 __all__ = [
     "FORMS",
@@ -26,7 +26,10 @@ __all__ = [
     "is_foreign",
     "note_of",
     "noted",
+    "noted_message",
     "opaque",
+    "part_or_opaque",
+    "parts_of_content",
     "rebuild",
     "remember",
     "with_note",
@@ -143,6 +146,20 @@ def noted(part: Any, form: str, note: Json) -> Part:
     return kept
 
 
+def noted_message(
+    message: Message, form: str, note: Json, raw: Mapping[str, Any], ours: Mapping[str, Any], where: str
+) -> Message:
+    """`message` with its note, and what else it takes to make `raw` of it again, of which `ours` is our rendering.
+
+    Raises InvalidMessageError, which says `where`, as `remember` does.
+    """
+    try:
+        note |= remember(raw, ours)
+    except InvalidMessageError as error:
+        raise InvalidMessageError(f"{where}: {error}") from error
+    return msgspec.structs.replace(message, provider_meta={form: note}) if note else message
+
+
 def is_foreign(part: Part, form: str) -> bool:
     """Whether a part came from another provider than `form`. One that came from none is nobody's."""
     meta = getattr(part, "provider_meta", None) or {}
@@ -159,6 +176,31 @@ def opaque(form: str, block: Any) -> UnknownPart:
     """A block of the provider that has no part of ours; its type is prefixed, so it is never taken for one."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     return UnknownPart(data={"type": f"{form}/{kind}", "block": block})
+
+
+def part_or_opaque(form: str, block: Any, part: Part | None, render: Callable[[Part, Shape], Json | None]) -> Part:
+    """`part`, the one for a block, with the note by which it becomes that block again; opaque if there is none, or if
+    `render` would make other content of it."""
+    if part is None:
+        return opaque(form, block)
+    try:
+        note = remember(block, render(part, "original") or {})
+    except InvalidMessageError:
+        return opaque(form, block)
+    if render(part, "valid") is None:
+        note["own"] = True  # it takes this one, since it came from there
+    return noted(part, form, note)
+
+
+def parts_of_content(content: Any, part_of_block: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:
+    """The parts of a message's content: text, blocks, or nothing. Raises InvalidMessageError for anything else."""
+    if isinstance(content, list):
+        return tuple(map(part_of_block, content))
+    if isinstance(content, str):
+        return (TextPart(text=content),) if content else ()
+    if content is not None:
+        raise InvalidMessageError(f"{where}: content is {forms}, not {type(content).__name__}")
+    return ()
 
 
 def foreign_block(form: str, part: Part) -> Any:

@@ -23,11 +23,19 @@ from typing import Any
 
 import msgspec
 
-from redis_history.errors import InvalidMessageError
 from redis_history.formats._anthropic_parts import FORM, part_of_block, render
 from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, rebuild, remember
-from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
+from redis_history.formats._shape import (
+    Json,
+    Shape,
+    as_mapping,
+    check_shape,
+    note_of,
+    noted_message,
+    parts_of_content,
+    rebuild,
+)
+from redis_history.model import Message, Role, ToolResultPart
 
 __all__ = ["from_anthropic", "to_anthropic", "to_anthropic_system"]
 
@@ -93,13 +101,7 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     content = raw.get("content")
-    parts: tuple[Part, ...] = ()
-    if isinstance(content, list):
-        parts = tuple(map(part_of_block, content))
-    elif isinstance(content, str):
-        parts = (TextPart(text=content),) if content else ()
-    elif content is not None:
-        raise InvalidMessageError(f"message {index}: content is text or blocks, not {type(content).__name__}")
+    parts = parts_of_content(content, part_of_block, f"message {index}", "text or blocks")
     if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
         role = "tool"
     if role == "system":
@@ -107,11 +109,7 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     message = Message(role=role, parts=parts)
     if (form := _form(raw)) != _form(_render(message, note, "original")):
         note["content"] = form
-    try:
-        note |= remember(raw, _render(message, note, "original"))
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"message {index}: {error}") from error
-    return _annotated(message, note)
+    return noted_message(message, FORM, note, raw, _render(message, note, "original"), f"message {index}")
 
 
 def _annotated(message: Message, note: Json) -> Message:

@@ -26,13 +26,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._gemini_keys import to_camel, to_snake
 from redis_history.formats._gemini_parts import FORM, part_of, render, synthetic_id
 from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, noted, opaque, rebuild, remember
+from redis_history.formats._shape import (
+    Json,
+    Shape,
+    as_mapping,
+    check_shape,
+    note_of,
+    noted,
+    noted_message,
+    opaque,
+    rebuild,
+)
 from redis_history.model import Message, Part, Role, TextPart, ToolResultPart, UnknownPart
 
 __all__ = ["from_gemini", "to_gemini", "to_gemini_system"]
@@ -95,7 +103,8 @@ def _from_system(system: Any) -> Message:
     texts = [{"text": item} if isinstance(item, str) else as_mapping(item, 0, role=False) for item in items]
     raw = texts[0] if len(texts) == 1 and "parts" in texts[0] else {"parts": texts}
     parts = tuple(_parts_of(raw, 0))
-    return _noted(Message(role="system", parts=parts), raw, {"parts": list(raw.get("parts") or ())}, {}, 0)
+    ours = {"parts": list(raw.get("parts") or ())}
+    return noted_message(Message(role="system", parts=parts), FORM, {}, raw, ours, "content 0")
 
 
 def _from(raw: Mapping[str, Any], index: int) -> Message:
@@ -111,15 +120,7 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     if given is not None and given != ours["role"]:
         note["role"] = given
         ours["role"] = given
-    return _noted(Message(role=role, parts=parts), raw, ours, note, index)
-
-
-def _noted(message: Message, raw: Mapping[str, Any], ours: Json, note: Json, index: int) -> Message:
-    try:
-        note |= remember(raw, ours)
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"content {index}: {error}") from error
-    return msgspec.structs.replace(message, provider_meta={FORM: note}) if note else message
+    return noted_message(Message(role=role, parts=parts), FORM, note, raw, ours, f"content {index}")
 
 
 def _parts_of(raw: Mapping[str, Any], index: int) -> Iterable[Part]:

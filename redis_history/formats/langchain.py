@@ -24,7 +24,17 @@ from redis_history.errors import InvalidMessageError
 from redis_history.formats._data_url import data_url, split_data_url
 from redis_history.formats._loss import Losses, OnLoss
 from redis_history.formats._results import parts_of
-from redis_history.formats._shape import Json, as_mapping, foreign_block, note_of, noted, opaque, rebuild, remember
+from redis_history.formats._shape import (
+    Json,
+    as_mapping,
+    foreign_block,
+    note_of,
+    noted,
+    opaque,
+    parts_of_content,
+    rebuild,
+    remember,
+)
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -90,12 +100,8 @@ def _from(kind: str, data: Mapping[str, Any], index: int) -> Message:
     parts: list[Part] = []
     if role == "tool":
         parts.append(_result(data, content))
-    elif isinstance(content, list):
-        parts.extend(map(_part, content))
-    elif isinstance(content, str):
-        parts.extend([TextPart(text=content)] if content else ())
-    elif content is not None:
-        raise InvalidMessageError(f"message {index}: content is text or a list, not {type(content).__name__}")
+    else:
+        parts.extend(parts_of_content(content, _part, f"message {index}", "text or a list"))
     calls = data.get("tool_calls")
     if role == "assistant" and isinstance(calls, list):
         parts.extend(map(_use, calls))

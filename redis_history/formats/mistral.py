@@ -25,12 +25,20 @@ from typing import Any
 
 import msgspec
 
-from redis_history.errors import InvalidMessageError
 from redis_history.formats._calls import call_of, part_of_call
 from redis_history.formats._loss import Losses, OnLoss
 from redis_history.formats._mistral_parts import FORM, part_of_block, render, result_content
-from redis_history.formats._shape import Json, Shape, as_mapping, check_shape, note_of, rebuild, remember
-from redis_history.model import Message, Part, Role, TextPart, ToolResultPart, ToolUsePart
+from redis_history.formats._shape import (
+    Json,
+    Shape,
+    as_mapping,
+    check_shape,
+    note_of,
+    noted_message,
+    parts_of_content,
+    rebuild,
+)
+from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
 
 __all__ = ["from_mistral", "to_mistral"]
 
@@ -71,22 +79,14 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     parts: list[Part] = []
     if role == "tool":
         parts.append(_result(raw))
-    elif isinstance(content, list):
-        parts.extend(map(part_of_block, content))
-    elif isinstance(content, str):
-        parts.extend([TextPart(text=content)] if content else ())
-    elif content is not None:
-        raise InvalidMessageError(f"message {index}: content is text, a list or null, not {type(content).__name__}")
+    else:
+        parts.extend(parts_of_content(content, part_of_block, f"message {index}", "text, a list or null"))
     if role == "assistant" and isinstance(calls := raw.get("tool_calls"), list):
         parts.extend(part_of_call(FORM, call) for call in calls)
     message = Message(role=role, parts=tuple(parts))
     if role != "tool" and (form := _form(raw)) != _form(_render(message, note, "original")):
         note["content"] = form
-    try:
-        note |= remember(raw, _one(message, note))
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"message {index}: {error}") from error
-    return msgspec.structs.replace(message, provider_meta={FORM: note}) if note else message
+    return noted_message(message, FORM, note, raw, _one(message, note), f"message {index}")
 
 
 def _result(raw: Mapping[str, Any]) -> ToolResultPart:

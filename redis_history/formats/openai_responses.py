@@ -21,9 +21,8 @@ assistant (given without saying by whom), opaque parts of other providers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
-
-import msgspec
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._loss import Losses, OnLoss
@@ -44,9 +43,10 @@ from redis_history.formats._shape import (
     foreign_block,
     note_of,
     noted,
+    noted_message,
     opaque,
+    parts_of_content,
     rebuild,
-    remember,
 )
 from redis_history.model import (
     Message,
@@ -137,21 +137,12 @@ def _message(raw: Mapping[str, Any], index: int) -> Message:
     role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     content = raw.get("content")
-    parts: tuple[Part, ...] = ()
-    if isinstance(content, list):
-        parts = tuple(part_of_block(block, "input_text") for block in content)
-    elif isinstance(content, str):
-        parts = (TextPart(text=content),) if content else ()
-    elif content is not None:
-        raise InvalidMessageError(f"item {index}: content is text or blocks, not {type(content).__name__}")
+    read = partial(part_of_block, spoken="input_text")
+    parts = parts_of_content(content, read, f"item {index}", "text or blocks")
     message = Message(role=role, parts=parts)
     if (form := _form(content)) != _form(_render(message, note, "original")["content"]):
         note["content"] = form
-    try:
-        note |= remember(raw, _render(message, note, "original"))
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"item {index}: {error}") from error
-    return msgspec.structs.replace(message, provider_meta={FORM: note}) if note else message
+    return noted_message(message, FORM, note, raw, _render(message, note, "original"), f"item {index}")
 
 
 def _spoken(raw: Mapping[str, Any], index: int) -> list[Part]:

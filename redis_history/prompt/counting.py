@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import orjson
 
 from redis_history.errors import InvalidInputError
-from redis_history.model import AttachmentPart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from redis_history.tokens import count_characters, estimate_tokens
+from redis_history.model import Message, TextPart
+from redis_history.tokens import count_characters, estimate_tokens, texts
 
 __all__ = ["Count", "text_of"]
 
@@ -34,25 +31,4 @@ class Count:
 
 def text_of(message: Message) -> str:
     """All that a model reads of a message, as one text: what `count_characters` counts."""
-    found: list[str] = []
-    for part in message.parts:
-        if isinstance(part, TextPart | ReasoningPart):
-            found.append(part.text)
-        elif isinstance(part, ToolUsePart):
-            found += (part.name, _text(part.input))
-        elif isinstance(part, ToolResultPart):
-            found.append(_text(part.content))
-        elif isinstance(part, AttachmentPart):
-            found.append(part.name or "")
-    return "\n".join(filter(None, found))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if not value:
-        return ""
-    try:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # what JSON has no form for at all
-        return str(value)
+    return "\n".join(filter(None, texts(message)))

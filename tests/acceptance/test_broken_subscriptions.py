@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, until, wait_until
 
 QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
 
@@ -69,7 +69,7 @@ async def test_without_permission_to_configure_changes_arrive_by_poll(
     async with AsyncHistoryStore(url, poll_interval=0.1) as store, store.subscribe("c") as subscription:
         await store.append("c", user("x"))
         assert isinstance(await subscription.get(timeout=10), MessagesAppended)
-        await _until(lambda: "CONFIG SET notify-keyspace-events" in caplog.text)
+        await until(lambda: "CONFIG SET notify-keyspace-events" in caplog.text)
         await store.append("c", user("y"))
         assert isinstance(await subscription.get(timeout=10), MessagesAppended)
 
@@ -162,9 +162,3 @@ def test_flags_of_others_stay_on(own_server: Callable[..., RealServer]) -> None:
                 lambda: set(client.config_get("notify-keyspace-events")["notify-keyspace-events"]) >= set("ExKt"),
                 "the merged flags",
             )
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -21,7 +21,7 @@ from redis_history.errors import (
 )
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, until, wait_until
 
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
 
@@ -152,14 +152,14 @@ async def test_notifications_go_on_after_every_connection_was_cut(
     for revision in (1, 2, 3):
         for name in names:
             await call("append", name, user("x"))
-        await _until(lambda wanted=[*range(1, revision + 1)]: all(seen == wanted for seen in rung.values()))
+        await until(lambda wanted=[*range(1, revision + 1)]: all(seen == wanted for seen in rung.values()))
         for node in cluster.nodes:
             with node.client() as client:
                 client.client_kill_filter(_type="pubsub")
     for name in names:
         await call("delete_conversation", name)
     await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
-    await _until(lambda: _subscriptions(cluster) == 0)
+    await until(lambda: _subscriptions(cluster) == 0)
 
 
 def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> None:
@@ -282,12 +282,6 @@ def _subscriptions(cluster: RealCluster) -> int:
     return sum(map(_listeners, cluster.nodes))
 
 
-async def _until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def test_all_nodes_are_gone_for_a_while(namespace: str) -> None:
     """The doorbells come back by themselves: with this poll interval nothing else would tell of the change."""
     cluster = RealCluster()
@@ -329,13 +323,13 @@ async def test_a_replica_takes_over(face: str, namespace: str) -> None:
         seen: list[int] = []
         await call("on_change", "c", lambda event: seen.append(event.revision))
         await call("append", "c", user("before"))
-        await _until(lambda: seen == [1])
+        await until(lambda: seen == [1])
         await asyncio.to_thread(cluster.wait_until_replicated, primary)
         primary.kill()
         waiting = asyncio.create_task(call("append", "c", user("after")))
         cluster.run(replica, "FAILOVER", "TAKEOVER")
         assert (await waiting).revision == 2
-        await _until(lambda: seen == [1, 2] and _listeners(replica) == 1)
+        await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
         assert [message.text for message in await call("get", "c")] == ["before", "after"]
         assert await call("list_conversations")
         await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())

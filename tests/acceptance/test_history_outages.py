@@ -13,8 +13,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy, user
 from redis_history.errors import BackendUnavailableError, RevisionConflictError, UnsavedLimitError
-from tests.support.histories import until
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, until, wait_until
 
 SHORT = RetryPolicy(deadline=0.2, first_wait=0.01, longest_wait=0.05)
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
@@ -87,6 +86,7 @@ def test_a_forked_child_does_not_save(own_server: Callable[..., RealServer]) -> 
     program = f"""
 import os, sys
 from redis_history import RedisHistory
+from tests.support.servers import wait_until
 history = RedisHistory({server.url!r})
 history.autosave("c")
 history.add_text("user", "of the parent")
@@ -99,6 +99,7 @@ if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 history.add_text("user", "of the parent again")
+wait_until(lambda: len(history) == 3, "what the child saved to arrive")
 history.close()
 assert history.recent_text(3).count("of the") == 3, history.recent_text(3)
 """

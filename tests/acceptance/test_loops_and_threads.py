@@ -25,7 +25,7 @@ from redis_history import (
 from redis_history.errors import InvalidInputError, RevisionConflictError, StoreClosedError
 from tests.conftest import Servers
 from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, until, wait_until
 
 #: So long that only a doorbell can bring a change in time.
 NEVER = 600.0
@@ -99,7 +99,7 @@ async def test_callbacks_in_every_loop(store: AsyncHistoryStore) -> None:
         unsubscribe = await store.on_change(name, callback)
         for _ in range(20):
             await store.append(name, user("x"))
-        await _until(lambda: len(seen) == 20)
+        await until(lambda: len(seen) == 20)
         await unsubscribe()
         return seen
 
@@ -384,9 +384,3 @@ async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namesp
 async def _drain(subscription: Any) -> None:
     async for _ in subscription:
         pass
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -20,8 +20,8 @@ from redis_history import (
     tool_use,
     user,
 )
+from tests.support.prompts import holds_pairs
 from tests.support.servers import RealServer
-from tests.unit.test_prompt import holds_pairs
 
 AGENTS = 8
 STEPS = 25

@@ -29,7 +29,7 @@ from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
 from tests.conformance.conftest import Awaitable
 from tests.support.cluster import RealCluster
-from tests.support.servers import RealServer, free_port
+from tests.support.servers import RealServer, free_port, until
 
 pytestmark = pytest.mark.parametrize("face", ["sync", "async"])
 Start = Callable[..., RealServer]
@@ -126,7 +126,7 @@ async def test_loading(own_server: Start, face: str) -> None:
                 pipe.set(f"other {number}", os.urandom(100))
             pipe.execute()
             client.bgrewriteaof()  # what is loaded is one file, of which each key takes a moment
-            await _until(lambda: client.info("persistence")["aof_base_size"] > 100_000)
+            await until(lambda: client.info("persistence")["aof_base_size"] > 100_000)
         server.kill()
         server.options += ("--key-load-delay", "10000")
         starting = asyncio.create_task(asyncio.to_thread(server.start))
@@ -155,7 +155,7 @@ async def test_busy(own_server: Start, face: str) -> None:
         other = threading.Thread(target=run_for_ever)
         other.start()
         with server.client() as client:
-            await _until(lambda: _is_busy(client))
+            await until(lambda: _is_busy(client))
         appended = await store.append("c", user("during"))
         await asyncio.to_thread(other.join)
         assert "BUSY" in retries.causes
@@ -176,7 +176,7 @@ async def test_busy_until_the_deadline(own_server: Start, face: str) -> None:
         await store.append("c", user("before"))
         other.start()
         with server.client() as client:
-            await _until(lambda: _is_busy(client))
+            await until(lambda: _is_busy(client))
             with pytest.raises(BackendUnavailableError, match="BUSY"):
                 await store.append("c", user("during"))
             client.script_kill()
@@ -262,7 +262,7 @@ async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str,
         await store.append_many("c", [user("x", id=str(number)) for number in range(10)])
         channel = b"__keyspace@0__:" + Keyspace("default").conversation("c").log
         with server.client() as client:
-            await _until(lambda: (client.pubsub_numsub(channel)[0][1] > 0) is watched)
+            await until(lambda: (client.pubsub_numsub(channel)[0][1] > 0) is watched)
             client.config_set("maxmemory", "1mb")
         assert await store.delete_messages("c", ["0", "1"]) == 2
         assert await store.clear("c") == 3
@@ -436,12 +436,6 @@ async def test_errors_tell_no_password(own_server: Start, face: str) -> None:
     assert not any("secret" in text for text in told)
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def _is_busy(client: Any) -> bool:
     try:
         client.ping()
@@ -452,7 +446,7 @@ def _is_busy(client: Any) -> bool:
 
 async def _save(client: Any, outcome: str) -> None:
     client.bgsave()
-    await _until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"])
+    await until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"])
     assert client.info("persistence")["rdb_last_bgsave_status"] == outcome
 
 

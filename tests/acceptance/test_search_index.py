@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, user
+from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import Settings, plan
+from redis_history.backends.redis.planner import plan
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,

@@ -12,6 +12,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, to
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from tests.conftest import Servers
+from tests.support.servers import until
 
 #: For tests of search.
 TALK = [
@@ -25,6 +26,9 @@ TALK = [
 ]
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
+
+#: Seconds in which an event is there on any machine.
+SOON = 10.0
 
 
 class Awaitable:
@@ -72,6 +76,16 @@ async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
     return lambda: asyncio.to_thread(unsubscribe)
 
 
+async def take(subscription: Any, count: int) -> list[Any]:
+    """The next `count` events."""
+    events = []
+    while len(events) < count:
+        event = await subscription.get(timeout=SOON)
+        assert event is not None, f"only {events}"
+        events.append(event)
+    return events
+
+
 class Stores:
     """Makes stores that share one backend's data, and closes them."""
 
@@ -117,17 +131,13 @@ class Stores:
         if self.backend == "memory":
             return
         channel = b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
-        async with asyncio.timeout(20):
-            while not await asyncio.to_thread(self._servers.listened_to, self.backend, channel):
-                await asyncio.sleep(0.005)
+        await until(lambda: asyncio.to_thread(self._servers.listened_to, self.backend, channel), "somebody to watch")
 
     async def until_all_watched(self) -> None:
         """The same for those who watch all conversations."""
         if self.backend == "memory":
             return
-        async with asyncio.timeout(20):
-            while not await asyncio.to_thread(self._servers.listened_to, self.backend, None):
-                await asyncio.sleep(0.005)
+        await until(lambda: asyncio.to_thread(self._servers.listened_to, self.backend, None), "somebody to watch")
 
     def other(self) -> Any:
         """A store of another namespace on the same server, which only differs by what a glob would match."""

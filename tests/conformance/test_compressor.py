@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,11 +23,9 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.backends.redis.planner import Call, as_is
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.operations import KeepLease, Lease, TakeLease
 from tests.conformance.conftest import Awaitable, Stores
-from tests.conformance.test_leases import execute
+from tests.support.servers import until
 
 LOTS = [
     user(f"Message {number} tells at length about suitcase number {number}.", id=f"m{number}") for number in range(40)
@@ -76,12 +74,6 @@ def compressor_of(store: Any, summarizer: Any, told: list[CompressionProgress] |
 
 def inner(compressor: Any) -> Any:
     return compressor._target if isinstance(compressor, Awaitable) else compressor
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_long_conversation_is_compressed_and_a_short_one_is_not(store: Any) -> None:
@@ -265,100 +257,6 @@ async def test_other_workers_leave_alone_what_failed(store: Any, stores: Stores)
     assert (stats.failed, stats.busy) == (0, 1)
 
 
-async def test_four_workers_summarise_each_conversation_once(stores: Stores) -> None:
-    every = [stores() for _ in range(4)]
-    for number in range(12):
-        await every[0].append_many(f"c{number}", LOTS)
-    calls: list[int] = []
-
-    async def count(messages: Sequence[Message], previous: str | None) -> str:
-        calls.append(len(messages))
-        await asyncio.sleep(0)
-        return "A summary."
-
-    workers = [compressor_of(store, count, concurrency=2) for store in every]
-    found = await asyncio.gather(*(worker.run_once() for worker in workers))
-    assert sum(stats.compressed for stats in found) == len(calls) == 12
-    for number in range(12):
-        assert [message.is_summary for message in await every[0].get(f"c{number}")].count(True) == 1
-
-
-async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
-    """As if this process had stood still: the lease is over, and another worker has one."""
-    await store.append_many("c", LOTS)
-    before = await store.get("c")
-    held = Held()
-    told: list[CompressionProgress] = []
-    compressor = compressor_of(store, held, told, lease=3600.0)  # it does not look after it
-    work = asyncio.create_task(compressor.run_once())
-    await held.until_called()
-    lease = await _present(store)
-    assert await execute(store, KeepLease(lease, 0))
-    other = await execute(store, TakeLease("c", 30))
-    held.go.set()
-    stats = await work
-    assert (stats.compressed, stats.leases_lost) == (0, 1)
-    assert told[-1].kind == "lease_lost"
-    assert await store.get("c") == before
-    assert await execute(store, KeepLease(other, 0))  # the other's is untouched
-
-
-async def test_a_lost_lease_is_noticed_while_the_summariser_thinks(store: Any) -> None:
-    await store.append_many("c", LOTS)
-    held = Held()
-    compressor = compressor_of(store, held, lease=0.3)
-    work = asyncio.create_task(compressor.run_once())
-    await held.until_called()
-    assert await execute(store, KeepLease(await _present(store), 0))
-    stats = await work
-    assert (stats.compressed, stats.leases_lost) == (0, 1)
-    held.go.set()
-
-
-async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None:
-    await store.append_many("c", LOTS)
-    await store.append("other", user("x"))
-    held = Held()
-    work = asyncio.create_task(compressor_of(store, held, lease=0.4).run_once())
-    await held.until_called()
-    other = await execute(store, TakeLease("other", 1.0))
-    async with asyncio.timeout(20):  # a lease that is taken now and not kept ends before this one would have
-        while await execute(store, TakeLease("other", 1.0)) is None:
-            assert await execute(store, TakeLease("c", 1.0)) is None
-            await asyncio.sleep(0.02)
-    assert other is not None
-    held.go.set()
-    assert (await work).compressed == 1
-    assert await execute(store, TakeLease("c", 0.1)) is not None  # given back
-
-
-async def test_stop_lets_what_is_under_way_finish(store: Any) -> None:
-    await store.append_many("c", LOTS)
-    await store.append_many("d", LOTS)
-    held = Held()
-    compressor = compressor_of(store, held, concurrency=1)
-    work = asyncio.create_task(compressor.run())
-    await held.until_called()
-    inner(compressor).stop()
-    held.go.set()
-    stats = await work
-    assert stats.compressed == 1
-    assert (stats.waiting, stats.working) == (0, 0)
-
-
-async def test_stop_gives_back_what_cannot_be_finished(store: Any) -> None:
-    await store.append_many("c", LOTS)
-    held = Held()
-    compressor = compressor_of(store, held, grace=0)
-    work = asyncio.create_task(compressor.run())
-    await held.until_called()
-    inner(compressor).stop()
-    assert (await work).compressed == 0
-    held.go.set()
-    assert await execute(store, TakeLease("c", 0.1)) is not None
-    assert len(await store.get("c")) == 40
-
-
 async def test_what_grows_while_it_runs_is_found(store: Any, stores: Stores) -> None:
     compressor = compressor_of(store, summarize, look_interval=0.05, sweep_interval=3600)
     work = asyncio.create_task(compressor.run())
@@ -500,15 +398,3 @@ def test_bad_stores_and_summarisers() -> None:
         Compressor("redis://", summarize, max_entries=3)  # type: ignore[arg-type]
     with HistoryStore("memory://") as store, pytest.raises(ConfigurationError, match="summarizer"):
         Compressor(store, "extractive", max_entries=3)  # type: ignore[arg-type]
-
-
-async def _present(store: Any) -> Any:
-    """The present lease on "c": of memory, or as the server has it."""
-    backend = store._target._backend if isinstance(store, Awaitable) else store._backend
-    memory = getattr(backend, "_memory", backend)
-    if hasattr(memory, "_leases"):
-        return memory._leases["c"][0]
-    key = backend._settings.keyspace.conversation("c").lease
-    reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"w"], as_is))
-    fence, claim = (await reply if asyncio.iscoroutine(reply) else reply).decode().split(":")
-    return Lease("c", int(fence), claim)

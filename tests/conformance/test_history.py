@@ -18,7 +18,8 @@ from redis_history.errors import (
     RevisionConflictError,
     StoreClosedError,
 )
-from tests.support.histories import history_over, texts, until
+from tests.support.histories import history_over, texts
+from tests.support.servers import until
 
 
 async def test_what_is_saved_is_loaded(stores: Any) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from redis_history import HistoryCompacted, Message, compression, user
 from redis_history.errors import CompactionConflictError, SummaryError
-from tests.support.histories import history_over, texts, until
+from tests.support.histories import history_over, texts
+from tests.support.servers import until
 
 LOTS = [user(f"Message {number}, which is long enough.", id=f"m{number}") for number in range(12)]
 

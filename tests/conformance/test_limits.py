@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from redis_history import Conversation, assistant, tool, tool_result, tool_use, 
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError
 from tests.conftest import Servers
+from tests.support.servers import until
 
 
 async def test_the_oldest_leave_in_the_same_change(stores: Any) -> None:
@@ -121,12 +121,6 @@ async def test_memory_has_caps_of_its_own() -> None:
         AsyncHistoryStore("redis://localhost", max_conversations=5)
 
 
-async def _until(condition: Any, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, server_of: Servers, namespace: str) -> None:
     store = stores(ttl=0.4)
     start = time.monotonic()
@@ -136,7 +130,7 @@ async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, serv
     async def gone() -> bool:
         return await store.get_conversation("c") is None
 
-    await _until(gone)
+    await until(gone)
     assert time.monotonic() - start >= 0.4
     assert await store.get("c") == []
     assert await store.list_conversations() == []
@@ -148,7 +142,7 @@ async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, serv
             with server_of(stores.backend).client() as client:
                 return [key for pattern in patterns for key in client.scan_iter(match=pattern)] == []
 
-        await _until(no_keys)
+        await until(no_keys)
     again = await store.append("c", user("anew"))
     assert (again.revision, again.message.sequence) == (1, 1)
 

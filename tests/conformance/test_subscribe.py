@@ -7,17 +7,7 @@ import pytest
 
 from redis_history import ConversationDeleted, MessagesAppended, MessagesDeleted, Reset, user
 from redis_history.errors import InvalidCursorError
-
-SOON = 10.0
-
-
-async def _take(subscription: Any, count: int) -> list[Any]:
-    events = []
-    while len(events) < count:
-        event = await subscription.get(timeout=SOON)
-        assert event is not None, f"only {events}"
-        events.append(event)
-    return events
+from tests.conformance.conftest import SOON, take
 
 
 async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
@@ -27,7 +17,7 @@ async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
         await writer.append("c", user("c", id="c"))
         await writer.append("c", user("c", id="c"))
         await writer.delete_messages("c", ["b", "unknown"])
-        events = await _take(subscription, 3)
+        events = await take(subscription, 3)
         assert [type(event) for event in events] == [MessagesAppended, MessagesAppended, MessagesDeleted]
         assert [event.revision for event in events] == [1, 2, 3]
         assert events[0].messages == tuple(item.message for item in first)
@@ -40,7 +30,7 @@ async def test_a_subscription_begins_when_it_is_made(store: Any) -> None:
     await store.append("c", user("before"))
     subscription = store.subscribe("c")
     await store.append("c", user("after"))
-    [event] = await _take(subscription, 1)
+    [event] = await take(subscription, 1)
     assert [message.text for message in event.messages] == ["after"]
     await subscription.aclose()
 
@@ -68,11 +58,11 @@ async def test_resume_after_a_cursor_repeats_and_loses_nothing(stores: Any) -> N
     async with reader.subscribe("c") as subscription:
         for number in range(5):
             await writer.append("c", user(str(number)))
-        events = await _take(subscription, 3)
+        events = await take(subscription, 3)
         assert subscription.cursor == events[2].cursor
     for cursor in (events[2].cursor, str(events[2].cursor)):
         async with reader.subscribe("c", after=cursor) as resumed:
-            rest = await _take(resumed, 2)
+            rest = await take(resumed, 2)
             assert [event.messages[0].text for event in rest] == ["3", "4"]
 
 
@@ -82,7 +72,7 @@ async def test_a_snapshot_and_its_changes_meet(stores: Any) -> None:
     snapshot = await reader.snapshot("c")
     await writer.append("c", user("1"))
     async with reader.subscribe("c", after=snapshot.cursor) as subscription:
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
     assert [message.text for message in (*snapshot.messages, *event.messages)] == ["0", "1"]
 
 
@@ -94,7 +84,7 @@ async def test_many_subscribers_each_get_everything(stores: Any) -> None:
     for number in range(20):
         await writer.append("c", user(str(number)))
     for subscription in subscriptions:
-        events = await _take(subscription, 20)
+        events = await take(subscription, 20)
         assert [event.revision for event in events] == list(range(1, 21))
         await subscription.aclose()
 
@@ -104,7 +94,7 @@ async def test_more_changes_than_one_read_holds(stores: Any) -> None:
     async with reader.subscribe("c") as subscription:
         for number in range(450):
             await writer.append("c", user(str(number)))
-        events = await _take(subscription, 450)
+        events = await take(subscription, 450)
         assert [event.messages[0].text for event in events] == [str(number) for number in range(450)]
 
 
@@ -115,11 +105,11 @@ async def test_a_trimmed_log_gives_one_reset(stores: Any) -> None:
     for number in range(1, 400):  # redis trims whole nodes of the stream, of about a hundred entries
         await store.append("c", user(str(number)))
     async with store.subscribe("c", after=start) as subscription:
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert isinstance(event, Reset)
         assert (event.reason, event.revision) == ("log_trimmed", 400)
         await store.append("c", user("next"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (event.revision, event.messages[0].text) == (401, "next")
 
 
@@ -130,16 +120,16 @@ async def test_deletion_is_told_to_those_who_watch(stores: Any) -> None:
         await stores.until_watched("c")
         await writer.append("c", user("1"))
         await writer.delete_conversation("c")
-        events = await _take(subscription, 2)
+        events = await take(subscription, 2)
         assert [type(event) for event in events] == [MessagesAppended, ConversationDeleted]
         assert [event.revision for event in events] == [2, 3]
         assert await subscription.get(timeout=0.2) is None
         await writer.append("c", user("anew"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert isinstance(event, Reset)
         assert (event.reason, event.revision) == ("conversation_replaced", 1)
         await writer.append("c", user("more"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (event.revision, event.messages[0].text) == (2, "more")
 
 
@@ -148,10 +138,10 @@ async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any) -> N
     cursor = (await store.snapshot("c")).cursor
     await store.delete_conversation("c")
     async with store.subscribe("c", after=cursor) as subscription:
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_missing", 0)
         await store.append("c", user("anew"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (type(event), event.revision) == (MessagesAppended, 1)
 
 
@@ -161,7 +151,7 @@ async def test_a_cursor_of_a_former_life_gives_a_reset(store: Any) -> None:
     await store.delete_conversation("c")
     await store.append_many("c", [user("x"), user("y")])
     async with store.subscribe("c", after=cursor) as subscription:
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
 
 

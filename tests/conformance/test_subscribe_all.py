@@ -9,17 +9,7 @@ import pytest
 
 from redis_history import ConversationDeleted, MessagesAppended, Reset, user
 from redis_history.errors import InvalidConversationIdError, InvalidCursorError
-
-SOON = 10.0
-
-
-async def _take(subscription: Any, count: int) -> list[Any]:
-    events = []
-    while len(events) < count:
-        event = await subscription.get(timeout=SOON)
-        assert event is not None, f"only {events}"
-        events.append(event)
-    return events
+from tests.conformance.conftest import SOON, take
 
 
 def _revisions(events: list[Any]) -> dict[str, list[int]]:
@@ -37,7 +27,7 @@ async def test_changes_of_all_conversations_arrive_in_order_each_once(stores: An
             for name in ("a", "b", "odd : {name}*\n"):
                 await writer.append(name, user(str(number)))
         await writer.clear("b")
-        events = await _take(subscription, 16)
+        events = await take(subscription, 16)
         later = list(range(1, 6))
         assert _revisions(events) == {"a": [2, 3, 4, 5, 6], "b": [*later, 6], "odd : {name}*\n": later}
         assert await subscription.get(timeout=0) is None
@@ -48,7 +38,7 @@ async def test_it_begins_when_it_is_made(store: Any) -> None:
     subscription = store.subscribe_all()
     await store.append("c", user("after"))
     await store.append("new", user("first"))
-    events = await _take(subscription, 2)
+    events = await take(subscription, 2)
     assert {event.conversation_id: event.messages[0].text for event in events} == {"c": "after", "new": "first"}
     await subscription.aclose()
 
@@ -67,13 +57,13 @@ async def test_resume_after_cursors_repeats_and_loses_nothing(stores: Any) -> No
     async with reader.subscribe_all() as subscription:
         for number in range(6):
             await writer.append(f"c{number % 2}", user(str(number)))
-        first = await _take(subscription, 3)
+        first = await take(subscription, 3)
         cursors = await asyncio.to_thread(lambda: subscription.cursors)
     await writer.append("c2", user("6"))  # while nobody watches
     texts = json.loads(json.dumps({name: str(cursor) for name, cursor in cursors.items()}))
     for after in (cursors, texts):
         async with reader.subscribe_all(after=after) as resumed:
-            rest = await _take(resumed, 4)
+            rest = await take(resumed, 4)
             assert await resumed.get(timeout=0) is None
         assert _revisions(first + rest) == {"c0": [1, 2, 3], "c1": [1, 2, 3], "c2": [1]}
 
@@ -86,7 +76,7 @@ async def test_cursors_of_events_do_too(stores: Any) -> None:
             await writer.append_many(name, [user(f"{round_}")])
             await writer.append_many(name, [user(f"{round_}")])
         async with reader.subscribe_all(after=after) as subscription:
-            events = await _take(subscription, 4)
+            events = await take(subscription, 4)
             assert _revisions(events) == {name: [2 * round_ + 1, 2 * round_ + 2] for name in ("a", "b")}
         after |= {event.conversation_id: event.cursor for event in events}
 
@@ -96,7 +86,7 @@ async def test_no_cursors_mean_from_the_beginning(store: Any) -> None:
         await store.append("a", user(str(number)))
     await store.append("b", user("x"))
     async with store.subscribe_all(after={}) as subscription:
-        assert _revisions(await _take(subscription, 4)) == {"a": [1, 2, 3], "b": [1]}
+        assert _revisions(await take(subscription, 4)) == {"a": [1, 2, 3], "b": [1]}
 
 
 async def test_many_conversations_and_many_changes(stores: Any) -> None:
@@ -109,7 +99,7 @@ async def test_many_conversations_and_many_changes(stores: Any) -> None:
             await writer.append("long", user(str(number)))
             await writer.append(f"new {number}", user("x"))
         await writer.append("old 7", user("y"))
-        found = _revisions(await _take(subscription, 501))
+        found = _revisions(await take(subscription, 501))
     assert found.pop("long") == list(range(1, 251))
     assert found.pop("old 7") == [2]
     assert found == {f"new {number}": [1] for number in range(250)}
@@ -123,17 +113,17 @@ async def test_a_conversation_is_deleted_and_created_again(stores: Any) -> None:
         await stores.until_all_watched()
         await writer.append("c", user("1"))
         await writer.delete_conversation("c")
-        events = await _take(subscription, 2)
+        events = await take(subscription, 2)
         assert [type(event) for event in events] == [MessagesAppended, ConversationDeleted]
         assert [event.revision for event in events] == [2, 3]
         assert await subscription.get(timeout=0.2) is None
         assert dict(subscription.cursors) == {}
         await writer.append("c", user("anew"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert isinstance(event, Reset)
         assert (event.reason, event.revision) == ("conversation_replaced", 1)
         await writer.append("c", user("more"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (event.revision, event.messages[0].text) == (2, "more")
 
 
@@ -142,20 +132,20 @@ async def test_what_was_deleted_meanwhile_gives_a_reset(stores: Any) -> None:
     for name in ("gone", "replaced", "kept"):
         await writer.append(name, user("x"))
     async with reader.subscribe_all(after={}) as subscription:
-        await _take(subscription, 3)
+        await take(subscription, 3)
         cursors = subscription.cursors
     await writer.delete_conversation("gone")
     await writer.delete_conversation("replaced")
     await writer.append("replaced", user("y"))
     async with reader.subscribe_all(after=cursors) as subscription:
-        events = await _take(subscription, 2)
+        events = await take(subscription, 2)
         assert {event.conversation_id: getattr(event, "reason", "") for event in events} == {
             "gone": "conversation_missing",
             "replaced": "conversation_replaced",
         }
         assert await subscription.get(timeout=0) is None
         await writer.append("gone", user("anew"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (event.conversation_id, event.revision) == ("gone", 1)
 
 
@@ -168,7 +158,7 @@ async def test_a_trimmed_log_gives_one_reset_for_its_conversation(stores: Any) -
         await store.append("long", user(str(number)))
     await store.append("short", user("1"))
     async with store.subscribe_all(after=cursors) as subscription:
-        events = await _take(subscription, 2)
+        events = await take(subscription, 2)
         told = {event.conversation_id: (getattr(event, "reason", ""), event.revision) for event in events}
         assert told == {"long": ("log_trimmed", 400), "short": ("", 2)}
 
@@ -177,10 +167,10 @@ async def test_an_expired_conversation_gives_a_reset(stores: Any) -> None:
     store = stores(ttl=0.3, poll_interval=0.2)
     await store.append("c", user("x"))
     async with store.subscribe_all() as subscription:
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_missing", 0)
         await store.append("c", user("anew"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert (type(event), event.revision) == (MessagesAppended, 1)
 
 
@@ -188,11 +178,11 @@ async def test_a_slow_consumer_misses_nothing(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe_all() as subscription:
         await writer.append("a", user("0"))
-        [first] = await _take(subscription, 1)
+        [first] = await take(subscription, 1)
         for number in range(1, 200):
             await writer.append("a", user(str(number)))
             await writer.append(f"b{number % 7}", user(str(number)))
-        found = _revisions([first, *await _take(subscription, 398)])
+        found = _revisions([first, *await take(subscription, 398)])
     assert found.pop("a") == list(range(1, 201))
     assert sum(len(revisions) for revisions in found.values()) == 199
     assert all(revisions == list(range(1, len(revisions) + 1)) for revisions in found.values())
@@ -212,7 +202,7 @@ async def test_namespaces_are_apart(stores: Any) -> None:
     async with reader.subscribe_all() as subscription, stores.other() as other:
         await other.append("c", user("elsewhere"))
         await reader.append("c", user("here"))
-        [event] = await _take(subscription, 1)
+        [event] = await take(subscription, 1)
         assert event.messages[0].text == "here"
         assert await subscription.get(timeout=0) is None
 

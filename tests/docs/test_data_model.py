@@ -12,8 +12,9 @@ import pytest
 
 from redis_history import Conversation, HistoryStore, Participant, assistant, tool_result, tool_use, user
 from redis_history._time import from_microseconds
+from redis_history.backends.redis.calls import Call, Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import Call, Settings, plan
+from redis_history.backends.redis.planner import plan
 from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import Clear, TakeLease
 from tests.docs.pages import DOCS, code, rows, sections

@@ -11,9 +11,10 @@ import pytest
 from redis_history import RedisHistory, RetryPolicy, requests, tools
 from redis_history._async import _lines
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
-from redis_history._sync import _connect, store
+from redis_history._sync import _connect
+from redis_history._sync.reading import PAGE
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import finding, keys, listing, planner, servers
+from redis_history.backends.redis import documents, finding, keys, listing, reading, servers, writing
 from redis_history.history import _unsent
 from redis_history.model import wire
 from redis_history.search import query, scan
@@ -55,7 +56,7 @@ def test_every_promise_has_a_proof() -> None:
         ("reference.md", f"1 to {MAX_CONVERSATION_ID_BYTES} bytes of UTF-8, any characters"),
         ("reference.md", f"1 to {wire.MAX_ID_BYTES} bytes of UTF-8, unique"),
         ("reference.md", f"1 to {keys._MAX_NAMESPACE_BYTES} bytes of text"),
-        ("reference.md", f"More than {store.PAGE:,} messages are read in several steps"),
+        ("reference.md", f"More than {PAGE:,} messages are read in several steps"),
         ("reference.md", f"at most {wire.MAX_MESSAGE_BYTES:,} bytes as stored"),
         ("reference.md", f"{wire.MAX_DEPTH} levels of nesting and {wire.MAX_ITEMS:,} values"),
         ("reference.md", f"A record takes at most {requests.MAX_RECORD_BYTES:,} bytes"),
@@ -68,14 +69,14 @@ def test_every_promise_has_a_proof() -> None:
         ("operations.md", f"at most {finding._SWEEP} `HMGET`"),
         ("operations.md", f"{keys.BUCKETS} `ZRANGEBYSCORE`, {keys.BUCKETS} `ZCARD`"),
         ("data-model.md", f"newest change of {finding._SWEEP} conversations"),
-        ("guarantees.md", f"`get` of more than {store.PAGE:,} messages"),
+        ("guarantees.md", f"`get` of more than {PAGE:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages or {requests.MAX_BATCH_BYTES:,} bytes"),
-        ("how-to/ui.md", f"about {int(planner._CHANGES_BYTES) // 10**6} MB and one change"),
+        ("how-to/ui.md", f"about {int(reading.CHANGES_BYTES) // 10**6} MB and one change"),
         ("data-model.md", f"modulo {keys.BUCKETS}"),
         ("data-model.md", f"{keys.BUCKETS} registries"),
-        ("data-model.md", f"stays for {int(planner._LOG_OUTLIVES_MS) // 1000} seconds"),
+        ("data-model.md", f"stays for {int(writing.LOG_OUTLIVES_MS) // 1000} seconds"),
         ("data-model.md", f"{wire.DIGEST_BYTES} bytes BLAKE2b"),
-        ("guarantees.md", f"its log for {int(planner._LOG_OUTLIVES_MS) // 1000} seconds"),
+        ("guarantees.md", f"its log for {int(writing.LOG_OUTLIVES_MS) // 1000} seconds"),
         ("operations.md", f"| Redis | {servers._MINIMUM['redis'][0]}.{servers._MINIMUM['redis'][1]} |"),
         ("operations.md", f"| Valkey | {servers._MINIMUM['valkey'][0]}.{servers._MINIMUM['valkey'][1]} |"),
         ("operations.md", f"| to connect | {_connect.SOCKET_TIMEOUT:g} |"),
@@ -95,7 +96,7 @@ def test_every_promise_has_a_proof() -> None:
         ("operations.md", f"waits up to {_OPTIONS.search_wait:g} s"),
         ("reference.md", f"({tools.DEFAULT_LIMIT} if not given, {tools.MAX_LIMIT} at most)"),
         ("reference.md", f"at most {tools.SHOWN:,} characters"),
-        ("data-model.md", f"and removed together with their documents {int(planner._REAPED)} at a time"),
+        ("data-model.md", f"and removed together with their documents {int(documents.REAPED)} at a time"),
         ("tutorial.md", f"for up to {RetryPolicy().deadline:g} seconds"),
         ("tutorial.md", f"up to {MAX_CONVERSATION_ID_BYTES} bytes"),
         (

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from redis_history import tool_result, tool_use
 from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.model import (
     AttachmentPart,
@@ -27,6 +28,7 @@ from redis_history.model import (
 )
 
 __all__ = [
+    "TURNS",
     "conversation_ids",
     "future_fields",
     "json_maps",
@@ -160,3 +162,12 @@ def _messages(
         "extra": extra,
     }
     return st.builds(Message, **{**fields, **fixed})
+
+
+#: Who speaks, and the calls and results in it, for histories of any kind.
+_PARTS = st.lists(
+    st.sampled_from(["x", "yy", *(tool_use(id, "f") for id in "123"), *(tool_result(id, "r") for id in "123")]),
+    min_size=1,
+    max_size=3,
+)
+TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system", "tool"]), _PARTS), max_size=30)

@@ -34,11 +34,3 @@ def history_over(store: Any, **options: Any) -> Any:
 
 def texts(history: Any) -> list[str]:
     return [entry.text for entry in history.entries]
-
-
-async def until(condition: Any, what: Any, seconds: float = 20.0) -> None:
-    """Return when the condition holds; fails after so many seconds."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-    assert condition(), what

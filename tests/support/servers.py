@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import shutil
 import signal
 import subprocess
@@ -99,3 +101,18 @@ def wait_until(condition: Any, what: str, seconds: float = DEADLINE) -> Any:
             return value
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.005)
+
+
+async def until(condition: Any, what: Any = "it to be so", seconds: float = DEADLINE) -> Any:
+    """The same in an event loop; what `condition()` returns may have to be awaited."""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                value = condition()
+                if inspect.isawaitable(value):
+                    value = await value
+                if value:
+                    return value
+                await asyncio.sleep(0.005)
+    except TimeoutError as error:
+        raise AssertionError(f"waited {seconds} s for {what}") from error

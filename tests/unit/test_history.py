@@ -10,37 +10,30 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import tiktoken
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from redis_history import (
-    AttachmentPart,
     History,
     Message,
     Reduction,
     assistant,
     system,
     text,
-    tiktoken_counter,
     tool,
     tool_result,
     tool_use,
     user,
 )
 from redis_history.errors import (
-    ConfigurationError,
     InvalidInputError,
     InvalidMessageError,
     InvalidTimestampError,
     MessageConflictError,
 )
 from redis_history.history._groups import groups
-from tests.property.strategies import messages
-
-
-def texts(history: History) -> list[str]:
-    return [entry.text for entry in history.entries]
+from tests.property.strategies import TURNS, messages
+from tests.support.histories import texts
 
 
 def test_adding() -> None:
@@ -299,14 +292,6 @@ def test_a_call_waits_for_its_result() -> None:
     assert [entry.role for entry in history.entries] == ["assistant", "tool"]
 
 
-PARTS = st.lists(
-    st.sampled_from(["x", "yy", *(tool_use(id, "f") for id in "123"), *(tool_result(id, "r") for id in "123")]),
-    min_size=1,
-    max_size=3,
-)
-TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system", "tool"]), PARTS), max_size=30)
-
-
 @given(turns=TURNS, max_length=st.integers(1, 8), max_tokens=st.one_of(st.none(), st.integers(1, 12)))
 def test_no_pair_is_ever_torn(turns: Any, max_length: int, max_tokens: int | None) -> None:
     history = History(max_length=max_length, max_tokens=max_tokens)
@@ -412,104 +397,3 @@ def test_a_clone_is_independent() -> None:
     clone.add_text("user", "c")
     assert (texts(history), texts(clone), clone.transient) == (["a"], ["b", "c"], True)
     assert len(history.clone(max_length=None)._entries) == 1
-
-
-# Counting
-
-
-def test_counting() -> None:
-    history = History([user("a" * 10), assistant("b" * 3, tool_use("1", "find", {"q": 1}))])
-    assert history.size == 10 + 3 + 4 + len('{"q":1}')
-    assert history.total_estimated_tokens == 3 + 4
-    calls: list[str] = []
-
-    def words(counted: str) -> int:
-        calls.append(counted)
-        return len(counted.split())
-
-    history = History([user("one two", AttachmentPart(name="a b"))], token_counter=words)
-    assert history.total_estimated_tokens == history.total_estimated_tokens == 4
-    assert calls == ["one two", "a b"]
-
-
-def test_counting_with_tiktoken() -> None:
-    encoding = tiktoken.Encoding(
-        "letters",
-        pat_str=r"\w+|\s+|[^\w\s]+",
-        mergeable_ranks={bytes([number]): number for number in range(256)} | {b"ab": 256},
-        special_tokens={"<|end|>": 257},
-    )
-    history = History([user("ab ab")], token_counter=tiktoken_counter(encoding))
-    assert history.total_estimated_tokens == 3
-    assert history.count_tokens(user("<|end|>")) == 7
-    with pytest.raises(ConfigurationError, match="knows no model"):
-        tiktoken_counter("no such model")
-
-
-def test_tiktoken_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'redis_history\[tiktoken\]'"):
-        tiktoken_counter()
-
-
-# Selectors
-
-
-def test_selectors() -> None:
-    report = AttachmentPart(name="report.pdf")
-    history = History(
-        [
-            system("s"),
-            user("Here", report),
-            assistant("Thanks", tool_use("1", "f")),
-            user(tool_result("1", "42")),
-            assistant("Done"),
-            tool(tool_result("2", [{"type": "text", "text": "late"}])),
-        ]
-    )
-    entries = history.entries
-    assert history.last_user() is entries[1]
-    assert history.last_assistant() is entries[4]
-    assert history.range(from_end=3, to_end=1) == entries[3:5]
-    assert history.range(from_end=2) == entries[4:]
-    assert history.range(from_end=100, to_end=5) == entries[:1]
-    assert history.range(from_end=100, to_end=50) == []
-    assert history.recent(2) == entries[4:]
-    assert history.recent(0) == []
-    assert history.recent(100) == entries
-    lines = ["System: s", "User: Here", "File: report.pdf", "Assistant: Thanks", "Tool: 42", "Assistant: Done"]
-    assert history.recent_text(100) == "\n".join([*lines, "Tool: late"])
-    assert history.recent_text(2) == "Assistant: Done\nTool: late"
-
-
-def test_the_newest_that_fit() -> None:
-    history = History([user("a" * 40), user("b" * 8), user("c" * 4)])
-    assert [entry.text[0] for entry in history.by_tokens(3)] == ["b", "c"]
-    assert history.by_tokens(0) == []
-    assert len(history.by_tokens(13)) == 3
-    assert len(history.by_tokens(12)) == 2
-
-
-def test_what_fits_begins_with_no_torn_result() -> None:
-    history = History(
-        [
-            assistant("x" * 400, tool_use("1", "f")),
-            tool(tool_result("1", "r")),
-            assistant(tool_use("1", "f")),
-            tool(tool_result("1", "again")),
-        ]
-    )
-    assert [entry.text for entry in history.by_tokens(50)] == ["", "again"]
-
-
-@given(turns=TURNS, budget=st.integers(0, 12))
-def test_selected_by_tokens_is_a_whole_suffix(turns: Any, budget: int) -> None:
-    history = History()
-    for role, parts in turns:
-        history.add_message(role, parts)
-    chosen = history.by_tokens(budget)
-    entries = history.entries
-    start = len(entries) - len(chosen)
-    assert chosen == entries[start:]
-    assert sum(map(history.count_tokens, chosen)) <= budget
-    assert all(root >= start for root in groups(entries)[start:])

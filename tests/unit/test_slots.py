@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError
 
+from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import Settings, plan
+from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.slots import Address, Topology, read_slots, redirected_to, slot_of
 from redis_history.operations import ReadConversation, ReadHead, ReadPage
 

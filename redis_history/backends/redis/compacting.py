@@ -15,19 +15,10 @@ from msgspec import Struct
 
 from redis_history.backends import refusals
 from redis_history.backends.compacting import check_pairs, check_summary, replaced
+from redis_history.backends.redis.calls import AGAIN, Call, Settings, as_is, change_header, confirmed, refused
+from redis_history.backends.redis.documents import write_documents
 from redis_history.backends.redis.keys import ConversationKeys, pack_keys
-from redis_history.backends.redis.planner import (
-    AGAIN,
-    Call,
-    Settings,
-    as_is,
-    change_header,
-    confirmed,
-    page_of,
-    readable,
-    refused,
-    write_documents,
-)
+from redis_history.backends.redis.reading import page_of, readable
 from redis_history.backends.redis.scripts import COMPACT, COPY, EXPAND, MARK
 from redis_history.model import Message, Position
 from redis_history.model.ranges import stays, touched_calls, unanswered

@@ -18,9 +18,9 @@ from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
 from redis_history.backends.base import Found, Look
+from redis_history.backends.redis.calls import Call, Settings
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
 from redis_history.backends.redis.listing import pairs_of
-from redis_history.backends.redis.planner import Call, Settings
 from redis_history.backends.redis.scripts import FORGET
 from redis_history.events import BEGINNING, Cursor
 

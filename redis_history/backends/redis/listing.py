@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from redis_history.backends.redis.calls import Call, Settings
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
-from redis_history.backends.redis.planner import STATE_FIELDS, Call, Settings, conversation_of
+from redis_history.backends.redis.records import STATE_FIELDS, conversation_of
 from redis_history.backends.redis.scripts import FORGET
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from redis_history.backends.redis.calls import Call, Settings, as_is
+from redis_history.backends.redis.documents import write_documents
 from redis_history.backends.redis.keys import Keyspace, pack_keys
-from redis_history.backends.redis.planner import Call, Settings, as_is, write_documents
 from redis_history.backends.redis.scripts import FETCH, SEARCH
 from redis_history.errors import CorruptDataError
 from redis_history.model import Message

@@ -10,7 +10,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError
 
-from redis_history.backends.redis.planner import Call
+from redis_history.backends.redis.calls import Call
 
 __all__ = ["SLOTS", "Address", "Topology", "read_slots", "redirected_to", "slot_of"]
 

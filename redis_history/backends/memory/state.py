@@ -12,15 +12,20 @@ from redis_history.changelog import LogEntry
 from redis_history.events import Cursor
 from redis_history.model import Message, Position
 from redis_history.model.pairs import oldest_with_results
-from redis_history.model.wire import decode_member, encode_member
+from redis_history.model.wire import decode_member, encode_member, placed
 from redis_history.operations import Entry
 
-__all__ = ["ConversationState", "StoredMessage", "now"]
+__all__ = ["ConversationState", "StoredMessage", "now", "placed_at"]
 
 
 def now() -> int:
     """Microseconds since 1970."""
     return time.time_ns() // 1000
+
+
+def placed_at(entry: Entry, position: Position) -> Message:
+    """The message of an entry, as it is at its place."""
+    return placed(entry.message, position.sequence, position.timestamp)
 
 
 @dataclass(slots=True)

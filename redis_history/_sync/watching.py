@@ -1,0 +1,133 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""The watching half of a store: subscriptions and callbacks, and when they begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from redis_history import requests
+from redis_history._ids import check_conversation_id
+from redis_history._sync._feed import Feed
+from redis_history._sync._runtime import Job, begin, finish, sleep, spawn
+from redis_history._sync.namespace_subscription import NamespaceSubscription
+from redis_history._sync.subscription import Subscription
+from redis_history.backends.base import Backend
+from redis_history.errors import RedisHistoryError
+from redis_history.events import Cursor, Event
+
+__all__ = ["Watching"]
+
+_logger = logging.getLogger("redis_history")
+
+
+class Watching:
+    """`subscribe`, `on_change`, and the same for all conversations."""
+
+    _backend: Backend
+    _poll_interval: float
+    _unopened: list[Feed]
+    _jobs: dict[Feed, Job]
+
+    def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> Subscription:
+        """The changes of a conversation after a cursor (None: from now on), in order, each once.
+
+        See `Subscription`. A cursor comes from an event, a subscription or a snapshot; one that the change log no
+        longer reaches, or of a former life of the conversation, gives a Reset first. Raises InvalidCursorError.
+        """
+        check_conversation_id(conversation_id)
+        subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
+        self._begin(subscription)
+        return subscription
+
+    def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
+        """The changes of all conversations of the namespace, also of those to come; each as with `subscribe`.
+
+        `after` has cursors by conversation id, such as `cursors` of an earlier subscription: changes after them, and
+        all changes of conversations it does not name. None: from now on. Raises InvalidCursorError.
+        """
+        subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
+        self._begin(subscription)
+        return subscription
+
+    def on_change(
+        self,
+        conversation_id: str,
+        callback: Callable[[Event], object],
+        *,
+        after: Cursor | str | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], None]:
+        """Call `callback`, plain or a coroutine function, with each change, in order, in the background.
+
+        The returned function ends it.
+        An error of the callback, or of reading (then without an event), is reported to `on_error`, by default to the
+        log; the callback is called again for the next change.
+        """
+        subscription = self.subscribe(conversation_id, after=after)
+        return self._call(callback, subscription, on_error, repr(conversation_id[:80]))
+
+    def on_change_all(
+        self,
+        callback: Callable[[Event], object],
+        *,
+        after: Mapping[str, Cursor | str] | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], None]:
+        """The same for the changes of all conversations: see `subscribe_all`. One call at a time."""
+        return self._call(callback, self.subscribe_all(after=after), on_error, "all conversations")
+
+    def _call(
+        self,
+        callback: Callable[[Event], object],
+        subscription: Feed,
+        on_error: Callable[[Exception, Event | None], None] | None,
+        what: str,
+    ) -> Callable[[], None]:
+        subscription.open()
+
+        def report(error: Exception, event: Event | None) -> None:
+            if on_error is not None:
+                try:
+                    on_error(error, event)
+                    return
+                except Exception:
+                    _logger.exception("the on_error of a callback for %s failed", what)
+            _logger.error("a callback for %s failed", what, exc_info=error)
+
+        def run() -> None:
+            while not subscription.closed:
+                try:
+                    event = subscription.get()
+                except RedisHistoryError as error:  # such as permission withdrawn: it may come back
+                    report(error, None)
+                    sleep(self._poll_interval)
+                    continue
+                if event is not None:
+                    try:
+                        finish(callback(event))
+                    except Exception as error:  # noqa: BLE001 -- whatever a callback raises is its own; it is reported
+                        report(error, event)
+
+        job = self._jobs[subscription] = spawn(run, "redis_history-callback")
+
+        def unsubscribe() -> None:
+            self._jobs.pop(subscription, None)
+            subscription.close()
+            job.stop()
+
+        return unsubscribe
+
+    def _begin(self, subscription: Feed) -> None:
+        if not begin(subscription):
+            # It begins when it is first awaited; what is written through this store before that waits for it.
+            self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
+            self._unopened.append(subscription)
+
+    def _open_subscriptions(self) -> None:
+        # Of other event loops they are not ours to open; of one that has ended, nobody's.
+        every, self._unopened = self._unopened, []
+        self._unopened += [waiting for waiting in every if not waiting.home.here and not waiting.home.ended]
+        for subscription in every:
+            if subscription.home.here:
+                subscription.open()

@@ -1,0 +1,5 @@
+"""Conversations in this process's memory."""
+
+from redis_history.backends.memory.backend import AsyncMemoryBackend, MemoryBackend
+
+__all__ = ["AsyncMemoryBackend", "MemoryBackend"]

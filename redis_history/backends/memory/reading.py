@@ -1,0 +1,163 @@
+"""The reading operations on memory, and the lease that goes with them."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from redis_history._time import from_microseconds
+from redis_history.backends.compacting import cut_page
+from redis_history.backends.memory.space import Space
+from redis_history.backends.memory.state import ConversationState
+from redis_history.changelog import recover
+from redis_history.model import Conversation, Message
+from redis_history.model.wire import decode_member
+from redis_history.operations import (
+    Changes,
+    FindMessage,
+    Head,
+    KeepLease,
+    Lease,
+    ListConversations,
+    Page,
+    ReadChanges,
+    ReadConversation,
+    ReadHead,
+    ReadPage,
+    TakeLease,
+)
+
+__all__ = ["READS"]
+
+_EPOCH: Final = from_microseconds(0)
+
+
+def _read_conversation(space: Space, op: ReadConversation) -> Conversation | None:
+    conversation = space.find(op.conversation_id)
+    if conversation is None:
+        return None
+    return Conversation(
+        op.conversation_id,
+        **msgspec.msgpack.decode(msgspec.msgpack.encode(conversation.record)),
+        message_count=len(conversation.order),
+        characters=conversation.characters,
+        tokens=conversation.tokens,
+        created_at=from_microseconds(conversation.created),
+        updated_at=from_microseconds(conversation.updated),
+        revision=conversation.revision,
+    )
+
+
+def _list(space: Space, op: ListConversations) -> list[Conversation]:
+    found = [_read_conversation(space, ReadConversation(name)) for name in list(space.conversations)]
+    wanted = [
+        conversation
+        for conversation in found
+        if conversation is not None
+        and op.user_id in (None, conversation.user_id)
+        and op.agent_name in (None, conversation.agent_name)
+    ]
+    wanted.sort(key=lambda conversation: conversation.updated_at or _EPOCH, reverse=True)
+    return wanted[op.offset : op.offset + op.limit]
+
+
+def _find(space: Space, op: FindMessage) -> Message | None:
+    conversation = space.find(op.conversation_id)
+    stored = conversation and conversation.stored.get(op.message_id)
+    return decode_member(conversation.member_of(op.message_id)) if conversation and stored else None
+
+
+def _page(space: Space, op: ReadPage) -> Page:
+    conversation = space.find(op.conversation_id)
+    if conversation is None:
+        return Page([])
+    if op.archived:
+        return _page_of_all(op, conversation)
+    order = conversation.order
+    first, last = 0, len(order)
+    if op.since is not None:
+        first = bisect_left(order, op.since)
+    if op.after is not None:
+        first = max(first, bisect_left(order, op.after._replace(sequence=op.after.sequence + 1)))
+    if op.before is not None:
+        last = bisect_left(order, op.before)
+    if op.newest:
+        first = max(first, last - op.limit)
+    else:
+        last = min(last, first + op.limit)
+    return Page([conversation.read(position) for position in order[first:last]])
+
+
+def _page_of_all(op: ReadPage, conversation: ConversationState) -> Page:
+    held = [(position, True, name) for archive in conversation.archives for position, name in archive.held]
+    held += [(position, False, conversation.ids[position]) for position in conversation.order]
+    found = [
+        (position, archived, decode_member(conversation.member_of(name)))
+        for position, archived, name in held
+        if (op.since is None or op.since <= position)
+        and (op.after is None or op.after < position)
+        and (op.before is None or position < op.before)
+    ]
+    former = frozenset(archive.former for archive in conversation.archives if archive.former is not None)
+    return cut_page(op, found, former_summaries=former)
+
+
+def _read_head(space: Space, op: ReadHead) -> Head:
+    conversation = space.find(op.conversation_id)
+    if conversation is None:
+        return Head(space.end(op.conversation_id))
+    newest = conversation.order[-op.messages :] if op.messages else []
+    return Head(
+        conversation.head,
+        len(conversation.order),
+        conversation.characters,
+        conversation.tokens,
+        Page([conversation.read(position) for position in newest]),
+    )
+
+
+def _changes(space: Space, op: ReadChanges) -> Changes:
+    conversation = space.find(op.conversation_id)
+    head = conversation.head if conversation else space.end(op.conversation_id)
+    log = conversation.log if conversation else space.ended.get(op.conversation_id, ())
+    entries = [entry for entry in log if entry.revision >= op.after.revision]
+    return recover(op.conversation_id, op.after, head, entries[: op.limit + 1], op.limit)
+
+
+def _take_lease(space: Space, op: TakeLease) -> Lease | None:
+    conversation = space.find(op.conversation_id)
+    if conversation is None:
+        return None
+    if not space.is_free(op.conversation_id):
+        held = space.leases[op.conversation_id][0]
+        return held if held.claim == op.claim else None
+    conversation.fence += 1
+    lease = Lease(op.conversation_id, conversation.fence, op.claim)
+    space.leases[op.conversation_id] = lease, time.monotonic() + op.seconds
+    return lease
+
+
+def _keep_lease(space: Space, op: KeepLease) -> bool:
+    if not space.holds(op.lease):
+        return False
+    if op.seconds:
+        space.leases[op.conversation_id] = op.lease, time.monotonic() + op.seconds
+    else:
+        del space.leases[op.conversation_id]
+    return True
+
+
+READS: Final[dict[type, Callable[[Space, Any], Any]]] = {
+    FindMessage: _find,
+    KeepLease: _keep_lease,
+    ListConversations: _list,
+    ReadChanges: _changes,
+    ReadConversation: _read_conversation,
+    ReadHead: _read_head,
+    ReadPage: _page,
+    TakeLease: _take_lease,
+}

@@ -1,0 +1,145 @@
+"""The writing operations on memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from redis_history.backends import refusals
+from redis_history.backends.memory.space import Space, held_then
+from redis_history.backends.memory.state import StoredMessage, now, placed_at
+from redis_history.changelog import (
+    APPENDED,
+    CLEARED,
+    CONVERSATION_DELETED,
+    DELETED,
+    RECORD,
+    RESTORED,
+    UPDATED,
+    encode_ids,
+    encode_members,
+)
+from redis_history.operations import (
+    Append,
+    Appended,
+    Clear,
+    DeleteConversation,
+    DeleteMessages,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
+)
+
+__all__ = ["WRITES"]
+
+
+def _append(space: Space, op: Append) -> list[Appended]:
+    conversation = space.find(op.conversation_id)
+    before = [conversation.stored.get(entry.message.id) if conversation else None for entry in op.entries]
+    for entry, stored in zip(op.entries, before, strict=True):
+        if stored is not None and (
+            stored.entry.digest != entry.digest or entry.timestamp not in (None, stored.position.timestamp)
+        ):
+            raise refusals.message_conflict(op.conversation_id, entry.message.id)
+    if all(before) and held_then(op.precondition, cast(StoredMessage, before[-1]).revision):
+        return [_repeated(stored, op.token) for stored in before if stored is not None]
+    space.check(op.conversation_id, op.precondition)
+    conversation, replaces = space.begin(op.conversation_id, op.token)
+    outcome, members, clock = [], [], now()
+    for entry, stored in zip(op.entries, before, strict=True):
+        if stored is not None:
+            outcome.append(_repeated(stored, op.token))
+            continue
+        position = conversation.put(entry, op.token, clock)
+        members.append(conversation.member(position))
+        outcome.append(Appended(conversation.revision + 1, placed_at(entry, position), False))
+    space.write(op, conversation, APPENDED, encode_members(members), replaces, space.trimmed(conversation))
+    return outcome
+
+
+def _restore(space: Space, op: Restore) -> int:
+    space.check(op.conversation_id, op.precondition)
+    conversation, replaces = space.begin(op.conversation_id, op.token)
+    conversation.empty()
+    clock = now()
+    members = [conversation.member(conversation.put(entry, op.token, clock)) for entry in op.entries]
+    return space.write(op, conversation, RESTORED, encode_members(members), replaces, space.trimmed(conversation))
+
+
+def _clear(space: Space, op: Clear) -> int:
+    space.check(op.conversation_id, op.precondition)
+    conversation = space.find(op.conversation_id)
+    if conversation is None or not (conversation.order or conversation.archives):
+        return conversation.revision if conversation else 0
+    conversation.empty()
+    return space.write(op, conversation, CLEARED, b"")
+
+
+def _update(space: Space, op: UpdateMessage) -> Appended | None:
+    conversation = space.find(op.conversation_id)
+    stored = None if conversation is None else conversation.stored.get(op.entry.message.id)
+    if conversation is not None and stored is not None and stored.entry.digest == op.entry.digest:
+        expected = op.precondition.expected_revision
+        if expected in (None, conversation.revision, stored.revision - 1):
+            return Appended(stored.revision, placed_at(op.entry, stored.position), False)
+    space.check(op.conversation_id, op.precondition)
+    if conversation is None or stored is None or op.entry.message.id in conversation.archived:
+        return None
+    conversation.count(stored.entry, -1)
+    conversation.count(op.entry, 1)
+    revision = conversation.revision + 1
+    conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
+    space.write(op, conversation, UPDATED, encode_members([conversation.member(stored.position)]))
+    return Appended(revision, placed_at(op.entry, stored.position), False)
+
+
+def _delete(space: Space, op: DeleteMessages) -> int:
+    space.check(op.conversation_id, op.precondition)
+    conversation = space.find(op.conversation_id)
+    found = [message_id for message_id in op.message_ids if conversation and message_id in conversation.stored]
+    if conversation is None or not found:
+        return 0
+    for message_id in found:
+        conversation.take(message_id)
+    space.write(op, conversation, DELETED, encode_ids(found))
+    return len(found)
+
+
+def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
+    space.check(op.conversation_id, op.precondition)
+    conversation = space.find(op.conversation_id)
+    if conversation is None:
+        return False
+    if op.conversation_id in space.watchers or space.watchers_of_all:
+        space.forget_ended()
+        space.write(op, conversation, CONVERSATION_DELETED, b"")
+        space.ended[op.conversation_id] = conversation.log
+        space.deleted[op.conversation_id] = time.monotonic()
+    del space.conversations[op.conversation_id]
+    return True
+
+
+def _write_record(space: Space, op: WriteRecord) -> int:
+    space.check(op.conversation_id, op.precondition)
+    conversation, replaces = space.begin(op.conversation_id, op.token)
+    payload = msgspec.msgpack.encode(op.fields)
+    conversation.record.update(msgspec.msgpack.decode(payload))
+    return space.write(op, conversation, RECORD, payload, replaces)
+
+
+def _repeated(stored: StoredMessage, token: str) -> Appended:
+    return Appended(stored.revision, placed_at(stored.entry, stored.position), stored.token != token)
+
+
+WRITES: Final[dict[type, Callable[[Space, Any], Any]]] = {
+    Append: _append,
+    Clear: _clear,
+    DeleteConversation: _delete_conversation,
+    DeleteMessages: _delete,
+    Restore: _restore,
+    UpdateMessage: _update,
+    WriteRecord: _write_record,
+}

@@ -1,0 +1,150 @@
+"""The reading operations as calls. Pure: no I/O here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+import msgspec
+
+from redis_history.backends.compacting import cut_page
+from redis_history.backends.redis.calls import Call, Settings, as_is
+from redis_history.backends.redis.keys import ConversationKeys, pack_keys
+from redis_history.backends.redis.records import read_conversation
+from redis_history.backends.redis.scripts import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED
+from redis_history.changelog import LogEntry, recover
+from redis_history.errors import CorruptDataError
+from redis_history.events import Cursor
+from redis_history.model import Message, Position
+from redis_history.model.wire import decode_member
+from redis_history.operations import Changes, FindMessage, Head, Page, ReadChanges, ReadConversation, ReadHead, ReadPage
+
+__all__ = ["PLANS", "page_of", "readable"]
+
+_logger = logging.getLogger("redis_history")
+
+#: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
+CHANGES_BYTES: Final = b"1000000"
+
+
+def _find(op: FindMessage, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(FIND, pack_keys(keys.state, keys.messages), [op.message_id.encode()], _found)
+
+
+def _found(reply: bytes | None) -> Message | None:
+    return None if reply is None else decode_member(reply)
+
+
+def _page(op: ReadPage, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    if op.archived:
+        packed = pack_keys(keys.state, keys.messages)
+        return Call(PAGE_ARCHIVED, packed, _window(op), partial(_members_of_all, op))
+    call = page_of(keys, op.limit, newest=op.newest, since=op.since, after=op.after, before=op.before)
+    return msgspec.structs.replace(call, decode=partial(_members, op.conversation_id))
+
+
+def page_of(
+    keys: ConversationKeys,
+    limit: int,
+    *,
+    newest: bool,
+    since: Position | None = None,
+    after: Position | None = None,
+    before: Position | None = None,
+) -> Call:
+    """Reads live members, as they are."""
+    if since is None and after is None and before is None:
+        first, last = (-limit, -1) if newest else (0, limit - 1)
+        return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], as_is)
+    window = _window(ReadPage("", limit, newest, since, after, before))
+    return Call(PAGE, pack_keys(keys.messages), window, as_is)
+
+
+def _window(op: ReadPage) -> list[bytes]:
+    lower = op.since
+    if op.after is not None:
+        behind = op.after._replace(sequence=op.after.sequence + 1)
+        lower = behind if lower is None else max(lower, behind)
+    args = [b"%d" % op.limit, b"1" if op.newest else b"0"]
+    for bound in (lower, op.before):
+        args += (b"", b"") if bound is None else (b"%d" % bound.timestamp, b"%d" % bound.sequence)
+    return args
+
+
+def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
+    """Of the live messages and those of archives, which were read as many of each as are wanted of all."""
+    sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
+    found: list[tuple[Position, bool, Message]] = []
+    unreadable = 0
+    for order, _, members in sorted(sets):  # at one position the live summary comes last
+        page = _members(op.conversation_id, members)
+        unreadable += page.unreadable
+        found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
+    return cut_page(op, found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
+
+
+def readable(member: bytes) -> Message | None:
+    """The message in a member; None, and a line in the log, if it cannot be decoded."""
+    try:
+        return decode_member(member)
+    except CorruptDataError as error:
+        _logger.error("skipped an unreadable message: %s", error)
+        return None
+
+
+def _members(conversation_id: str, reply: list[bytes]) -> Page:
+    try:
+        return Page([decode_member(member) for member in reply])
+    except CorruptDataError:
+        pass
+    messages, unreadable = [], 0
+    for member in reply:
+        try:
+            messages.append(decode_member(member))
+        except CorruptDataError as error:
+            unreadable += 1
+            _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
+    return Page(messages, unreadable)
+
+
+def _head(op: ReadHead, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    return Call(HEAD, pack_keys(keys.state, keys.log, keys.messages), [b"%d" % op.messages], partial(_read_head, op))
+
+
+def _read_head(op: ReadHead, reply: list[Any]) -> Head:
+    cursor = Cursor(reply[0].decode(), reply[1], reply[2].decode())
+    return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6]))
+
+
+def _changes(op: ReadChanges, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = [b"%d" % op.after.revision, b"%d" % (op.limit + 1), CHANGES_BYTES]
+    return Call(CHANGES, pack_keys(keys.state, keys.log), args, partial(_read_changes, op))
+
+
+def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
+    head = Cursor(reply[0].decode(), reply[1], reply[2].decode())
+    return recover(op.conversation_id, op.after, head, [_log_entry(*raw) for raw in reply[3]], op.limit)
+
+
+def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
+    revision = int(entry_id.partition(b"-")[0])
+    if len(fields) == 6 and fields[0] == b"t" and fields[2] == b"k" and fields[4] == b"p":  # as nearly all are
+        return LogEntry(revision, fields[1].decode(errors="replace"), fields[3].decode(errors="replace"), fields[5])
+    named = dict(zip(fields[::2], fields[1::2], strict=False))
+    token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
+    return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
+
+
+PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+    FindMessage: _find,
+    ReadChanges: _changes,
+    ReadConversation: read_conversation,
+    ReadHead: _head,
+    ReadPage: _page,
+}

@@ -1,0 +1,162 @@
+"""The writing operations as calls, but for those of `compacting`. Pure: no I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+from msgspec.structs import astuple
+
+from redis_history.backends.redis.calls import AGAIN, Call, Settings, change, refused, revised, then
+from redis_history.backends.redis.documents import documents_later, documents_of, reap_after
+from redis_history.backends.redis.keys import ConversationKeys
+from redis_history.backends.redis.records import write_record
+from redis_history.backends.redis.scripts import APPEND, CLEAR, DELETE, DELETE_CONVERSATION, UPDATE
+from redis_history.model.wire import placed
+from redis_history.operations import (
+    Append,
+    Appended,
+    Clear,
+    DeleteConversation,
+    DeleteMessages,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
+)
+
+__all__ = ["PLANS"]
+
+#: How long the change log of a deleted conversation stays for those who watch it: several poll intervals.
+LOG_OUTLIVES_MS: Final = b"60000"
+
+
+def _append(op: Append, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = _added(op, settings, keys, b"0")
+    follow = partial(_after, op, settings, keys) if len(op.entries) > 1 and settings.document is not None else None
+    return Call(APPEND, keys.writing, args, partial(_appended, op), AGAIN, follow=follow)
+
+
+def _after(op: Append | Restore, settings: Settings, keys: ConversationKeys, reply: Any) -> Call | None:
+    """What is left to do after many messages were written."""
+    if type(reply) is list and reply[0] not in (b"stored", b"buried"):
+        return None
+    later = documents_later(op, settings, 0)
+    reaping = reap_after(keys, reply)
+    return later if reaping is None else then(reaping, later)
+
+
+def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
+    characters = tokens = 0
+    rest: list[bytes] = []
+    for message, body, digest, timestamp, its_characters, its_tokens, tools in map(astuple, op.entries):
+        characters += its_characters
+        tokens += its_tokens
+        what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
+        rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
+    rest += documents_of(op, settings)
+    most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
+    numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
+    return [*change(op, settings, keys), replace, most, *numbers, *rest]
+
+
+def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
+    stored: dict[int, list[Any]] = {}
+    if type(reply) is list:
+        if reply[0] != b"stored":
+            refused(op, reply)
+        stored = {item[0]: item for item in reply[2]}
+        reply = reply[1]
+    revision, sequence, stamp = map(int, cast(bytes, reply).split())
+    outcome = []
+    for index, entry in enumerate(op.entries):
+        if stored and (before := stored.get(index)) is not None:
+            message = placed(entry.message, before[2], int(before[3])) if before[2] else entry.message
+            outcome.append(Appended(before[1], message, not before[4]))
+            continue
+        timestamp = entry.timestamp
+        if timestamp is None:
+            timestamp = stamp
+            stamp += 1
+        outcome.append(Appended(revision, placed(entry.message, sequence, timestamp), False))
+        sequence += 1
+    return outcome
+
+
+def _delete(op: DeleteMessages, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = [*change(op, settings, keys), *(message_id.encode() for message_id in op.message_ids)]
+    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=AGAIN)
+
+
+def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
+    if type(reply[0]) is bytes:
+        refused(op, reply)
+    return cast(int, reply[1])
+
+
+def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    # Of those who look, or listen at another node, the server cannot know.
+    channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
+    args = [*change(op, settings, keys), LOG_OUTLIVES_MS, channel]
+    return Call(
+        DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(reap_after, keys)
+    )
+
+
+def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
+    if type(reply[0]) is bytes:
+        refused(op, reply)
+    return bool(reply[0])
+
+
+def _restore(op: Restore, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = _added(op, settings, keys, b"1")
+    return Call(APPEND, keys.writing, args, partial(_restored, op), AGAIN, follow=partial(_after, op, settings, keys))
+
+
+def _restored(op: Restore, reply: bytes | list[Any]) -> int:
+    if type(reply) is list:
+        if reply[0] != b"buried":
+            refused(op, reply)
+        reply = reply[1]
+    return int(cast(bytes, reply).split()[0])
+
+
+def _clear(op: Clear, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = change(op, settings, keys)
+    return Call(CLEAR, keys.writing, args, partial(revised, op), AGAIN, follow=partial(reap_after, keys))
+
+
+def _update(op: UpdateMessage, settings: Settings) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    entry = op.entry
+    what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
+    args = [*change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
+    if settings.document is not None:
+        args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
+    return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=AGAIN)
+
+
+def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
+    if type(reply) is list:
+        if reply[0] == b"unknown":
+            return None
+        refused(op, reply)
+    revision, sequence, timestamp = map(int, cast(bytes, reply).split())
+    return Appended(revision, placed(op.entry.message, sequence, timestamp), False)
+
+
+PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+    Append: _append,
+    Clear: _clear,
+    DeleteConversation: _delete_conversation,
+    DeleteMessages: _delete,
+    Restore: _restore,
+    UpdateMessage: _update,
+    WriteRecord: write_record,
+}

@@ -1,0 +1,132 @@
+"""The options of a store, checked, and as each backend takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, get_args
+
+from msgspec import UNSET, Struct, UnsetType
+
+from redis_history.backends.redis.durability import Confirmation
+from redis_history.errors import ConfigurationError
+from redis_history.search.languages import check_language
+from redis_history.search.vectors import Embedder, VectorField
+
+__all__ = ["DOORBELLS", "Doorbell", "Durability", "Options", "SearchMode", "vector_field"]
+
+#: Seconds; a hundred years, and far from what a server's clock can hold.
+MAX_TTL: Final = 3_155_760_000.0
+#: How subscribers hear of changes: by the server's notifications, by what writers publish, or by looking only; "auto":
+#: by notifications if the server makes them, else by what writers publish if they do, else by looking.
+Doorbell = Literal["auto", "keyspace", "publish", "poll"]
+DOORBELLS: Final[tuple[str, ...]] = get_args(Doorbell)
+#: Seconds; an hour.
+MAX_DURABILITY_TIMEOUT: Final = 3600.0
+SearchMode = Literal["auto", "require", "off"]
+#: What a write waits for: the server has it; its disk has it; other servers have it.
+Durability = Literal["server", "fsync", "replicas"]
+
+
+class Options(Struct, frozen=True):
+    """The options of a store, checked. Raises ConfigurationError for what makes no sense."""
+
+    log_length: int
+    poll_interval: float
+    ttl: float | None = None
+    max_messages: int | UnsetType | None = UNSET
+    max_conversations: int | UnsetType | None = UNSET
+    durability: Durability = "server"
+    replicas: int | None = None
+    durability_timeout: float = 5.0
+    search: SearchMode = "auto"
+    language: str = "english"
+    embedder: Embedder | None = None
+    vectors: VectorField | None = None
+    #: Seconds that a search of all conversations waits for an index that the server is filling.
+    search_wait: float = 10.0
+    doorbell: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.durability not in get_args(Durability):
+            raise ConfigurationError(f"durability is one of {get_args(Durability)}, not {self.durability!r}")
+        if self.replicas is not None and (self.durability != "replicas" or not _is_count(self.replicas)):
+            raise ConfigurationError(
+                f"replicas is a number from 1, with durability='replicas'; "
+                f"not {self.replicas!r} with durability={self.durability!r}"
+            )
+        timeout = self.durability_timeout
+        if not isinstance(timeout, int | float) or not 0.001 <= timeout <= MAX_DURABILITY_TIMEOUT:
+            raise ConfigurationError(
+                f"durability_timeout is a number of seconds from 0.001 to {MAX_DURABILITY_TIMEOUT:,}, not {timeout!r}"
+            )
+        if not _is_count(self.log_length):
+            raise ConfigurationError(f"log_length is a number of changes from 1, not {self.log_length!r}")
+        if not isinstance(self.poll_interval, int | float) or not 0 < self.poll_interval < float("inf"):
+            raise ConfigurationError(f"poll_interval is a positive number of seconds, not {self.poll_interval!r}")
+        if self.ttl is not None and (not isinstance(self.ttl, int | float) or not 0.001 <= self.ttl < MAX_TTL):
+            raise ConfigurationError(f"ttl is None or a number of seconds from 0.001, not {self.ttl!r}")
+        for name in ("max_messages", "max_conversations"):
+            value = getattr(self, name)
+            if value is not None and value is not UNSET and not _is_count(value):
+                raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
+        if self.doorbell not in DOORBELLS:
+            raise ConfigurationError(f"doorbell is one of {', '.join(DOORBELLS)}, not {self.doorbell!r}")
+        if self.search not in ("auto", "require", "off"):
+            raise ConfigurationError(f"search is 'auto', 'require' or 'off', not {self.search!r}")
+        check_language(self.language)
+        if self.embedder is not None and self.vectors is None:
+            raise ConfigurationError("an embedder needs the dimension of its vectors: embedder=..., vectors=384")
+        if self.embedder is not None and not callable(self.embedder):
+            raise ConfigurationError(f"an embedder is a function of texts, not {self.embedder!r}")
+
+    def check_for_custom_backend(self, *others: Any) -> None:
+        """Raises ConfigurationError for what a backend of the caller's own decides itself."""
+        self._check_without_server("a backend of your own")
+        capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
+        own = self.ttl is not None or capped or self.doorbell != "auto"
+        if any(other is not None for other in others) or own:
+            raise ConfigurationError(
+                "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or doorbell: "
+                "they are the backend's own"
+            )
+        self.check_without_server()
+
+    def check_without_server(self) -> None:
+        """Raises ConfigurationError for what only a server with search has."""
+        if self.search == "require" or self.embedder is not None:
+            raise ConfigurationError("search='require' and embedder= are for a Redis server with search")
+
+    def for_memory(self) -> dict[str, Any]:
+        """As the memory backend takes them; its own defaults for those not given."""
+        self._check_without_server("memory://")
+        if self.doorbell != "auto":
+            raise ConfigurationError("doorbell is for servers; subscriptions to memory:// hear of changes directly")
+        given: dict[str, Any] = {"log_length": self.log_length, "ttl": self.ttl}
+        for name in ("max_messages", "max_conversations"):
+            if (value := getattr(self, name)) is not UNSET:
+                given[name] = value
+        return given
+
+    def _check_without_server(self, backend: str) -> None:
+        if self.durability != "server":
+            raise ConfigurationError(f"durability={self.durability!r} needs a server, which {backend} is not")
+
+    def confirmation(self) -> Confirmation | None:
+        """What every write to a server is to be confirmed by; None: by its reply alone."""
+        if self.durability == "server":
+            return None
+        return Confirmation(self.durability, self.replicas or 1, self.durability_timeout)
+
+    def for_redis(self) -> int | None:
+        """`max_messages` as the Redis backend takes it, which has no other cap."""
+        if self.max_conversations is not UNSET and self.max_conversations is not None:
+            raise ConfigurationError("max_conversations is for memory://; on a server use ttl")
+        return None if isinstance(self.max_messages, UnsetType) else self.max_messages
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def vector_field(vectors: VectorField | int | None) -> VectorField | None:
+    """Raises ConfigurationError for what is no dimension."""
+    return VectorField(vectors) if isinstance(vectors, int) else vectors

@@ -1,0 +1,135 @@
+"""Single calls, each beside what it does at least."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import redis.asyncio
+
+from benchmarks.timing import STAMP, TEXT, Report, Timing, in_turn, members, messages
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    HistoryStore,
+    Participant,
+    PromptOptions,
+    assemble_prompt,
+    capture,
+    user,
+)
+
+
+def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    sent = messages(rounds + rounds // 10)
+    stored = members(sent)
+    bare, ours = in_turn(
+        rounds, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
+    )
+    report.row("append", "ZADD", ours, bare, "1.5, at most 1.8")
+    bare, ours = in_turn(
+        rounds // 2, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
+    )
+    report.row("append again (duplicate)", "ZADD", ours, bare)
+
+
+async def bench_async_append(report: Report, url: str, rounds: int) -> None:
+    client = redis.asyncio.Redis.from_url(url)
+    async with AsyncHistoryStore(url, namespace="bench-async", search="off") as store:
+        sent = messages(rounds)
+        stored = members(sent)
+        bare, ours = Timing(), Timing()
+        for index in range(rounds):
+            start = time.perf_counter()
+            await client.zadd("bare-async", {stored[index]: STAMP + index})
+            middle = time.perf_counter()
+            await store.append("append", sent[index])
+            bare.values.append((middle - start) * 1e6)
+            ours.values.append((time.perf_counter() - middle) * 1e6)
+    await client.aclose()
+    report.row("append (asyncio)", "ZADD", ours, bare, "1.5, at most 1.8")
+
+
+def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    sent = messages(600)
+    client.zadd("bare-600", {member: STAMP + i for i, member in enumerate(members(sent))})
+    store.append_many("read", sent)
+    decode = msgspec.msgpack.Decoder().decode
+
+    def bare_read(_: int) -> Any:
+        return [decode(member) for member in client.zrange("bare-600", 0, -1)]
+
+    bare, ours = in_turn(rounds // 10, bare_read, lambda _: store.get("read"))
+    report.row("get, 600 messages", "ZRANGE + decode to dicts", ours, bare, "1.5")
+    bare, ours = in_turn(rounds, lambda _: client.ping(), lambda _: store.get_message("read", sent[300].id))
+    report.row("get_message", "PING", ours, bare)
+
+
+def bench_prompts(report: Report, store: HistoryStore, rounds: int) -> None:
+    """600 messages by four people: what of it fits into the default budget, and all of it."""
+    people = [Participant("user", f"u{number}", f"Person {number}") for number in range(4)]
+    store.append_many("prompts", [user(TEXT, participant=people[index % 4]) for index in range(600)])
+    for name, options in (
+        ("assemble_prompt, 600 loaded", PromptOptions(max_turns_to_load=600)),
+        ("the same, all said to the agent", PromptOptions(max_turns_to_load=600, addressed_only_mode=False)),
+        (
+            "the same, all 600 in the prompt",
+            PromptOptions(
+                max_turns_to_load=600, addressed_only_mode=False, token_budget=None, rolling_summary_threshold=None
+            ),
+        ),
+    ):
+
+        def assemble(_: int, options: PromptOptions = options) -> Any:
+            return assemble_prompt(store, "prompts", "agent", "The agent", options)
+
+        bare, ours = in_turn(rounds // 10, lambda _: store.get("prompts", limit=600), assemble)
+        report.row(name, "get of the same", ours, bare, "2")
+
+
+def bench_capture(report: Report, store: HistoryStore, rounds: int) -> None:
+    def agent(question: str) -> str:
+        return question
+
+    with capture(store, "captured", background=True) as behind:
+        recorded, quick = capture(store, "captured")(agent), behind(agent)
+        bare, ours = in_turn(rounds // 5, lambda _: store.append("appended", user(TEXT)), lambda _: recorded(TEXT))
+        report.row("a captured call, two turns", "append", ours, bare, "2.2")
+        bare, ours = in_turn(rounds // 10, lambda _: store.append("appended", user(TEXT)), lambda _: quick(TEXT))
+        report.row("the same in the background", "append", ours, bare)
+
+
+def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    batches = [messages(500) for _ in range(rounds // 40)]
+    stored = members(batches[0])
+
+    def pipelined(index: int) -> None:
+        pipe = client.pipeline(transaction=False)
+        for place, member in enumerate(stored):
+            pipe.zadd(f"bare-batch-{index}", {member: STAMP + place})
+        pipe.execute()
+
+    count = len(batches) * 10 // 11
+    bare, ours = in_turn(count, pipelined, lambda i: store.append_many(f"batch-{i}", batches[i]))
+    report.row("append_many, 500 messages", "pipelined ZADD", ours, bare, "1.5")
+
+
+def bench_listing(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    for number in range(10_000):
+        store.create_conversation(Conversation(f"listed-{number}", user_id=f"user {number % 100}"))
+    few = max(rounds // 100, 5)
+    bare, ours = in_turn(few, lambda _: client.ping(), lambda _: store.list_conversations())
+    report.row("list 50 of 10,000 conversations", "PING", ours, bare)
+    bare, ours = in_turn(few, lambda _: client.ping(), lambda _: store.list_conversations(user_id="user 7"))
+    report.row("list the 50 newest of an owner of 100", "PING", ours, bare)
+
+
+def bench_ttl(report: Report, url: str, store: HistoryStore, rounds: int) -> None:
+    with HistoryStore(url, namespace=store.namespace, ttl=3600, search="off") as mortal:
+        bare, ours = in_turn(
+            rounds // 3,
+            lambda _: store.append("lasting", user(TEXT)),
+            lambda _: mortal.append("mortal", user(TEXT)),
+        )
+    report.row("append with ttl", "append", ours, bare)

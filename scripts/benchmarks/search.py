@@ -1,0 +1,110 @@
+"""Search, and what its index costs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.timing import STAMP, Report, in_turn, members, messages
+from redis_history import HistoryStore, Message, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.model.wire import encode_body
+
+#: Made up, and as frequent as words are: the n-th a n-th as often as the first.
+WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
+_WEIGHTS = list(itertools.accumulate(1 / (n + 1) for n in range(len(WORDS))))
+
+
+def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> None:
+    """Appends with and without documents, in turn, beside ZADD."""
+    with HistoryStore(url, namespace="bench-search", search="require") as store:
+        with HistoryStore(url, namespace="bench-search-off", search="off") as silent:
+            sent = messages(rounds + rounds // 10)
+            stored = members(sent)
+
+            def bare_add(index: int) -> Any:
+                return client.zadd("bare", {stored[index]: STAMP + index})
+
+            bare, ours = in_turn(rounds, bare_add, lambda i: store.append("append", sent[i]))
+            report.row("append, with an index", "ZADD", ours, bare, "2.5")
+            client.unlink("bare")
+            bare, ours = in_turn(rounds, bare_add, lambda i: silent.append("append", sent[i]))
+            report.row('append, search="off"', "ZADD", ours, bare, "1.5, at most 1.8")
+            bare, ours = in_turn(
+                rounds, lambda i: silent.append("beside", sent[i]), lambda i: store.append("beside", sent[i])
+            )
+            report.row("append, with an index", 'append, search="off"', ours, bare)
+        client.unlink("bare")
+
+
+def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
+    """Search in a conversation of a small and of a large namespace, in turn; and beside the server's own search for the
+    same words in it."""
+    few = max(rounds // 10, 20)
+    chance = random.Random(0)
+    asked = [" ".join(chance.sample(WORDS[:300], 3)) for _ in range(few + few // 10)]
+
+    def filled(size: int) -> HistoryStore:
+        store = HistoryStore(url, namespace=f"bench-search-{size}", search="require")
+        store.append_many("c", spoken(0, 600))
+        for number in range(1, size // 500):
+            store.append_many(f"c{number}", spoken(number, 500))
+        return store
+
+    with filled(2_000) as small, filled(200_000) as large:
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            time.sleep(0.1)
+        life = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
+
+        def bare_search(index: int) -> Any:
+            words = "|".join(asked[index].split())
+            query = f"@c:{{{life}}} ({words})"
+            return client.execute_command(
+                *("FT.SEARCH", f"rh:{small.namespace}", query, "WITHSCORES", "LIMIT", "0", "10", "DIALECT", "2")
+            )
+
+        def search(index: int) -> Any:
+            return small.search("c", asked[index])
+
+        for name, bare_work in (("PING", lambda _: client.ping()), ("one FT.SEARCH, 10 documents", bare_search)):
+            bare, ours = in_turn(few, bare_work, search)
+            report.row("search in 600 of 2,000 messages", name, ours, bare)
+        bare, ours = in_turn(few, search, lambda index: large.search("c", asked[index]))
+        report.row("search in 600 of 200,000 messages", "in 600 of 2,000", ours, bare, "1.5")
+        with HistoryStore(url, namespace=small.namespace, search="off") as silent:
+            bare, ours = in_turn(max(few // 4, 10), search, lambda index: silent.search("c", asked[index]))
+        report.row("the same without an index", "with an index", ours, bare)
+
+
+def bench_search_memory(report: Report, client: Any, url: str) -> None:
+    """What the server's memory grows by for each message, with all that belongs to it."""
+    used: dict[str, int] = {}
+    options: dict[str, dict[str, Any]] = {
+        "without search": {"search": "off"},
+        "with an index": {"search": "require"},
+        "with vectors of 384 numbers": {"search": "require", "embedder": any_vectors, "vectors": 384},
+    }
+    for name, chosen in options.items():
+        with HistoryStore(url, namespace=f"bench-memory-{len(used)}", **chosen) as store:
+            store.append("warm", user("x"))
+            before = client.info("memory")["used_memory"]
+            for number in range(10):
+                for part in range(6):
+                    store.append_many(f"c{number}", spoken(number * 6 + part, 100))
+            used[name] = round((client.info("memory")["used_memory"] - before) / 6_000)
+    each = sum(len(encode_body(message)) for message in spoken(1, 100)) // 100
+    told = ", ".join(f"{size} {name}" for name, size in used.items())
+    report.note("server bytes per message, conversations of 600", f"{told}; {each} of payload")
+
+
+def spoken(seed: int, count: int) -> list[Message]:
+    """Messages of about 25 words."""
+    chance = random.Random(seed)
+    return [user(" ".join(chance.choices(WORDS, cum_weights=_WEIGHTS, k=25))) for _ in range(count)]
+
+
+def any_vectors(texts: Sequence[str]) -> list[list[float]]:
+    return [[random.random() for _ in range(384)] for _ in texts]

@@ -1,0 +1,254 @@
+"""Agents that are recorded while something goes wrong, many at once, or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, HistoryStore, Message, RetryPolicy, capture, user
+from redis_history.errors import (
+    BackendUnavailableError,
+    ConfigurationError,
+    InvalidConversationIdError,
+    InvalidInputError,
+    MessageConflictError,
+    StoreClosedError,
+)
+from tests.support.captures import upper
+from tests.support.servers import RealServer, wait_until
+
+# Nothing of it reaches the agent
+
+
+async def test_a_server_that_is_gone(own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture) -> None:
+    server = own_server()
+    errors: list[tuple[Exception, str | None, list[str]]] = []
+    quick = RetryPolicy(deadline=0.0)
+
+    def on_error(error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
+        errors.append((error, conversation_id, [message.text for message in messages]))
+        raise KeyError("its own error")
+
+    async with AsyncHistoryStore(server.url, retry=quick) as async_store:
+        record = capture(async_store, "c", on_error=on_error)
+        logged = capture(async_store, "c")
+
+        @record
+        async def agent(message: str) -> str:
+            return message.upper()
+
+        assert await agent("hi") == "HI"
+        server.close()
+        with caplog.at_level(logging.WARNING, "redis_history"):
+            assert await agent("hi") == "HI"
+            assert await logged(agent)("hi") == "HI"
+    assert [(conversation_id, texts) for _, conversation_id, texts in errors[:2]] == [("c", ["hi"]), ("c", ["HI"])]
+    assert all(isinstance(error, BackendUnavailableError) for error, *_ in errors)
+    assert (record.recorded, record.failed) == (2, 4)
+    assert (logged.recorded, logged.failed) == (0, 2)
+    assert isinstance(logged.last_error, BackendUnavailableError)
+    assert sum("is not recorded" in one.message for one in caplog.records) == 2
+    assert sum("on_error" in one.message for one in caplog.records) == 4
+
+
+def test_what_cannot_be_read_is_told(store: HistoryStore) -> None:
+    errors: list[tuple[type[Exception], str | None]] = []
+
+    def on_error(error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
+        errors.append((type(error), conversation_id))
+
+    def raises(*args: Any) -> Any:
+        raise ZeroDivisionError
+
+    def agent(message: Any = None) -> Any:
+        return message
+
+    made: list[tuple[Any, Any]] = [
+        (capture(store, "c", on_error=on_error)(agent), 7),  # neither is a message
+        (capture(store, on_error=on_error)(agent), "no conversation"),
+        (capture(store, lambda message: "", on_error=on_error)(agent), "no id"),
+        (capture(store, "c", inbound=raises, on_error=on_error)(agent), "x"),
+        (capture(store, "d", outbound=raises, on_error=on_error)(agent), "x"),
+        (capture(store, "d", outbound=lambda result: object(), on_error=on_error)(agent), "x"),
+    ]
+    for recorded, given in made:
+        assert recorded(given) == given
+    assert list(capture(store, "d", on_error=on_error)(lambda message: iter([1, 2]))("x")) == [1, 2]
+    assert errors == [
+        (InvalidInputError, None),
+        (InvalidInputError, None),
+        (InvalidConversationIdError, None),
+        (ZeroDivisionError, None),
+        (ZeroDivisionError, "d"),
+        (InvalidInputError, "d"),
+        (InvalidInputError, "d"),
+    ]
+    assert store.get("c") == []
+    with pytest.raises(TypeError):
+        capture(store, "c", on_error=on_error)(agent)("one", "too many")
+
+
+def test_a_conflict_is_told(store: HistoryStore) -> None:
+    store.append("c", user("stored", id="m"))
+    record = capture(store, "c")
+    record(lambda message: None)(user("other", id="m"))
+    assert isinstance(record.last_error, MessageConflictError)
+    assert (record.recorded, record.failed) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (InvalidConversationIdError, {"conversation_id": ""}),
+        (InvalidInputError, {"agent": 7}),
+        (InvalidInputError, {"user": ""}),
+        (ConfigurationError, {"inbound": "text"}),
+        (ConfigurationError, {"outbound": 7}),
+        (ConfigurationError, {"on_error": 7}),
+        (ConfigurationError, {"background": 1}),
+        (ConfigurationError, {"max_pending": 0}),
+    ],
+)
+def test_options_that_make_no_sense(store: HistoryStore, error: type[Exception], options: dict[str, Any]) -> None:
+    with pytest.raises(error):
+        capture(store, **options)
+
+
+def test_what_cannot_be_recorded(store: HistoryStore) -> None:
+    with pytest.raises(InvalidInputError):
+        capture("redis://localhost", "c")  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError):
+        capture(store, "c")(7)  # type: ignore[type-var]
+    with pytest.raises(ConfigurationError, match="HistoryStore"):
+        capture(AsyncHistoryStore("memory://"), "c")(str.upper)
+
+
+# Order
+
+
+async def test_order_of_many_calls_at_once(async_store: AsyncHistoryStore) -> None:
+    record = capture(async_store, lambda number: f"c{number % 3}", inbound=lambda number: user(str(number)))
+
+    @record
+    async def agent(number: int) -> str:
+        for _ in range(number % 5):
+            await asyncio.sleep(0)
+        return f"re {number}"
+
+    await asyncio.gather(*map(agent, range(90)))
+    assert (record.recorded, record.failed) == (180, 0)
+    for room in range(3):
+        texts = [message.text for message in await async_store.get(f"c{room}")]
+        asked = [int(one) for one in texts if not one.startswith("re")]
+        assert asked == list(range(room, 90, 3)), "in the order of the calls"
+        for number in asked:
+            assert texts.index(str(number)) < texts.index(f"re {number}")
+
+
+def test_many_event_loops(server: RealServer, namespace: str) -> None:
+    made = AsyncHistoryStore(server.url, namespace=namespace)
+    record = capture(made, "c")
+    agent = record(upper)
+
+    async def some() -> None:
+        await asyncio.gather(*(agent("hi") for _ in range(25)))
+        await record.flush()
+
+    with ThreadPoolExecutor(4) as pool:
+        for running in [pool.submit(asyncio.run, some()) for _ in range(4)]:
+            running.result(60)
+    asyncio.run(made.aclose())
+    assert (record.recorded, record.failed) == (200, 0)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_order_of_many_threads(store: HistoryStore, background: bool) -> None:
+    with capture(store, "c", background=background) as record, ThreadPoolExecutor(8) as pool:
+        agent = record(lambda message: f"re {message}")
+        answers = list(pool.map(agent, (f"{thread}" for thread in range(200))))
+        record.flush()
+        assert record.pending == 0
+    assert answers == [f"re {n}" for n in range(200)]
+    texts = [message.text for message in store.get("c")]
+    assert sorted(texts) == sorted([*answers, *(str(n) for n in range(200))])
+    for number in range(200):
+        assert texts.index(str(number)) < texts.index(f"re {number}")
+
+
+# In the background
+
+
+async def test_in_the_background(async_store: AsyncHistoryStore) -> None:
+    async with capture(async_store, "c", background=True) as record:
+        agent = record(upper)
+        assert await asyncio.gather(*(agent(f"m{n}") for n in range(50))) == [f"M{n}" for n in range(50)]
+        await record.flush()
+        assert record.recorded == 100
+        await agent("last")
+    assert record.recorded == 102
+    assert len(await async_store.get("c")) == 102
+    await agent("late")
+    assert isinstance(record.last_error, StoreClosedError)
+    await record.aclose()
+
+
+def test_the_background_outlives_an_outage_and_stores_each_once(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    tries: list[str] = []
+
+    class Watched:
+        """A store that says what is tried."""
+
+        def append(self, conversation_id: str, message: Message) -> Any:
+            tries.append(message.id)
+            return store.append(conversation_id, message)
+
+        append_many = None
+
+    with (
+        HistoryStore(server.url, retry=RetryPolicy(deadline=0.0)) as store,
+        capture(Watched(), "c", background=True) as record,  # type: ignore[call-overload]
+    ):
+        agent = record(str.upper)
+        agent("before")
+        record.flush()
+        server.kill()
+        for n in range(20):
+            assert agent(f"m{n}") == f"M{n}"
+        wait_until(lambda: len(tries) > 5, "some tries in vain")
+        assert record.pending == 40
+        assert len(set(tries[2:])) == 1, "the same message, with the same id"
+        server.start()
+        record.flush()
+        assert (record.failed, record.pending) == (0, 0)
+        texts = [message.text for message in store.get("c") if "m" in message.text.lower()]
+    assert texts == [one for n in range(20) for one in (f"m{n}", f"M{n}")]
+
+
+def test_a_full_queue_is_told_and_a_close_without_a_server_ends(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    lost: list[str] = []
+    with HistoryStore(server.url, retry=RetryPolicy(deadline=0.05)) as store:
+        store.append("c", user("first"))
+        server.close()
+        record = capture(
+            store,
+            "c",
+            background=True,
+            max_pending=10,
+            on_error=lambda error, where, messages: lost.extend(message.text for message in messages),
+        )
+        agent = record(str.upper)
+        for n in range(8):
+            assert agent(f"m{n}") == f"M{n}"
+        wait_until(lambda: len(lost) == 6, "what does not fit to be told")
+        record.close()
+    assert (record.recorded, record.failed, record.pending) == (0, 16, 0)
+    assert sorted(lost) == sorted(one for n in range(8) for one in (f"m{n}", f"M{n}"))
+    assert not [thread for thread in threading.enumerate() if thread.name == "redis_history-capture"]

@@ -1,0 +1,120 @@
+"""Compressors that share their work: leases, lost and kept, and what a stop gives back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from redis_history import CompressionProgress, Message, user
+from redis_history.backends.redis.calls import Call, as_is
+from redis_history.operations import KeepLease, Lease, TakeLease
+from tests.conformance.conftest import Awaitable, Stores
+from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner
+from tests.conformance.test_leases import execute
+
+
+async def test_four_workers_summarise_each_conversation_once(stores: Stores) -> None:
+    every = [stores() for _ in range(4)]
+    for number in range(12):
+        await every[0].append_many(f"c{number}", LOTS)
+    calls: list[int] = []
+
+    async def count(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(len(messages))
+        await asyncio.sleep(0)
+        return "A summary."
+
+    workers = [compressor_of(store, count, concurrency=2) for store in every]
+    found = await asyncio.gather(*(worker.run_once() for worker in workers))
+    assert sum(stats.compressed for stats in found) == len(calls) == 12
+    for number in range(12):
+        assert [message.is_summary for message in await every[0].get(f"c{number}")].count(True) == 1
+
+
+async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
+    """As if this process had stood still: the lease is over, and another worker has one."""
+    await store.append_many("c", LOTS)
+    before = await store.get("c")
+    held = Held()
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, held, told, lease=3600.0)  # it does not look after it
+    work = asyncio.create_task(compressor.run_once())
+    await held.until_called()
+    lease = await _present(store)
+    assert await execute(store, KeepLease(lease, 0))
+    other = await execute(store, TakeLease("c", 30))
+    held.go.set()
+    stats = await work
+    assert (stats.compressed, stats.leases_lost) == (0, 1)
+    assert told[-1].kind == "lease_lost"
+    assert await store.get("c") == before
+    assert await execute(store, KeepLease(other, 0))  # the other's is untouched
+
+
+async def test_a_lost_lease_is_noticed_while_the_summariser_thinks(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held, lease=0.3)
+    work = asyncio.create_task(compressor.run_once())
+    await held.until_called()
+    assert await execute(store, KeepLease(await _present(store), 0))
+    stats = await work
+    assert (stats.compressed, stats.leases_lost) == (0, 1)
+    held.go.set()
+
+
+async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    await store.append("other", user("x"))
+    held = Held()
+    work = asyncio.create_task(compressor_of(store, held, lease=0.4).run_once())
+    await held.until_called()
+    other = await execute(store, TakeLease("other", 1.0))
+    async with asyncio.timeout(20):  # a lease that is taken now and not kept ends before this one would have
+        while await execute(store, TakeLease("other", 1.0)) is None:
+            assert await execute(store, TakeLease("c", 1.0)) is None
+            await asyncio.sleep(0.02)
+    assert other is not None
+    held.go.set()
+    assert (await work).compressed == 1
+    assert await execute(store, TakeLease("c", 0.1)) is not None  # given back
+
+
+async def test_stop_lets_what_is_under_way_finish(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    await store.append_many("d", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held, concurrency=1)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    inner(compressor).stop()
+    held.go.set()
+    stats = await work
+    assert stats.compressed == 1
+    assert (stats.waiting, stats.working) == (0, 0)
+
+
+async def test_stop_gives_back_what_cannot_be_finished(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    held = Held()
+    compressor = compressor_of(store, held, grace=0)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    inner(compressor).stop()
+    assert (await work).compressed == 0
+    held.go.set()
+    assert await execute(store, TakeLease("c", 0.1)) is not None
+    assert len(await store.get("c")) == 40
+
+
+async def _present(store: Any) -> Any:
+    """The present lease on "c": of memory, or as the server has it."""
+    backend = store._target._backend if isinstance(store, Awaitable) else store._backend
+    memory = getattr(backend, "_memory", backend)
+    if hasattr(memory, "_space"):
+        return memory._space.leases["c"][0]
+    key = backend._settings.keyspace.conversation("c").lease
+    reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"w"], as_is))
+    fence, claim = (await reply if asyncio.iscoroutine(reply) else reply).decode().split(":")
+    return Lease("c", int(fence), claim)
