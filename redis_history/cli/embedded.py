@@ -34,7 +34,7 @@ def command() -> None:
 @click.option("--foreground", is_flag=True, help="Stay, and keep it up until SIGINT or SIGTERM.")
 @click.pass_obj
 def start(context: Context, /, folder: str | None, durability: Durability, foreground: bool) -> None:
-    """Start it, and keep it up until `embedded stop`, also without users."""
+    """Start the server, and keep it up until `embedded stop`, also without users."""
     if foreground:
         with embedded.EmbeddedServer(folder, durability=durability) as server:
             _told(context, folder, "runs here until SIGINT or SIGTERM")
@@ -55,7 +55,7 @@ def _told(context: Context, folder: str | None, what: str) -> None:
 @_FOLDER
 @click.pass_obj
 def stop(context: Context, /, folder: str | None) -> None:
-    """Keep it up no longer. It ends when its last user does, which may be at once."""
+    """Keep the server up no longer. It ends when its last user does, which may be at once."""
     kept = embedded.let_go(folder)
     found = embedded.status(folder)
     if not found.running:

@@ -50,9 +50,10 @@ def command(
 ) -> None:
     """Store the conversations of files.
 
-    What chats, agents and other tools wrote is read, in JSON or JSONL, also gzipped. A folder or a zip archive is read file by file, - is standard input. The format is told from the content. Importing
-    again stores nothing twice, and adds what is new. If a file cannot be read at all, nothing is imported. What is left
-    out is told, and the exit status is 1 then.
+    What chats, agents and other tools wrote is read, in JSON or JSONL, also gzipped. A folder or a zip archive is read
+    file by file, - is standard input. The format is told from the content. Importing again stores nothing twice, and
+    adds what is new. If a file cannot be read at all, nothing is imported. What is left out is told, and the exit
+    status is 1 then.
     """
     check_url(context)
     problems = _Problems(context)
