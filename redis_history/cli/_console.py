@@ -10,11 +10,13 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from redis_history.cli.commands import Context
 
-__all__ = ["Working", "console", "working"]
+__all__ = ["Working", "console", "put", "working"]
 
 #: Seconds between plain lines of a work that goes on.
 LINE_SECONDS = 5.0
@@ -31,6 +33,15 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.soft_wrap = True
     return made
+
+
+def put(screen: Console, text: Text, indent: int = 0) -> None:
+    """Print a text; on a terminal wrapped, elsewhere line by line as it is, indented in any case."""
+    if screen.is_terminal:
+        screen.print(Padding(text, (0, 0, 0, indent)))
+        return
+    for line in text.split("\n", allow_blank=True):
+        screen.print(Text(" " * indent) + line if line.plain else "")
 
 
 class Working(AbstractContextManager["Working"]):

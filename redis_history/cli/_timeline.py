@@ -7,9 +7,9 @@ from datetime import date
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
+from redis_history.cli._console import put
 from redis_history.cli._text import name, one_line, to_json, visible
 from redis_history.compaction.summaries import read_summary
 from redis_history.model import (
@@ -112,16 +112,8 @@ class Timeline:
             return  # all of it is what is not wanted
         self._head(message, note)
         for text, indent in body or [(Text("(empty)", style="dim"), 2)]:
-            self.line(text, indent)
+            put(self._screen, text, indent)
         self._screen.print()
-
-    def line(self, text: Text, indent: int = 0) -> None:
-        """A piece of text, wrapped on a terminal, as it is elsewhere."""
-        if self._screen.is_terminal:
-            self._screen.print(Padding(text, (0, 0, 0, indent)))
-            return
-        for line in text.split("\n", allow_blank=True):
-            self._screen.print(Text(" " * indent) + line if line.plain else "")
 
     def _head(self, message: Message, note: str) -> None:
         time = message.timestamp.astimezone() if message.timestamp else None

@@ -33,7 +33,7 @@ _COMMANDS = {
     "tail": "Show the end of a conversation, and what is added to it.",
     "search": "Find messages by what is said in them, the best first.",
     "import": "Store the conversations of files.",
-    "export": "Write conversations to a file.",
+    "export": "Write conversations to a file: these, or all of the namespace.",
     "compress": "Replace the older part of long conversations by summaries.",
     "reindex": "Write the search index of a namespace anew.",
     "doctor": "Check what works here, and say how to mend the rest.",

@@ -14,7 +14,7 @@ import click
 from msgspec import structs
 
 from redis_history._sync.store import HistoryStore
-from redis_history.cli._console import working
+from redis_history.cli._console import Working, working
 from redis_history.cli._stores import check_url, open_store
 from redis_history.cli._text import counted, name, one_line
 from redis_history.cli.commands import FAILED, Context, define
@@ -58,12 +58,13 @@ def command(
     check_url(context)
     problems = _Problems(context)
     with _opened(files, stdin_name) as opened:
+        # All are looked at before anything is stored; whole, where there is a bar to be filled.
+        whole = dry_run or (sys.stderr.isatty() and not quiet)
+        with working("reading", context, quiet=quiet) as shown:
+            found = [_look(file, format, problems.about(file) if dry_run else None, shown, whole) for file in opened]
         if dry_run:
-            done = [_look(file, format, problems.about(file)) for file in opened]
+            done = found
         else:
-            # All are looked at before anything is stored; whole, where there is a bar to be filled.
-            whole = sys.stderr.isatty() and not quiet
-            found = [_look(file, format, whole=whole) for file in opened]
             total = sum(one.counts.messages for one in found) if whole else None
             with open_store(context, lasting=True, searches=language) as store:
                 work = _Work(context, store, format, batch, total, quiet, problems)
@@ -118,7 +119,7 @@ class _Problems:
             click.echo(f"… and {self._count - _TOLD:,} more problems, which --json tells all", err=True)
 
 
-def _look(file: _File, format: str, on_error: OnError | None = None, *, whole: bool = True) -> _Done:
+def _look(file: _File, format: str, on_error: OnError | None, shown: Working, whole: bool) -> _Done:
     """What is in a file. Raises InvalidInputError if it cannot be read at all. Not `whole`: its first conversation."""
     kind, counts, problems = None, Imported(), 0
 
@@ -131,6 +132,7 @@ def _look(file: _File, format: str, on_error: OnError | None = None, *, whole: b
     for transcript in read_transcripts(file.path, format=format, on_error=count):
         kind = kind or transcript.format
         counts = Imported(counts.conversations + 1, counts.messages + len(transcript.messages))
+        shown.update(counts.messages, more=one_line(file.shown, 40))
         if not whole:
             break
     return _Done(file, kind, structs.replace(counts, problems=problems))

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from redis_history.cli._complete import conversation_ids
-from redis_history.cli._console import console
+from redis_history.cli._console import console, put
 from redis_history.cli._failures import complain
 from redis_history.cli._fields import hit_fields
 from redis_history.cli._stores import no_conversation, open_store
@@ -94,37 +94,38 @@ def command(
     else:
         screen = console()
         for hit in hits:
-            for line in _lines(hit):
-                screen.print(line)
+            for line, indent in _lines(hit):
+                put(screen, line, indent)
             screen.print()
     if not hits:
         click.echo("Nothing was found.", err=True)
         raise SystemExit(FAILED)
 
 
-def _lines(hit: SearchHit) -> Iterator[Text]:
+def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
+    """What is shown of a hit, and how far it is indented."""
     message = hit.message
     time = f"{message.timestamp.astimezone():%Y-%m-%d %H:%M}" if message.timestamp else ""
     head = Text.assemble((name(hit.conversation_id), "cyan"), f"  {time}  ", (who(message), "bold"))
     head.append("  archived" if hit.archived else "", style="dim")
-    yield head
+    yield head, 0
     for other in hit.before:
-        yield _neighbour(other)
+        yield _neighbour(other), 4
     for fragment in hit.highlights:
-        yield _marked(fragment)
+        yield _marked(fragment), 2
     if not hit.highlights:
-        yield Text(f"  {one_line(searchable(message), _SHOWN)}")
+        yield Text(one_line(searchable(message), _SHOWN)), 2
     for other in hit.after:
-        yield _neighbour(other)
+        yield _neighbour(other), 4
 
 
 def _neighbour(message: Message) -> Text:
-    return Text(f"    {who(message)}: {one_line(message.text or searchable(message), _SHOWN)}", style="dim")
+    return Text(f"{who(message)}: {one_line(message.text or searchable(message), _SHOWN)}", style="dim")
 
 
 def _marked(fragment: Highlight) -> Text:
     """A fragment in one line, its terms marked."""
-    text, end = Text("  "), 0
+    text, end = Text(), 0
     flat = _BLANK.sub(" ", fragment.text)  # of the same length
     for start, stop in fragment.ranges:
         text.append(name(flat[end:start]))

@@ -21,7 +21,7 @@ from redis_history._sync._feed import Feed
 from redis_history._sync.store import HistoryStore
 from redis_history.cli._changes import told
 from redis_history.cli._complete import conversation_ids
-from redis_history.cli._console import console
+from redis_history.cli._console import console, put
 from redis_history.cli._failures import complain
 from redis_history.cli._fields import event_fields, message_fields
 from redis_history.cli._stores import no_conversation, open_store
@@ -152,7 +152,7 @@ class _Shown:
         for message in messages:
             self._timeline.one(message, note=note)
         if words:
-            self._timeline.line(Text(words, style="dim"))
+            put(self._screen, Text(words, style="dim"))
             self._screen.print()
 
 

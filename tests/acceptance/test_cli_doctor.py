@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from redis_history import HistoryStore, user
+from redis_history import HistoryStore, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.cli import doctor
 from tests.conftest import Servers
 from tests.support.commands import run
 from tests.support.servers import RealServer, free_port, wait_until
@@ -151,7 +152,7 @@ def test_an_index_that_is_missing_or_empty(server: RealServer, namespace: str) -
 
 
 def test_a_replica(own_server: Callable[..., RealServer]) -> None:
-    primary = own_server("plain", tcp=True)
+    primary = own_server("plain", tcp=True, options=("--repl-diskless-sync-delay", "0"))
     replica = own_server("plain", options=("--replicaof", "127.0.0.1", str(primary.port)))
     with replica.client() as client:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica to follow")
@@ -159,7 +160,8 @@ def test_a_replica(own_server: Callable[..., RealServer]) -> None:
     assert "this is a replica, which takes no writes" in found["servers"]["detail"]
 
 
-def test_no_server() -> None:
+def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PATIENCE", RetryPolicy(deadline=0.1))
     found = examined(f"redis://127.0.0.1:{free_port()}", status=1)
     assert found["server"]["state"] == "problem"
     assert "--url embedded://" in found["server"]["fix"]

@@ -103,7 +103,7 @@ def test_the_demo_is_the_demo(server: RealServer, tmp_path: Path) -> None:
         {"role": "user", "content": f"Question {n}"} for n in range(500)
     ]  # fewer would be slowed down to be seen
     data.write_text(json.dumps({"id": "1", "messages": messages}))
-    done = run_process("--url", server.url, "--json", "demo", "--data", str(data), "--agents", "2")
+    done = run_process("--url", server.url, "--json", "demo", "--data", str(data), "--agents", "1")
     assert done.returncode == 0, done.stderr
     (told,) = done.lines
     assert told["ok"]

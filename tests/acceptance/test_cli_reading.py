@@ -18,6 +18,7 @@ from redis_history import (
     Message,
     Participant,
     ReasoningPart,
+    RetryPolicy,
     Source,
     TextPart,
     assistant,
@@ -27,6 +28,7 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history.cli import _stores
 from tests.support.commands import Done, command, environment, run, run_process
 from tests.support.servers import RealServer, free_port
 
@@ -336,7 +338,8 @@ def test_what_is_not_there(store: HistoryStore, server: RealServer, namespace: s
     assert f"There are conversations with --namespace '{namespace}'" in elsewhere.stderr
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
     done = run("--url", f"redis://127.0.0.1:{free_port()}", "ls")
     assert done.returncode == 3
     assert "gave no answer" in done.stderr
