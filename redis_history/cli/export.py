@@ -29,7 +29,7 @@ _ALL = 1_000_000
 @click.option("--output", "-o", default="-", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
               help="Where to, gzipped if the name ends in .gz.  [default: standard output]")  # fmt: skip
 @click.option("--gzip", "packed", is_flag=True, help="Pack what goes to standard output.")
-@click.option("--archived", is_flag=True, help="With what summaries stand for.")
+@click.option("--archived", is_flag=True, help="Also the messages that summaries stand for.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, and no summary.")
 @click.pass_obj
 def command(
@@ -42,6 +42,8 @@ def command(
     """
     if packed and output != "-":
         raise click.UsageError("--gzip is for standard output; a file is packed if its name ends in .gz")
+    if output == "-" and sys.stdout.isatty():
+        raise click.UsageError("this would be shown on your terminal: name a file with --output, or use a pipe")
     with open_store(context, lasting=True) as store:
         for identity in conversations:
             if store.get_conversation(identity) is None:

@@ -14,6 +14,7 @@ import click
 from msgspec import structs
 
 from redis_history._sync.store import HistoryStore
+from redis_history.cli import _options
 from redis_history.cli._console import Working, working
 from redis_history.cli._stores import check_url, open_store
 from redis_history.cli._text import counted, name, one_line
@@ -33,9 +34,9 @@ _TOLD = 20  # problems, before the others are only counted
               help="For - (standard input): what stands for the name of the file, of which ids are made.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 1000), default=200, show_default=True, metavar="N",
               help="Messages in one change.")  # fmt: skip
-@click.option("--language", metavar="NAME", help="Of the messages, if there is no search index yet.")
+@_options.language
 @click.option("--dry-run", is_flag=True, help="Read the files, say what is in them, and store nothing.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@_options.quiet
 @click.pass_obj
 def command(
     context: Context,

@@ -25,11 +25,12 @@ _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d"
 
 
 @define("ls")
-@click.option("--limit", "-n", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="So many.")
-@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="After the first N.")
-@click.option("--all", "every", is_flag=True, help="All of them.")
-@click.option("--user", metavar="ID", help="Those of this owner.")
-@click.option("--agent", metavar="NAME", help="Those of this agent.")
+@click.option("--limit", "-n", type=click.IntRange(1), default=50, show_default=True, metavar="N",
+              help="At most N conversations.")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N.")
+@click.option("--all", "every", is_flag=True, help="All conversations.")
+@click.option("--user", metavar="ID", help="Only those of this owner.")
+@click.option("--agent", metavar="NAME", help="Only those of this agent.")
 @click.pass_obj
 def command(context: Context, /, limit: int, offset: int, every: bool, user: str | None, agent: str | None) -> None:
     """List conversations, the one that changed last first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from redis_history.cli import _options
 from redis_history.cli._console import working
 from redis_history.cli._stores import open_store, search_options
 from redis_history.cli._text import counted
@@ -14,8 +15,8 @@ __all__ = ["command"]
 
 
 @define("reindex")
-@click.option("--language", metavar="NAME", help="That of the stores.  [default: that of the index, or english]")
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@_options.language
+@_options.quiet
 @click.pass_obj
 def command(context: Context, /, language: str | None, quiet: bool) -> None:
     """Write the search index of a namespace anew.

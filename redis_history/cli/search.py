@@ -9,14 +9,16 @@ from typing import Any
 import click
 from rich.text import Text
 
+from redis_history.cli import _options
 from redis_history.cli._complete import conversation_ids
 from redis_history.cli._console import console, put
 from redis_history.cli._failures import complain
 from redis_history.cli._fields import hit_fields
+from redis_history.cli._options import message_filters
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name, one_line
 from redis_history.cli._timeline import who
-from redis_history.cli._values import ROLES, SCOPES, Moment
+from redis_history.cli._values import Moment
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
 from redis_history.model import Message
@@ -35,21 +37,20 @@ _BLANK = re.compile(r"\s")
 
 @define("search")
 @click.argument("query")
-@click.option("--conversation", "-c", metavar="ID", shell_complete=conversation_ids, help="In this one only.")
-@click.option("--limit", "-n", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="The best N.")
-@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="After the first N.")
-@click.option("--role", "roles", type=click.Choice(ROLES), multiple=True, help="Of this role. May be repeated.")
-@click.option(
-    "--participant", "participants", metavar="ID", multiple=True, help="Of this participant. May be repeated."
-)
-@click.option("--scope", type=click.Choice(SCOPES), help="Said there.")
-@click.option("--tool", "tools", metavar="NAME", multiple=True, help="Calls or results of this tool. May be repeated.")
-@click.option("--since", type=Moment(), help="At or after a time, such as 2026-01-31T12:00 or 2h.")
-@click.option("--before", type=Moment(), help="Before a time.")
-@click.option("--archived/--no-archived", default=None, help="Only what summaries stand for, or none of it.")
+@click.option("--conversation", "-c", metavar="ID", shell_complete=conversation_ids, help="Search in this one only.")
+@click.option("--limit", "-n", type=click.IntRange(1), default=10, show_default=True, metavar="N",
+              help="At most the best N messages.")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N.")
+@message_filters
+@click.option("--tool", "tools", metavar="NAME", multiple=True,
+              help="Only calls and results of this tool. May be repeated.")  # fmt: skip
+@click.option("--since", type=Moment(), help="From a time on, such as 2026-01-31T12:00 or 2h.")
+@click.option("--before", type=Moment(), help="Up to a time.")
+@click.option("--archived/--no-archived", default=None,
+              help="Only messages that summaries stand for, or none of them.  [default: both]")  # fmt: skip
 @click.option("--context", "around", type=click.IntRange(0, 100), default=0, metavar="N",
-              help="With N messages before and after each.")  # fmt: skip
-@click.option("--language", metavar="NAME", help="Of the messages. Not needed if there is an index.")
+              help="Also N messages before and after each.")  # fmt: skip
+@_options.language
 @click.pass_obj
 def command(
     context: Context,

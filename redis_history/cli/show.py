@@ -13,10 +13,11 @@ from redis_history._sync.store import HistoryStore
 from redis_history.cli._complete import conversation_ids
 from redis_history.cli._console import console
 from redis_history.cli._fields import message_fields
+from redis_history.cli._options import message_filters, parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import counted, name, one_line
 from redis_history.cli._timeline import Timeline
-from redis_history.cli._values import ROLES, SCOPES, Moment
+from redis_history.cli._values import Moment
 from redis_history.cli.commands import Context, define
 from redis_history.model import Conversation, Message
 
@@ -25,21 +26,14 @@ __all__ = ["command"]
 
 @define("show")
 @click.argument("conversation", metavar="ID", shell_complete=conversation_ids)
-@click.option(
-    "--limit", "-n", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="The newest N."
-)
+@click.option("--limit", "-n", type=click.IntRange(1), default=100, show_default=True, metavar="N",
+              help="At most the newest N messages.")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="All messages.")
-@click.option("--since", type=Moment(), help="At or after a time, such as 2026-01-31T12:00 or 2h; or a position.")
-@click.option("--before", type=Moment(), help="Before a time or a position.")
-@click.option("--role", "roles", type=click.Choice(ROLES), multiple=True, help="Of this role. May be repeated.")
-@click.option(
-    "--participant", "participants", metavar="ID", multiple=True, help="Of this participant. May be repeated."
-)
-@click.option("--scope", type=click.Choice(SCOPES), help="Said there.")
-@click.option("--archived", is_flag=True, help="With what summaries stand for.")
-@click.option("--tools/--no-tools", default=True, help="With tool calls and results, or without.")
-@click.option("--reasoning/--no-reasoning", default=True, help="With what models thought, or without.")
-@click.option("--full", is_flag=True, help="Long tool calls and results, too.")
+@click.option("--since", type=Moment(), help="From a time on, such as 2026-01-31T12:00 or 2h, or from a position.")
+@click.option("--before", type=Moment(), help="Up to a time or a position.")
+@message_filters
+@click.option("--archived", is_flag=True, help="Also the messages that summaries stand for.")
+@parts_shown
 @click.pass_obj
 def command(
     context: Context,

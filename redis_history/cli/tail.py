@@ -24,6 +24,7 @@ from redis_history.cli._complete import conversation_ids
 from redis_history.cli._console import console, put
 from redis_history.cli._failures import complain
 from redis_history.cli._fields import event_fields, message_fields
+from redis_history.cli._options import parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name
 from redis_history.cli._timeline import Timeline
@@ -45,14 +46,12 @@ class _Stopped(BaseException):
 @click.argument("conversation", metavar="[ID]", required=False, shell_complete=conversation_ids)
 @click.option("--all", "every", is_flag=True, help="All conversations of the namespace, also those to come.")
 @click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
-              help="So many messages to begin with.")  # fmt: skip
+              help="Begin with the newest N messages.")  # fmt: skip
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens from then on, until SIGINT or SIGTERM.")
 @click.option("--after", metavar="CURSOR", help="Begin with the changes after this, which --json tells with each.")
 @click.option("--resume", type=click.File("rb"), metavar="FILE",
               help="Begin after the last lines in FILE, which an earlier tail with --json wrote.")  # fmt: skip
-@click.option("--tools/--no-tools", default=True, help="With tool calls and results, or without.")
-@click.option("--reasoning/--no-reasoning", default=True, help="With what models thought, or without.")
-@click.option("--full", is_flag=True, help="Long tool calls and results, too.")
+@parts_shown
 @click.pass_obj
 def command(
     context: Context,

@@ -194,6 +194,15 @@ def test_what_cannot_be_told_is_said(server: RealServer, namespace: str, where: 
         assert "the conversation is not there any more" in run(*where, "tail", "c", "--after", cursor).stdout
 
 
+def test_a_server_that_refuses_notifications(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain", options=("--rename-command", "CONFIG", ""))
+    with HistoryStore(server.url) as store, following("--url", server.url, "tail", "c", "-f") as tail:
+        store.append("c", user("Are you there?"))
+        tail.until("  Are you there?")
+        wait_until(lambda: any("To fix it: CONFIG SET" in line for line in tail.told), "what to do", SECONDS)
+        assert tail.end() == 0
+
+
 def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) -> None:
     store.append("c", user("x"))
     argv = command(*where, "tail", "c", "-f")

@@ -213,6 +213,16 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
     assert on("export", "-o", "x.jsonl", "--gzip").returncode == 2
 
 
+def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    argv = command("export")
+    with subprocess.Popen(argv, stdout=theirs, stderr=subprocess.PIPE, env=environment(), text=True) as process:
+        os.close(theirs)
+        assert "name a file with --output, or use a pipe" in process.communicate(timeout=60)[1]
+    os.close(ours)
+    assert process.returncode == 2
+
+
 def test_an_import_goes_on_through_a_restart(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     server = own_server()
     path = chats(tmp_path / "chats.jsonl", 500)
