@@ -19,7 +19,7 @@ import click
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.urls import parse_url
-from redis_history.cli.commands import WRONG, Context
+from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
 
 __all__ = ["command"]
@@ -32,7 +32,7 @@ _GRACE = 2
 _UNANSWERED = 60_000
 
 
-@click.command(name="serve")
+@define("serve")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="Where to listen. Any but a loopback address lets others in over the network.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")

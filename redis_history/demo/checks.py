@@ -23,8 +23,8 @@ class Findings(msgspec.Struct):
     """Sums over all conversations. `equal`: messages that read back as they were given; `equal_form`: provider dicts
     that come out as they came in, of `of_form`. `compacted`: conversations with `summaries`, for which messages were
     `archived`; `late_results`: those that were sent when their calls had left; `held`: those that stay long
-    because nothing more could leave without tearing a call from its result. The rest counts what must not be;
-    `problems` tells the first of it."""
+    because nothing more may leave, mostly because a call would be torn from its result. The rest counts what must not
+    be; `problems` tells the first of it."""
 
     stored: int = 0
     equal: int = 0

@@ -133,7 +133,7 @@ class _Run:
                 self._told = True
             case Compressed():
                 self._compressing = self._compressing or word.kind == "started"
-                self._out.compressor_error = word.error if word.kind == "failed" else self._out.compressor_error
+                self._out.compressor_error = word.error or self._out.compressor_error
             case Finished():
                 self._out.too_long, self._finished = word.left, True
             case Failed():

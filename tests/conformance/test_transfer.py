@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from datetime import UTC, datetime
@@ -149,3 +150,19 @@ def test_any_message_comes_back_from_a_file(conversation: list[Any], tmp_path_fa
 def test_batches_that_make_no_sense(batch: Any, tmp_path: Any) -> None:
     with HistoryStore("memory://") as store, pytest.raises(InvalidInputError, match="batch"):
         import_messages(tmp_path, store, batch=batch)
+
+
+async def test_the_archive_is_exported_if_asked_for_and_gzipped_by_name(store: Any, tmp_path: Any) -> None:
+    said = [user(f"Message {number}") for number in range(4)]
+    await store.append_many("c", said)
+    await store.compact("c", through=said[2].id, summary="Three.")
+    every = await store.get("c", include_archived=True)
+    assert len(every) == 5
+    path, seen = tmp_path / "a.jsonl.gz", []
+    done = await _export(store, path, include_archived=True, on_progress=seen.append)
+    assert (done.messages, seen[-1]) == (5, done)
+    with gzip.open(path, "rt") as lines:
+        assert len(lines.readlines()) == 6
+    (found,) = read_transcripts(path)
+    assert bare(found.messages) == bare(every)
+    assert (await _export(store, tmp_path / "b.jsonl")).messages == 2
