@@ -8,6 +8,7 @@
     │   │   └── MessageTooLargeError
     │   ├── BatchTooLargeError
     │   ├── InvalidCursorError
+    │   ├── TornPairError                       a range that would tear a tool call from its result
     │   └── ConfigurationError                  a URL or an option is wrong
     ├── ConflictError                           the state is not what the call needs; nothing was written
     │   ├── MessageConflictError                same id, other content
@@ -66,6 +67,7 @@ __all__ = [
     "RevisionConflictError",
     "StoreClosedError",
     "SummaryError",
+    "TornPairError",
     "UnsavedLimitError",
     "UnsupportedServerError",
 ]
@@ -101,6 +103,11 @@ class BatchTooLargeError(InvalidInputError):
 
 class InvalidCursorError(InvalidInputError):
     """Not a cursor that a subscription of this package gave out."""
+
+
+class TornPairError(InvalidInputError):
+    """The range of a compaction has a tool call whose result is behind it, or still awaited. The message names an end
+    that would do."""
 
 
 class ConfigurationError(InvalidInputError):

@@ -29,6 +29,7 @@ settings.load_profile("project")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run soaks and kill loops in full length")
+    parser.addoption("--screenshots", action="store_true", help="write the pictures of the documentation anew")
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,18 @@ from redis_history import requests
 from redis_history._async._attempt import Attempt
 from redis_history._async._runtime import Signal
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.backends import refusals
 from redis_history.compaction.policy import Plan
 from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
-from redis_history.errors import ConfigurationError, ConflictError, LeaseLostError, RedisHistoryError, SummaryError
+from redis_history.errors import (
+    ConfigurationError,
+    ConflictError,
+    LeaseLostError,
+    RedisHistoryError,
+    SummaryError,
+    TornPairError,
+)
 from redis_history.model import Message
 from redis_history.operations import KeepLease, Lease, Precondition, TakeLease
 from redis_history.tokens import message_tokens
@@ -126,7 +134,10 @@ class AsyncCompressing:
         last = found.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
         op = requests.compact(lease.conversation_id, last, summary, found.seen, expected_revision=None)
-        await self._store._write(replace(op, precondition=Precondition(lease=lease)))
+        try:
+            await self._store._write(replace(op, precondition=Precondition(lease=lease)))
+        except TornPairError as error:  # a result has come since it was chosen
+            raise refusals.compaction_conflict(lease.conversation_id, str(error)) from error
 
     async def _summary(self, found: Plan, room: int | None, lease: Lease, signal: Signal) -> Message:
         """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""

@@ -8,6 +8,7 @@ from typing import TypeVar, Unpack
 from redis_history._async._runtime import Lock
 from redis_history._async.reading import PAGE
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.backends import refusals
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -17,6 +18,7 @@ from redis_history.errors import (
     MessageNotFoundError,
     RedisHistoryError,
     RevisionConflictError,
+    TornPairError,
 )
 from redis_history.events import Reset
 from redis_history.history._replica import position_in_store
@@ -79,9 +81,13 @@ class AsyncSaving(SharedHistory):
     async def _rewrite(self, step: Rewrite) -> None:
         assert self.conversation_id is not None  # noqa: S101
         if isinstance(step, Compaction):
-            done = await self._store.compact(
-                self.conversation_id, through=step.removed[-1], summary=step.summary, seen=step.replaced
-            )
+            through, summary = step.removed[-1], step.summary
+            try:
+                done = await self._store.compact(
+                    self.conversation_id, through=through, summary=summary, seen=step.replaced
+                )
+            except TornPairError as error:  # a result has come since it was chosen
+                raise refusals.compaction_conflict(self.conversation_id, str(error)) from error
             step.stored = done.summary
             self._rewritten(step, done.revision, changed=done.changed)
             return

@@ -38,7 +38,7 @@ class AsyncCompacting(AsyncWriting):
         there at that moment is replaced. If there is nothing to replace, or only a summary, nothing changes, and the
         outcome says so.
 
-        Raises InvalidInputError if the range tears a tool call from its result, and names a `through` that would do;
+        Raises TornPairError if the range tears a tool call from its result, and names a `through` that would do;
         MessageNotFoundError for an unknown id, RevisionConflictError, MessageConflictError (the id of the summary is
         taken), CapabilityError for a backend that cannot.
         """

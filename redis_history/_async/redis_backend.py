@@ -17,8 +17,9 @@ from redis_history._async._loops import PerLoop
 from redis_history._async._searcher import AsyncSearcher
 from redis_history.backends.base import Found, Look, Wake, WakeAll
 from redis_history.backends.redis.calls import Call, Settings, as_is
-from redis_history.backends.redis.compacting import STEPWISE
+from redis_history.backends.redis.compacting import compact
 from redis_history.backends.redis.durability import Confirmation
+from redis_history.backends.redis.expanding import expand
 from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
@@ -28,7 +29,7 @@ from redis_history.backends.redis.servers import read_info
 from redis_history.backends.redis.survey import QUESTIONS, read_survey
 from redis_history.capabilities import Capabilities
 from redis_history.errors import BackendRefusedError, CapabilityError, StoreClosedError
-from redis_history.operations import ListConversations, Op
+from redis_history.operations import Compact, Expand, ListConversations, Op
 
 __all__ = ["INFO", "AsyncRedisBackend", "told"]
 
@@ -37,6 +38,8 @@ R = TypeVar("R")
 _logger = logging.getLogger("redis_history")
 
 INFO = Call(None, b"", [b"INFO", b"server"], read_info)
+#: Operations that take several calls.
+_STEPWISE: dict[Any, Callable[[Any, Settings], Generator[Any, Any, Any]]] = {Compact: compact, Expand: expand}
 _SURVEY = b"".join([Call(None, b"", question, read_info).pack() for question in QUESTIONS])
 
 
@@ -80,8 +83,8 @@ class AsyncRedisBackend:
             return cast(T, listed)
         if type(op) in SEARCHES:
             return None if self._searcher is None else await self._searcher.execute(op)  # type: ignore[return-value]
-        if type(op) in STEPWISE:
-            return cast(T, await self._follow_steps(STEPWISE[type(op)](op, self._settings)))
+        if type(op) in _STEPWISE:
+            return cast(T, await self._follow_steps(_STEPWISE[type(op)](op, self._settings)))
         outcome: T = await self._done(plan(op, self._settings))
         return outcome
 

@@ -9,6 +9,7 @@ from typing import TypeVar, Unpack
 from redis_history._sync._runtime import Lock
 from redis_history._sync.reading import PAGE
 from redis_history._sync.store import HistoryStore
+from redis_history.backends import refusals
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -18,6 +19,7 @@ from redis_history.errors import (
     MessageNotFoundError,
     RedisHistoryError,
     RevisionConflictError,
+    TornPairError,
 )
 from redis_history.events import Reset
 from redis_history.history._replica import position_in_store
@@ -80,9 +82,11 @@ class Saving(SharedHistory):
     def _rewrite(self, step: Rewrite) -> None:
         assert self.conversation_id is not None  # noqa: S101
         if isinstance(step, Compaction):
-            done = self._store.compact(
-                self.conversation_id, through=step.removed[-1], summary=step.summary, seen=step.replaced
-            )
+            through, summary = step.removed[-1], step.summary
+            try:
+                done = self._store.compact(self.conversation_id, through=through, summary=summary, seen=step.replaced)
+            except TornPairError as error:  # a result has come since it was chosen
+                raise refusals.compaction_conflict(self.conversation_id, str(error)) from error
             step.stored = done.summary
             self._rewritten(step, done.revision, changed=done.changed)
             return

@@ -161,7 +161,8 @@ class Compressor(Compressing):
         control = Signal()
         self._hands = {Signal() for _ in range(self._options.concurrency)}
         self._signals = [control, *self._hands]
-        jobs: list[Job] = [spawn(self._hand(hand, control), "redis_history-compress") for hand in self._hands]
+        hands = [*self._hands]  # told to end already, one leaves the set before the next has begun
+        jobs: list[Job] = [spawn(self._hand(hand, control), "redis_history-compress") for hand in hands]
         try:
             look(control)
             if not self._stopping:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redis_history.backends import refusals
-from redis_history.errors import InvalidInputError
+from redis_history.errors import TornPairError
 from redis_history.model import Message, Position
 from redis_history.model.ranges import good_ends, stays
 from redis_history.model.wire import body_digest, encode_body
@@ -47,7 +47,7 @@ def check_summary(op: Compact, standing: Position | None) -> None:
 
 
 def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
-    """Raises InvalidInputError if the range, the first `count` of the live messages, tears a tool call from its
+    """Raises TornPairError if the range, the first `count` of the live messages, tears a tool call from its
     result."""
     ends = good_ends(messages)
     if count == 0 or ends[count - 1]:
@@ -63,7 +63,7 @@ def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
     else:
         better = messages[before[-1] if before else after[0]]
         hint = f"pass through={better.id[:64]!r}, at {better.position}"
-    raise InvalidInputError(f"a tool call up to {op.through} has its result behind it, or has none yet; {hint}")
+    raise TornPairError(f"a tool call up to {op.through} has its result behind it, or has none yet; {hint}")
 
 
 def cut_page(

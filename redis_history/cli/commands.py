@@ -35,6 +35,7 @@ _COMMANDS = {
     "import": "Store the conversations of files.",
     "export": "Write conversations to a file: these, or all of the namespace.",
     "compress": "Replace the older part of long conversations by summaries.",
+    "serve": "Show conversations in a browser, live.",
     "reindex": "Write the search index of a namespace anew.",
     "doctor": "Check what works here, and say how to mend the rest.",
     "embedded": "Manage the private server of this user.",

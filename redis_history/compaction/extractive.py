@@ -7,7 +7,8 @@ needed beside, words and stems in any language, is in the search package.
 Sentences are ranked by TextRank (Mihalcea and Tarau, 2004): a sentence counts as much as those that share its words,
 weighted by how rare they are. Then they are taken from the best on as long as there is room, but none that mostly
 repeats one that was taken, and are given in their order. Sentences of the previous summary compete with the new ones,
-within their share of the room, so a rolling summary forgets slowly.
+within their share of the room, so a rolling summary forgets slowly. What room they leave is for the tool calls: which,
+how often, with what; so agents that only call tools are summarised too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from redis_history.compaction._checks import check_count
-from redis_history.compaction.rendering import clipped, speaker
+from redis_history.compaction.call_lines import call_lines
+from redis_history.compaction.rendering import clipped, render, speaker
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
@@ -52,6 +54,12 @@ _KEPT: Final = 0.5
 _SHARE: Final = 0.5
 
 
+#: Characters of data that are told if there is nothing else to be told.
+_BEGINNING: Final = 60
+#: Characters that must be left for tool calls to be told beside sentences.
+_ROOM_FOR_CALLS: Final = 80
+
+
 class _Sentence:
     __slots__ = ("earlier", "line", "place", "terms")
 
@@ -75,18 +83,25 @@ class ExtractiveSummarizer:
         return f"<summarizer extractive, {self._max_tokens} tokens>"
 
     def __call__(self, messages: Sequence[Message], previous_summary: str | None = None) -> str:
-        """The summary: lines of "Speaker: sentence". Raises SummaryError if there is no text."""
+        """The summary: lines of "Speaker: sentence", and behind them the tool calls. Raises SummaryError if there are
+        neither."""
         sentences = self._sentences(messages, previous_summary)
-        if not sentences:
-            raise SummaryError("there is no text in these messages to be summarised")
         replaced = sum(map(message_tokens, messages)) + len(previous_summary or "") // CHARACTERS_PER_TOKEN
         room = CHARACTERS_PER_TOKEN * min(self._max_tokens, max(16, int(_SHARE * replaced)))
         scores = _ranked(sentences)
         order = sorted(range(len(sentences)), key=lambda index: -scores[index])
         chosen = _chosen([sentences[index] for index in order], room)
-        if not chosen:  # not even the best one fits
+        lines = [one.line for one in sorted(chosen, key=lambda one: one.place)]
+        left = room - sum(len(line) + 1 for line in lines)
+        if left >= _ROOM_FOR_CALLS or not sentences:
+            lines += call_lines(messages, left)
+        if not lines and sentences:  # not even the best one fits
             return clipped(sentences[order[0]].line, room)
-        return "\n".join(one.line for one in sorted(chosen, key=lambda one: one.place))
+        if not lines:
+            lines = _beginnings(messages, room)
+        if not lines:
+            raise SummaryError("there is no text in these messages to be summarised, and no tool call or result")
+        return "\n".join(lines)
 
     def _sentences(self, messages: Sequence[Message], previous_summary: str | None) -> list[_Sentence]:
         found: list[_Sentence] = []
@@ -109,11 +124,25 @@ class ExtractiveSummarizer:
 def extractive_summarizer(*, max_tokens: int = 400, language: str = "english") -> ExtractiveSummarizer:
     """A summariser that needs no model, no network and no further package: it picks sentences.
 
-    A summary has at most `max_tokens` (estimated), and at most half of what it replaces. `language` is one of search's,
+    Of tool calls it tells which, how often, and with what, as far as there is room beside the sentences. A summary has
+    at most `max_tokens` (estimated), and at most half of what it replaces. `language` is one of search's,
     or "none"; endings of words are looked through with `pip install 'redis_history[search]'`. It keeps who said what,
     word for word; it understands nothing.
     """
     return ExtractiveSummarizer(max_tokens, language)
+
+
+def _beginnings(messages: Sequence[Message], room: int) -> list[str]:
+    """Of messages without sentences and calls, such as results that are data: the beginnings of the newest."""
+    lines: list[str] = []
+    for message in reversed(messages):
+        line = " ".join(render(message, 4 * _BEGINNING).split())[:_BEGINNING]
+        if line and len(line) >= room:
+            break
+        if line:
+            lines.append(line)
+            room -= len(line) + 1
+    return lines[::-1]
 
 
 def _lines(messages: Iterable[Message]) -> Iterable[str]:

@@ -100,9 +100,10 @@ class Policy(Struct, frozen=True, kw_only=True):
         messages = list(messages)
         leaving = [index for index, message in enumerate(messages) if not stays(message)]
         ends = good_ends(messages)
-        may = [index for index in leaving[: max(0, len(leaving) - self.keep_recent)] if ends[index]]
-        if may and messages[leaving[0]].is_summary and may[0] == leaving[0]:
-            del may[0]  # a summary in place of a summary is no gain
+        # What is before a summary leaves only with it; and a summary in place of it alone is no gain.
+        first = max((index for index in leaving if messages[index].is_summary), default=-1)
+        first += first == leaving[0] if leaving else 0
+        may = [index for index in leaving[: max(0, len(leaving) - self.keep_recent)] if ends[index] and index >= first]
         sizes = self._sizes(messages, leaving)
         oldest = self._oldest(messages, leaving, now)
         by_size = sizes.end(may)

@@ -10,7 +10,7 @@ import orjson
 from redis_history.model import AttachmentPart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.model.message import content_text
 
-__all__ = ["chunks", "clipped", "render", "speaker"]
+__all__ = ["as_text", "chunks", "clipped", "render", "speaker"]
 
 #: Characters of one tool call or result: what was found in a long one, the agent has said afterwards.
 _TOOL_CHARACTERS: Final = 4_000
@@ -66,17 +66,18 @@ def _piece(part: Part) -> str:
     if isinstance(part, TextPart):
         return part.text
     if isinstance(part, ToolUsePart):
-        return clipped(f"[calls {part.name}({_as_text(part.input)})]", _TOOL_CHARACTERS)
+        return clipped(f"[calls {part.name}({as_text(part.input)})]", _TOOL_CHARACTERS)
     if isinstance(part, ToolResultPart):
         what = "fails with" if part.is_error else "gives"
-        found = content_text(part.content) or _as_text(part.content)
+        found = content_text(part.content) or as_text(part.content)
         return clipped(f"[{part.name or 'the tool'} {what}: {found}]", _TOOL_CHARACTERS)
     if isinstance(part, AttachmentPart):
         return f"[file: {part.name or part.reference or part.id or 'unnamed'}]"
     return "" if isinstance(part, ReasoningPart) else str(part.data.get("text") or "")
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A text as it is, another value as JSON, and nothing for an empty one."""
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence | dict) and not value:

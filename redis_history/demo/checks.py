@@ -21,7 +21,10 @@ _TOLD = 10  # problems
 
 class Findings(msgspec.Struct):
     """Sums over all conversations. `equal`: messages that read back as they were given; `equal_form`: provider dicts
-    that come out as they came in, of `of_form`. The rest counts what must not be; `problems` tells the first of it."""
+    that come out as they came in, of `of_form`. `compacted`: conversations with `summaries`, for which messages were
+    `archived`; `late_results`: those that were sent when their calls had left; `held`: those that stay long
+    because nothing more may leave, mostly because a call would be torn from its result. The rest counts what must not
+    be; `problems` tells the first of it."""
 
     stored: int = 0
     equal: int = 0
@@ -32,6 +35,14 @@ class Findings(msgspec.Struct):
     events: int = 0
     gaps: int = 0
     order_violations: int = 0
+    compacted: int = 0
+    summaries: int = 0
+    archived: int = 0
+    compacted_wrongly: int = 0
+    torn: int = 0
+    late_results: int = 0
+    too_long: int = 0
+    held: int = 0
     problems: list[str] = msgspec.field(default_factory=list)
 
     def tell(self, conversation_id: str, count: int, what: str) -> int:
@@ -44,7 +55,8 @@ class Findings(msgspec.Struct):
 def check(
     findings: Findings, plan: Plan, transcript: Transcript, stored: Sequence[Message], heard: list[Heard], revision: int
 ) -> None:
-    """Compare one conversation: the input, what `get` returns, what the subscriber was told up to `revision`."""
+    """Compare one conversation: the input, what `get` returns with archived messages and without summaries, what the
+    subscriber was told up to `revision`."""
     name = transcript.conversation_id
     _check_content(findings, transcript, stored)
     _check_order(findings, name, plan.owners[name], transcript, stored)
@@ -64,7 +76,8 @@ def _check_content(findings: Findings, transcript: Transcript, stored: Sequence[
     findings.tell(name, len(given) - equal, "messages that do not read back equal")
     if transcript.form is not None:
         in_order = [by_id[id_] for id_ in given if id_ in by_id]
-        back: list[Any] = (to_openai_chat if transcript.form == "openai_chat" else to_anthropic)(in_order)
+        to_form = to_openai_chat if transcript.form == "openai_chat" else to_anthropic
+        back: list[Any] = to_form(in_order, shape="original")
         same = sum(one == other for one, other in zip(back, transcript.originals, strict=False))
         findings.of_form += len(transcript.originals)
         findings.equal_form += same

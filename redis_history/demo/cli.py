@@ -11,8 +11,10 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from redis_history.demo.checks import Findings, check
+from redis_history.demo.compaction_checks import check_compactions, originals_of
+from redis_history.demo.outcome import Outcome, RunError
 from redis_history.demo.plan import SAMPLE, Plan, load, make_plan
-from redis_history.demo.run import Outcome, RunError, run
+from redis_history.demo.run import run
 from redis_history.demo.screen import Row, Screen, open_screen
 from redis_history.demo.server import Server, reach
 from redis_history.errors import BackendError, RedisHistoryError
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str] | None = None, *, make_screen: Callable[[int],
 def _show(plan: Plan, server: Server, problems: Sequence[ImportProblem], make_screen: Callable[[int], Screen]) -> int:
     print(
         f"{len(plan.shares)} agents replay {len(plan.transcripts):,} conversations, {plan.messages:,} messages, "
-        f"from {plan.transcripts[0].format} into {server.address}",
+        f"from {plan.transcripts[0].format} into {server.address}\n"
+        f"a compressor summarises the older part of those with more than {plan.bounds.max_entries:,} messages",
         flush=True,
     )
     for problem in problems[:_TOLD]:
@@ -61,7 +64,9 @@ def _show(plan: Plan, server: Server, problems: Sequence[ImportProblem], make_sc
             for transcript in plan.transcripts:
                 name = transcript.conversation_id
                 heard, revision = outcome.events.get(name, []), outcome.revisions[name]
-                check(findings, plan, transcript, server.store.get(name), heard, revision)
+                everything = server.store.get(name, include_archived=True)
+                check(findings, plan, transcript, originals_of(everything), heard, revision)
+                check_compactions(findings, name, plan.bounds, server.store.get(name), everything, heard)
             return _table(plan, outcome, findings, len(problems), screen)
     except BackendError as error:
         raise RunError(f"the server failed on the way: {error}") from error
@@ -94,7 +99,24 @@ def _table(plan: Plan, outcome: Outcome, found: Findings, left_out: int, screen:
         ("events delivered", f"{found.events:,} with {found.delivered:,} messages", found.delivered == total),
         ("gaps", f"{found.gaps:,}", found.gaps == 0),
         ("order violations", f"{found.order_violations:,}", found.order_violations == 0),
+        (
+            "conversations compacted",
+            f"{found.compacted:,} of {plan.too_long:,} of more than {plan.bounds.max_entries:,} messages"
+            + f" ({found.held:,} cannot be shorter)" * bool(found.held),
+            found.too_long == outcome.too_long == 0,
+        ),
+        ("messages archived", f"{found.archived:,} by {found.summaries:,} summaries", found.compacted_wrongly == 0),
+        (
+            "results torn from calls",
+            f"{found.torn:,} ({found.late_results:,} came when their calls had left)",
+            found.torn == 0,
+        ),
         ("agents killed and restarted", f"{outcome.killed}", outcome.killed == 1),
+        (
+            "compressors killed and replaced",
+            f"{outcome.compressors_killed}",
+            outcome.compressors_killed == 1 or not found.compacted,
+        ),
         ("subscriber connections cut", cut, outcome.cut > 0 or outcome.not_cut is not None),
         ("throughput", f"{total / max(outcome.elapsed, 1e-9):,.0f} messages/s{paced}", None),
         ("append p50 / p99", f"{_at(milliseconds, 0.5):.2f} / {_at(milliseconds, 0.99):.2f} ms", None),
@@ -103,6 +125,8 @@ def _table(plan: Plan, outcome: Outcome, found: Findings, left_out: int, screen:
         rows.append(("records left out of the file", f"{left_out:,}", None))
     failed = [name for name, _, good in rows if good is False]
     screen.table("All is as it must be" if not failed else f"WRONG: {', '.join(failed)}", rows)
+    if outcome.too_long and outcome.compressor_error is not None:
+        print(f"! the compressor: {outcome.compressor_error}")
     for problem in found.problems:
         print(f"! {problem}")
     return 1 if failed or found.problems else 0
@@ -119,7 +143,8 @@ def _terminated(signum: int, frame: object) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="redis_history.demo",
-        description="Many agent processes replay transcripts into shared conversations; everything is then checked.",
+        description="Many agent processes replay transcripts into shared conversations, a subscriber follows, and a "
+        "compressor keeps them short; everything is then checked.",
     )
     parser.add_argument("--data", type=Path, metavar="PATH", help="transcripts, .json or .jsonl, also .gz (a sample)")
     parser.add_argument("--agents", type=_number(_MOST_AGENTS), default=4, metavar="N", help="processes (4)")

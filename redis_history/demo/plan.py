@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import msgspec
 
+from redis_history.compaction import Policy
 from redis_history.errors import InvalidInputError
 from redis_history.importers import OnError, Transcript, read_transcripts
 from redis_history.model import Message
 
-__all__ = ["SAMPLE", "Plan", "Step", "load", "make_plan"]
+__all__ = ["SAMPLE", "Bounds", "Plan", "Step", "load", "make_plan"]
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
 
@@ -25,6 +27,7 @@ _LATE = 0.04  # of the steps: followed by an earlier one sent again
 _SHOWN_SECONDS = 3.0  # a small sample is slowed down to last so long, so that there is something to see
 _LONGEST_PAUSE = 0.3
 _SMALL = 500  # messages
+_LEAST_BOUND = 6  # messages
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -35,18 +38,35 @@ class Step(msgspec.Struct, frozen=True):
     again: bool = False
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """A conversation of more than `max_entries` messages is too long; the newest `keep_recent` stay."""
+
+    max_entries: int
+    keep_recent: int
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(max_entries=self.max_entries, keep_recent=self.keep_recent)
+
+
 class Plan(msgspec.Struct, frozen=True):
     """`shares[n]` are the steps of agent n, in its order; `owners[conversation][message]` is the agent it falls to.
-    `pause` is the mean of the seconds an agent thinks between two steps."""
+    `pause` is the mean of the seconds an agent thinks between two steps; `bounds` are what the compressor keeps to."""
 
     transcripts: tuple[Transcript, ...]
     shares: tuple[tuple[Step, ...], ...]
     owners: dict[str, dict[str, int]]
     pause: float
+    bounds: Bounds
 
     @property
     def messages(self) -> int:
         return sum(len(transcript.messages) for transcript in self.transcripts)
+
+    @property
+    def too_long(self) -> int:
+        """How many conversations are longer than the compressor allows."""
+        return sum(len(transcript.messages) > self.bounds.max_entries for transcript in self.transcripts)
 
     @property
     def longest(self) -> int:
@@ -90,7 +110,14 @@ def make_plan(transcripts: Sequence[Transcript], agents: int, seed: int) -> Plan
             active = [item for item in active if item[1]]
     total = sum(len(transcript.messages) for transcript in transcripts)
     pause = min(_LONGEST_PAUSE, _SHOWN_SECONDS / max(map(len, shares))) if total < _SMALL else 0.0
-    return Plan(tuple(transcripts), tuple(map(tuple, shares)), owners, pause)
+    return Plan(tuple(transcripts), tuple(map(tuple, shares)), owners, pause, _bounds(transcripts))
+
+
+def _bounds(transcripts: Sequence[Transcript]) -> Bounds:
+    """Such that most conversations are compressed, and long ones more than once."""
+    middle = int(median(len(transcript.messages) for transcript in transcripts))
+    most = max(_LEAST_BOUND, middle // 3)
+    return Bounds(most, max(2, min(10, most // 4)))
 
 
 def _add(share: list[Step], step: Step, random: Random) -> None:

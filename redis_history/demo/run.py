@@ -6,45 +6,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from redis.exceptions import RedisError
 
 from redis_history.demo.agent import AgentJob, Did, Failed, Ready, run_agent
+from redis_history.demo.compressing import Compressed, CompressJob, Finished, run_compressor
+from redis_history.demo.outcome import Outcome, RunError
 from redis_history.demo.plan import Plan
 from redis_history.demo.processes import Child, Children
 from redis_history.demo.screen import Screen
 from redis_history.demo.server import Server
-from redis_history.demo.watcher import Heard, Saw, Told, Until, WatchJob, run_watcher
-from redis_history.errors import RedisHistoryError
+from redis_history.demo.watcher import Saw, Told, Until, WatchJob, run_watcher
 
-__all__ = ["Outcome", "RunError", "run"]
+__all__ = ["run"]
 
 _KILL_AFTER = 0.3  # of the victim's steps
 _STOP_AT = 0.6  # of them: further it does not come before it is killed
 _CUT_AFTER = 0.2  # of all messages
 _PATIENCE = 60.0  # seconds without any sign of life
 _TICK = 0.1
-
-
-class RunError(RedisHistoryError):
-    """A process of the demo failed; the run has no result."""
-
-
-class Outcome(msgspec.Struct):
-    """What happened, as reported. Times in seconds. `ignored`: messages sent again, on purpose or by the restarted
-    agent, and known to the store; `doubled`: those it took for new; `not_cut`: why no connection could be cut."""
-
-    stored: int = 0
-    ignored: int = 0
-    doubled: int = 0
-    killed: int = 0
-    cut: int = 0
-    not_cut: str | None = None
-    seen_messages: int = 0
-    elapsed: float = 0.0
-    seconds: list[float] = msgspec.field(default_factory=list)
-    events: dict[str, list[Heard]] = msgspec.field(default_factory=dict)
-    revisions: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def run(plan: Plan, server: Server, screen: Screen) -> Outcome:
@@ -63,7 +42,8 @@ class _Run:
         self._out = Outcome()
         self._ready: set[Child] = set()
         self._agents: dict[Child, int] = {}
-        self._told = False
+        self._compressor: Child | None = None
+        self._compressing = self._agents_done = self._finished = self._told = False
         # The busiest agent is the one that falls.
         self._victim_number = max(range(len(plan.shares)), key=lambda n: len(plan.shares[n]))
         self._victim: Child | None = None
@@ -73,15 +53,18 @@ class _Run:
         names = tuple(transcript.conversation_id for transcript in self._plan.transcripts)
         job = WatchJob(self._server.watcher_url, self._server.namespace, self._log_length, names)
         watcher = self._children.start("subscriber", run_watcher, job)
-        self._wait(lambda: watcher in self._ready)
+        self._start_compressor()
         for number in range(len(self._plan.shares)):
             self._start_agent(number)
-        self._wait(lambda: self._ready >= set(self._agents))
+        self._wait(lambda: self._ready >= {watcher, self._compressor, *self._agents})
         began = time.monotonic()
         for agent in self._agents:
             agent.send("start")
         self._wait(lambda: not self._agents)
         self._out.elapsed = time.monotonic() - began
+        self._agents_done = True
+        self._dismiss_compressor()
+        self._wait(lambda: self._finished and self._compressor is None)
         for name in names:
             self._out.revisions[name] = self._server.store.snapshot(name, limit=1).cursor.revision
         watcher.send(Until(self._out.revisions))
@@ -109,6 +92,15 @@ class _Run:
         self._agents[child] = number
         if stop_at is not None:
             self._victim = child
+
+    def _start_compressor(self) -> None:
+        job = CompressJob(self._server.url, self._server.namespace, self._log_length, self._plan.bounds)
+        self._compressor = self._children.start("compressor", run_compressor, job)
+
+    def _dismiss_compressor(self) -> None:
+        """Tell it that no more messages will come, when that is so."""
+        if self._agents_done and self._compressor is not None:
+            self._compressor.send("enough")
 
     def _wait(self, until: Callable[[], bool], *, patience: float = _PATIENCE, must: bool = True) -> bool:
         """Handle what comes in until a condition holds; False if it does not, and `must` not."""
@@ -139,6 +131,11 @@ class _Run:
             case Told():
                 self._out.events = word.events
                 self._told = True
+            case Compressed():
+                self._compressing = self._compressing or word.kind == "started"
+                self._out.compressor_error = word.error or self._out.compressor_error
+            case Finished():
+                self._out.too_long, self._finished = word.left, True
             case Failed():
                 raise RunError(word.reason)
             case None:
@@ -156,8 +153,11 @@ class _Run:
 
     def _ended(self, child: Child) -> None:
         child.process.join()
-        if child.process.exitcode != 0 or not (child in self._agents or self._told):
+        over = self._finished if child is self._compressor else child in self._agents or self._told
+        if child.process.exitcode != 0 or not over:
             raise RunError(f"{child.name} {child.ending}")
+        if child is self._compressor:
+            self._compressor = None
         self._agents.pop(child, None)
 
     def _accidents(self) -> None:
@@ -178,6 +178,20 @@ class _Run:
             self._out.killed += 1
             self._screen.note(f"{victim.name} was killed (SIGKILL) and starts again, from its first message")
             self._start_agent(self._victim_number, second_life=True)
+
+        if self._compressing and not (self._out.compressors_killed or self._finished):
+            self._kill_compressor()
+
+    def _kill_compressor(self) -> None:
+        """In the middle of its work: what it has begun, another one takes up when its lease has ended."""
+        if (compressor := self._compressor) is not None:
+            compressor.kill()
+            for word in self._children.drop(compressor):
+                self._handle(compressor, word)
+            self._out.compressors_killed += 1
+            self._screen.note("the compressor was killed (SIGKILL), and another one takes its place")
+            self._start_compressor()
+            self._dismiss_compressor()
 
     def _cut(self) -> None:
         try:

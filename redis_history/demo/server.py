@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from redis_history import HistoryStore, RetryPolicy
 from redis_history._ids import new_token
@@ -42,13 +43,25 @@ class Server:
         return sum(self._client.client_kill_filter(_id=number) for number in found)
 
     def clean(self, conversation_ids: Iterable[str]) -> None:
-        """Remove every key of this run."""
+        """Remove every key and the search index of this run."""
         keyspace = Keyspace(self.namespace)
         for conversation_id in conversation_ids:
             self.store.delete_conversation(conversation_id)
             keys = keyspace.conversation(conversation_id)
-            # Deleted while somebody listens, a change log outlives its conversation for a while.
-            self._client.unlink(keys.log)
+            # Both would end by themselves: the log of a conversation that is deleted while somebody listens, and the
+            # lease of a compressor that was killed.
+            self._client.unlink(keys.log, keys.lease)
+        self._drop_indexes(keyspace)
+
+    def _drop_indexes(self, keyspace: Keyspace) -> None:
+        """Where the server can search, there is an index for each namespace; nobody will use this one again."""
+        try:
+            indexes = self._client.execute_command("FT._LIST")
+        except ResponseError:  # no search here
+            return
+        for index in indexes:
+            if index.startswith(f"{keyspace.index.decode()}:"):
+                self._client.execute_command("FT.DROPINDEX", index)
 
 
 @contextmanager

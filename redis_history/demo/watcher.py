@@ -10,11 +10,19 @@ from typing import Any
 
 import msgspec
 
-from redis_history import AsyncHistoryStore, AsyncSubscription, Message, MessagesAppended, Reset
+from redis_history import (
+    AsyncHistoryStore,
+    AsyncSubscription,
+    HistoryCompacted,
+    Message,
+    MessagesAppended,
+    Position,
+    Reset,
+)
 from redis_history.demo.agent import Failed, Ready
 from redis_history.errors import RedisHistoryError
 
-__all__ = ["Heard", "Saw", "Told", "Until", "WatchJob", "run_watcher"]
+__all__ = ["Compaction", "Heard", "Saw", "Told", "Until", "WatchJob", "run_watcher"]
 
 _REPORT_SECONDS = 0.1
 _SHOWN = 3  # last messages in a report
@@ -43,12 +51,22 @@ class Saw(msgspec.Struct, frozen=True):
     last: tuple[tuple[str, Message], ...]
 
 
+class Compaction(msgspec.Struct, frozen=True):
+    """So many messages, the last of them at `through`, have left for a summary."""
+
+    summary_id: str
+    through: Position
+    count: int
+
+
 class Heard(msgspec.Struct, frozen=True):
-    """One event, in the order they came: its revision, and (id, sequence) of its messages; or the reason of a Reset."""
+    """One event, in the order they came: its revision, and (id, sequence) of its messages, or the compaction; or the
+    reason of a Reset."""
 
     revision: int
     messages: tuple[tuple[str, int | None], ...]
     reset: str | None = None
+    compaction: Compaction | None = None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -107,6 +125,9 @@ class _Watcher:
                 self._heard[name].append(Heard(event.revision, found))
                 self._messages += len(found)
                 self._last = [*self._last, *((name, message) for message in event.messages)][-_SHOWN:]
+            elif isinstance(event, HistoryCompacted):
+                compaction = Compaction(event.summary.id, event.through, event.count)
+                self._heard[name].append(Heard(event.revision, (), compaction=compaction))
             else:
                 reason = event.reason if isinstance(event, Reset) else type(event).__name__
                 self._heard[name].append(Heard(event.revision, (), reason))

@@ -8,6 +8,7 @@ reported: see `Loss`.
 """
 
 from redis_history.formats._loss import Loss, OnLoss
+from redis_history.formats._pairs import paired
 from redis_history.formats._shape import Shape
 from redis_history.formats.anthropic import from_anthropic, to_anthropic, to_anthropic_system
 from redis_history.formats.gemini import from_gemini, to_gemini, to_gemini_system
@@ -26,6 +27,7 @@ __all__ = [
     "from_mistral",
     "from_openai_chat",
     "from_openai_responses",
+    "paired",
     "to_anthropic",
     "to_anthropic_system",
     "to_gemini",

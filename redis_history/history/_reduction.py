@@ -9,11 +9,12 @@ from typing import Any
 from msgspec import Struct
 
 from redis_history._time import Instant, from_microseconds, to_microseconds
-from redis_history.errors import InvalidInputError
+from redis_history.errors import CompactionConflictError, InvalidInputError
 from redis_history.history._groups import groups
 from redis_history.model import Message
+from redis_history.model.ranges import tears
 
-__all__ = ["ReduceOptions", "Reduction", "drop_oldest", "reduce_options"]
+__all__ = ["ReduceOptions", "Reduction", "check_late", "drop_oldest", "reduce_options"]
 
 
 class ReduceOptions(Struct, frozen=True):
@@ -91,6 +92,16 @@ def drop_oldest(
         if options.max_tokens is not None:
             tokens -= sum(tokens_of(messages[index]) for index in indices)
     return [message for index, message in enumerate(messages) if index not in gone]
+
+
+def check_late(before: Sequence[Message], left: Sequence[Message], late: Sequence[Message]) -> None:
+    """Raises CompactionConflictError if one of the `late` messages has the result of a call that leaves."""
+    if late:
+        gone = {entry.id for entry in before} - {entry.id for entry in left}
+        if tears([*before, *late], gone) and not tears(before, gone):
+            raise CompactionConflictError(
+                "the history was not reduced: a tool call that was to leave got its result meanwhile; reduce it again"
+            )
 
 
 def _all_older(

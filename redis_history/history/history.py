@@ -14,7 +14,7 @@ from redis_history.history import _json
 from redis_history.history._listeners import Late
 from redis_history.history._plugged import Plugged, PluginErrorHandler
 from redis_history.history._reading import Reading, Tokens
-from redis_history.history._reduction import ReduceOptions, Reduction, drop_oldest, reduce_options
+from redis_history.history._reduction import ReduceOptions, Reduction, check_late, drop_oldest, reduce_options
 from redis_history.model import Message, Part, Role, TextPart
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter
@@ -185,7 +185,8 @@ class History(Plugged, Reading):
         `older_than` is an instant, or an age. Without a plugin, and where no event loop runs, it is done when this
         returns. In an event loop, await it; that does no harm elsewhere. Tool calls leave together with their results;
         without a plugin system entries and the newest entry stay. A call while another one is at work does nothing.
-        Raises InvalidInputError, and what a plugin raises: then nothing has changed.
+        Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its result meanwhile),
+        and what a plugin raises: then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
         reducers = self._hooks("reduce")
@@ -226,7 +227,9 @@ class History(Plugged, Reading):
                 for entry in entries
                 if entry.id not in then or entry.id in now
             ]
-            self._reduced([*left, *(entry for entry in self._entries if entry.id not in then)])
+            late = [entry for entry in self._entries if entry.id not in then]
+            check_late(before, left, late)
+            self._reduced([*left, *late])
             removed = sum(one.id not in self._ids for one in before)
         self._listeners.deliver()
         return removed

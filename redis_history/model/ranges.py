@@ -1,18 +1,21 @@
 """Which messages may leave together: ranges at the beginning of a conversation that tear no tool call from its result.
 
-A result belongs to the nearest earlier call of its id. A call without a result still waits for it, and so must stay,
-until whoever made it has spoken again after hearing something else: then it was given up. Pure.
+Which call a result answers is said by `calls`. A call without a result still waits for it, and so must stay, until
+whoever made it has spoken again after hearing something else: then it was given up, and may leave unless a result has
+come after all. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
+from redis_history.model.calls import OpenCalls
 from redis_history.model.message import Message
 from redis_history.model.parts import ToolResultPart, ToolUsePart
 
-__all__ = ["good_ends", "stays", "touched_calls", "unanswered"]
+__all__ = ["Ranges", "good_ends", "stays", "tears"]
 
 
 def stays(message: Message) -> bool:
@@ -20,61 +23,88 @@ def stays(message: Message) -> bool:
     return message.role == "system" and not message.is_summary
 
 
-def unanswered(messages: Iterable[Message]) -> set[str]:
-    """Ids of the calls that have no result (yet)."""
-    waiting: set[str] = set()
-    for message in messages:
-        for part in () if stays(message) else message.parts:
-            if type(part) is ToolUsePart:
-                waiting.add(part.id)
-            elif type(part) is ToolResultPart:
-                waiting.discard(part.tool_use_id)
-    return waiting
-
-
-def touched_calls(message: Message) -> set[str]:
-    """Ids of the calls that a message makes or answers: after it, none of them is the same any more."""
-    if stays(message):
-        return set()
-    uses = {part.id for part in message.tool_uses}
-    return uses | {part.tool_use_id for part in message.tool_results}
-
-
 class _Call:
-    """A call without a result: where it was made, by whom, and whether somebody else has spoken since, and its maker
-    again."""
+    """A call: where it was made, and whether it was given up."""
 
-    __slots__ = ("at", "given_up", "heard", "speaker")
+    __slots__ = ("at", "given_up")
 
-    def __init__(self, at: int, speaker: Any) -> None:
+    def __init__(self, at: int) -> None:
         self.at = at
-        self.speaker = speaker
-        self.heard = self.given_up = False
+        self.given_up = False
 
 
-def good_ends(messages: Sequence[Message]) -> list[bool]:
-    """For each message whether a range from the first one to it tears nothing; `messages` reach to where all calls are
-    answered, or to the end of the conversation."""
-    whole = [True] * len(messages)
-    waiting: dict[str, _Call] = {}
-    for index, message in enumerate(messages):
+class Ranges:
+    """The messages of a conversation from the first one on, added one by one, and where a range may end.
+
+    What it says holds for the messages so far: of a call that waits, only the end of the conversation tells.
+    """
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._open: OpenCalls[_Call] = OpenCalls()
+        # For each message how many calls are made there, less the results, of those that have one.
+        self._pending: list[int] = []
+        # Calls after which nobody else has spoken, and whose; and the others, which their speakers may give up.
+        self._unheard: list[_Call] = []
+        self._newest: Any = None
+        self._heard: dict[Any, list[_Call]] = {}
+        for message in messages:
+            self.add(message)
+
+    def add(self, message: Message) -> None:
+        index = len(self._pending)
+        self._pending.append(0)
         if stays(message):
-            continue
-        speaker = _speaker(message)
-        for call in waiting.values():
-            if speaker != call.speaker:
-                call.heard = True
-            elif call.heard:
+            return
+        speaker = message.role, None if message.participant is None else message.participant.id
+        if speaker != self._newest:
+            if self._unheard:
+                self._heard.setdefault(self._newest, []).extend(self._unheard)
+                self._unheard = []
+            self._newest = speaker
+            for call in self._heard.pop(speaker, ()):
                 call.given_up = True
         for part in message.parts:
             if type(part) is ToolUsePart:
-                waiting[part.id] = _Call(index, speaker)
-            elif type(part) is ToolResultPart and (answered := waiting.pop(part.tool_use_id, None)) is not None:
-                whole[answered.at : index] = [False] * (index - answered.at)
-    first = min((call.at for call in waiting.values() if not call.given_up), default=len(messages))
-    whole[first:] = [False] * (len(messages) - first)
-    return whole
+                call = _Call(index)
+                self._open.call(part.id, message.participant, call)
+                self._unheard.append(call)
+            elif type(part) is ToolResultPart:
+                answered = self._open.answer(part.tool_use_id, message.participant)
+                if answered is not None:
+                    self._pending[answered.at] += 1
+                    self._pending[index] -= 1
+
+    def waits(self, count: int) -> bool:
+        """Whether one of the first `count` messages makes a call that has no result so far, given up or not."""
+        return any(call.at < count for call in self._open)
+
+    def is_whole(self, count: int) -> bool:
+        """Whether the first `count` messages may leave."""
+        return sum(self._pending[:count]) == 0 and count <= self._first_awaited()
+
+    def ends(self) -> list[bool]:
+        """For each message whether a range may end with it."""
+        first = self._first_awaited()
+        return [pending == 0 and index < first for index, pending in enumerate(accumulate(self._pending))]
+
+    def _first_awaited(self) -> int:
+        return min((call.at for call in self._open if not call.given_up), default=len(self._pending))
 
 
-def _speaker(message: Message) -> Any:
-    return message.role, None if message.participant is None else message.participant.id
+def good_ends(messages: Iterable[Message]) -> list[bool]:
+    """For each message whether a range from the first one to it tears nothing; `messages` reach to where all calls are
+    answered, or to the end of the conversation."""
+    return Ranges(messages).ends()
+
+
+def tears(messages: Sequence[Message], leaving: Collection[str]) -> bool:
+    """Whether a message would stay that answers a call of one that leaves; `leaving` are ids."""
+    calls: OpenCalls[bool] = OpenCalls()
+    for message in messages:
+        leaves = message.id in leaving
+        for part in message.parts:
+            if type(part) is ToolUsePart:
+                calls.call(part.id, message.participant, leaves)
+            elif type(part) is ToolResultPart and calls.answer(part.tool_use_id, message.participant) and not leaves:
+                return True
+    return False

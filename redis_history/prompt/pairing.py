@@ -1,10 +1,11 @@
-"""Which tool result answers which tool call, also if many agents write at once. Pure."""
+"""Where the tool calls and results of a prompt are. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from redis_history.model import Message, ToolResultPart, ToolUsePart
+from redis_history.model.calls import OpenCalls
 
 __all__ = ["Pairs", "has_tools", "pair_tools"]
 
@@ -32,30 +33,19 @@ def has_tools(message: Message) -> bool:
 
 
 def pair_tools(messages: Sequence[Message]) -> Pairs:
-    """A result answers the nearest earlier call of its id that has no result yet: one by its own participant, if there
-    is one, for agents that number their calls alike."""
+    """Which result answers which call, by the rule of `OpenCalls`."""
     pairs = Pairs()
-    calls: dict[str, list[Place]] = {}  # without a result yet
+    calls: OpenCalls[Place] = OpenCalls()
     for index, message in enumerate(messages):
         if message.is_summary:  # it stands for others, and calls nothing itself
             continue
         for at, part in enumerate(message.parts):
             if type(part) is ToolUsePart:
-                calls.setdefault(part.id, []).append((index, at))
-            elif type(part) is ToolResultPart and (waiting := calls.get(part.tool_use_id)):
-                call = _of_the_same(messages, waiting, message) or waiting[-1]
-                waiting.remove(call)
-                pairs.answered.add(call)
-                pairs.call_of[index, at] = call
-                pairs.results.setdefault(call[0], []).append((index, at))
+                calls.call(part.id, message.participant, (index, at))
+            elif type(part) is ToolResultPart:
+                call = calls.answer(part.tool_use_id, message.participant)
+                if call is not None:
+                    pairs.answered.add(call)
+                    pairs.call_of[index, at] = call
+                    pairs.results.setdefault(call[0], []).append((index, at))
     return pairs
-
-
-def _of_the_same(messages: Sequence[Message], waiting: list[Place], result: Message) -> Place | None:
-    if result.participant is None:
-        return None
-    for place in reversed(waiting):
-        caller = messages[place[0]].participant
-        if caller is not None and caller.id == result.participant.id and caller.kind == result.participant.kind:
-            return place
-    return None

@@ -14,11 +14,12 @@ import msgspec
 import pytest
 from redis import Redis
 
-from redis_history import HistoryStore
+from redis_history import HistoryStore, Message, Position, tool_result, tool_use
 from redis_history.demo.checks import Findings, check
-from redis_history.demo.plan import SAMPLE, load, make_plan
+from redis_history.demo.compaction_checks import check_compactions
+from redis_history.demo.plan import SAMPLE, Bounds, load, make_plan
 from redis_history.demo.screen import printable
-from redis_history.demo.watcher import Heard
+from redis_history.demo.watcher import Compaction, Heard
 from redis_history.embedded import EmbeddedServer
 from redis_history.model import TextPart, user
 
@@ -38,7 +39,8 @@ def embedded(tmp_path_factory):
 def url(embedded):
     yield f"embedded://{embedded.path}"
     with Redis.from_url(embedded.url) as client:
-        assert list(client.scan_iter("rh:{demo-*")) == [], "keys were left behind"
+        assert client.dbsize() == 0, "keys were left behind"
+        assert client.execute_command("FT._LIST") == []
 
 
 @contextmanager
@@ -80,6 +82,10 @@ def test_the_sample_is_replayed_and_right(url):
         assert row(out, name) == 0
     for name in ("retries ignored", "agents killed and restarted", "subscriber connections cut"):
         assert row(out, name) > 0
+    assert row(out, "conversations compacted") > 3
+    assert row(out, "messages archived") > messages // 3
+    assert row(out, "results torn from calls") == 0
+    assert row(out, "compressors killed and replaced") == 1
 
 
 @pytest.mark.parametrize("agents", [1, 9])
@@ -144,7 +150,8 @@ def test_its_processes_end_with_it_even_if_it_is_killed(embedded):
         process.kill()
         process.communicate()
     with Redis.from_url(embedded.url) as client:
-        assert client.unlink(*client.scan_iter("rh:{demo-*"))
+        assert client.dbsize()
+        client.flushall()  # the index, too
 
 
 # That the checks would notice
@@ -226,6 +233,82 @@ def test_what_is_told_wrongly_is_found(played, change, counted):
     findings = found(plan, stored, change(heard), len(heard))
     assert findings.problems
     assert counted is None or getattr(findings, counted) > 0
+
+
+def _names(names):
+    """Messages of these ids, a second after the other; "a" calls a tool, "t" has its result, "s" is the system's."""
+    parts = {"a": tool_use("1", "f"), "t": tool_result("1", "r")}
+    roles = {"s": "system", "a": "assistant", "t": "tool"}
+    return [
+        Message(id=name, role=roles.get(name, "user"), parts=parts.get(name, name), timestamp=place, sequence=place)
+        for place, name in enumerate(names, 1)
+    ]
+
+
+@pytest.fixture
+def compacted():
+    """A compaction of six messages, while the seventh came: what is live, what is stored, and what was told."""
+    sent = _names("sbatcde")
+    summary = Message(id="S", role="user", parts="x", metadata={"is_summary": True}, timestamp=4, sequence=4)
+    live = [sent[0], summary, *sent[4:]]
+    heard = [
+        Heard(1, tuple((one.id, one.sequence) for one in sent[:6])),
+        Heard(2, (("e", 7),)),
+        Heard(3, (), compaction=Compaction("S", Position(4_000_000, 4), 3)),
+    ]
+    return live, [*sent[:4], summary, *sent[4:]], heard
+
+
+def compaction_findings(live, everything, heard, most=5):
+    findings = Findings()
+    check_compactions(findings, "c", Bounds(most, 1), live, everything, heard)
+    return findings
+
+
+def test_a_right_compaction_has_no_findings(compacted):
+    assert compaction_findings(*compacted) == Findings(compacted=1, summaries=1, archived=3)
+
+
+def _through(heard, place, count=3):
+    return [*heard[:2], Heard(3, (), compaction=Compaction("S", Position(1_000_000 * place, place), count))]
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        (lambda live, every, heard: (live[1:], every, heard), "compacted_wrongly"),
+        (lambda live, every, heard: ([*live, every[1]], every, heard), "compacted_wrongly"),
+        (lambda live, every, heard: ([*live, user("other", id="x")], every, heard), "compacted_wrongly"),
+        (lambda live, every, heard: (live, [one for one in every if one.id != "S"], heard), "compacted_wrongly"),
+        (lambda live, every, heard: (live, every, heard[:2]), "compacted_wrongly"),
+        (lambda live, every, heard: (live, every, _through(heard, 4, count=4)), "compacted_wrongly"),
+        (lambda live, every, heard: (live, every, _through(heard, 3)), "torn"),
+        (lambda live, every, heard: (every, every, heard[:2]), "too_long"),
+    ],
+)
+def test_a_wrong_compaction_is_found(compacted, change, counted):
+    findings = compaction_findings(*change(*compacted))
+    assert getattr(findings, counted) > 0
+    assert findings.problems
+
+
+def test_what_came_too_late_for_its_call_is_no_fault(compacted):
+    """The call is archived, and the result comes after the compaction."""
+    summary = compacted[0][1]
+    sent = _names("sbacdte")
+    heard = [
+        Heard(1, tuple((one.id, one.sequence) for one in sent[:5])),
+        Heard(2, (), compaction=Compaction("S", Position(4_000_000, 4), 3)),
+        Heard(3, (("t", 6), ("e", 7))),
+    ]
+    findings = compaction_findings([sent[0], summary, *sent[4:]], [*sent[:4], summary, *sent[4:]], heard)
+    assert findings == Findings(compacted=1, summaries=1, archived=3, late_results=1)
+
+
+def test_what_cannot_be_made_shorter_is_no_fault():
+    sent = _names("abcdet")
+    heard = [Heard(1, tuple((one.id, one.sequence) for one in sent))]
+    assert compaction_findings(sent, sent, heard, most=3) == Findings(held=1)
 
 
 @pytest.mark.parametrize("agents", [1, 4, 30])

@@ -12,6 +12,7 @@ from redis_history import (
     HistoryCompacted,
     HistoryExpanded,
     Message,
+    Participant,
     Position,
     assistant,
     system,
@@ -312,6 +313,63 @@ async def test_a_call_that_waits_stays_until_it_is_given_up(store: Any) -> None:
     await store.append("c", assistant("yes", id="b"))
     await store.compact("c", through="u", summary=summary(id="s"))
     assert _ids(await store.get("c")) == ["s", "b"]
+
+
+async def test_a_result_that_came_after_all_keeps_its_call(store: Any) -> None:
+    """Its maker had given it up."""
+    given_up = [assistant(tool_use("1", "f"), id="a"), user("are you there?", id="u"), assistant("yes", id="b")]
+    await store.append_many("c", [user("q", id="q"), *given_up, user("w", id="w")])
+    await store.append("c", tool(tool_result("1", "r"), id="t"))
+    await store.append("c", user("z", id="z"))
+    for through in ("a", "u", "b", "w"):
+        with pytest.raises(InvalidInputError, match="pass through='q'"):
+            await store.compact("c", through=through, summary="x")
+    assert (await store.snapshot("c")).cursor.revision == 3
+    await store.compact("c", through="t", summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s", "z"]
+
+
+async def test_calls_of_one_id_have_results_of_their_own(store: Any) -> None:
+    """Agents number their calls alike."""
+    ann, bob = Participant("agent", "ann"), Participant("agent", "bob")
+    calls = [
+        assistant(tool_use("1", "f"), id="a", participant=ann),
+        assistant(tool_use("1", "g"), id="b", participant=bob),
+    ]
+    results = [tool(tool_result("1", "r"), id="r1"), user("w", id="w"), tool(tool_result("1", "s"), id="r2")]
+    await store.append_many("c", [user("q", id="q"), *calls, *results, user("z", id="z")])
+    for through in ("a", "b", "r1", "w"):
+        with pytest.raises(InvalidInputError, match="pass through='q'"):
+            await store.compact("c", through=through, summary="x")
+    await store.compact("c", through="r2", summary=summary(id="s"))
+    assert _ids(await store.get("c")) == ["s", "z"]
+
+
+async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_call(stores: Any) -> None:
+    """Whoever is first: the call leaves before its result is there, or not without it."""
+    store, others = stores(), [stores() for _ in range(3)]
+    for number in range(8):
+        name = f"c{number}"
+        calls = [assistant(tool_use(str(k), "f"), id=f"a{k}") for k in range(4)]
+        await store.append_many(name, [user("q", id="q"), *calls, user("?", id="u"), assistant("I go on", id="b")])
+
+        async def answers(who: Any, k: int, name: str = name) -> Any:
+            await who.append(name, user("by the way", id=f"w{k}"))
+            return await who.append(name, tool(tool_result(str(k), "r"), id=f"r{k}"))
+
+        *told, compacted = await asyncio.gather(
+            *(answers(who, k) for k, who in enumerate([*others, store])),
+            store.compact(name, through="b", summary=summary(id="s")),
+            return_exceptions=True,
+        )
+        live = set(_ids(await store.get(name)))
+        if isinstance(compacted, Compacted):
+            assert live == {"s", *(f"{kind}{k}" for kind in "wr" for k in range(4))}
+            assert all(answer.revision > compacted.revision for answer in told)
+        else:
+            assert isinstance(compacted, InvalidInputError)
+            assert "s" not in live
+        await store.delete_conversation(name)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,27 @@ async def test_a_change_of_what_is_summarised_is_noticed_and_it_is_summarised_an
     assert [message.is_summary for message in await store.get("c")].count(True) == (change != "clear")
 
 
+async def test_a_result_that_comes_meanwhile_is_a_conflict_and_it_is_done_anew(stores: Stores) -> None:
+    """The call that it answers had been given up."""
+    store, held = stores(), Held()
+    calls = [assistant(tool_use("1", "f"), id="call"), user("Are you there?"), assistant("I go on.")]
+    await store.append_many("c", [*calls, *LOTS])
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(stores(), held, told, look_interval=0.05)
+    work = asyncio.create_task(compressor.run())
+    await held.until_called()
+    await store.append("c", tool(tool_result("1", "after all"), id="result"))
+    await store.append_many("c", [user(message.text, id=f"x{message.id}") for message in LOTS])
+    held.go.set()
+    await until(lambda: inner(compressor).stats.compressed == 1)
+    inner(compressor).stop()
+    await work
+    assert [progress.kind for progress in told] == ["started", "conflict", "started", "compressed"]
+    ids = {message.id for message in await store.get("c")}
+    assert "call" not in ids
+    assert "result" not in ids
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -398,3 +419,13 @@ def test_bad_stores_and_summarisers() -> None:
         Compressor("redis://", summarize, max_entries=3)  # type: ignore[arg-type]
     with HistoryStore("memory://") as store, pytest.raises(ConfigurationError, match="summarizer"):
         Compressor(store, "extractive", max_entries=3)  # type: ignore[arg-type]
+
+
+async def test_one_that_was_told_to_end_before_it_began_ends_at_once(store: Any) -> None:
+    """Whatever the number of its hands, some of which have ended before the others have begun."""
+    await store.append_many("c", LOTS)
+    compressor = compressor_of(store, summarize, concurrency=40)
+    for _ in range(3):
+        inner(compressor).stop()
+        assert (await compressor.run()).compressed == 0
+    assert (await compressor.run_once()).compressed == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import HistoryCompacted, Message, compression, user
+from redis_history import HistoryCompacted, Message, assistant, compression, tool, tool_result, tool_use, user
 from redis_history.errors import CompactionConflictError, SummaryError
 from tests.support.histories import history_over, texts
 from tests.support.servers import until
@@ -106,6 +106,21 @@ async def test_an_edit_of_what_was_summarised_is_a_conflict_and_nothing_is_lost(
         "mine",
     ]
     assert history.entries == live
+
+
+async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any) -> None:
+    """The call that it answers had been given up."""
+    store, history = stores(), compressing(stores())
+    calls = [assistant(tool_use("1", "f")), user("Are you there?"), assistant("I go on.")]
+    await store.append_many("c", [*calls, *LOTS])
+    await history.load("c")
+    await history.reduce(max_entries=6)
+    await store.append("c", tool(tool_result("1", "after all")))
+    with pytest.raises(CompactionConflictError, match="has its result behind it"):
+        await history.save()
+    assert await history.save() == 0
+    assert history.entries == await store.get("c")
+    assert len(history) == 16
 
 
 async def test_two_who_reduce_make_one_summary(stores: Any) -> None:

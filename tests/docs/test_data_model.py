@@ -6,6 +6,7 @@ import random
 import re
 import struct
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -214,3 +215,12 @@ def test_the_memory(server: RealServer, namespace: str, count: int) -> None:
     told = [float(cell.replace(",", "")) for cell in row[1:]]
     assert sum(told[:3]) == pytest.approx(told[3], rel=0.01)
     assert measured == pytest.approx(told[:3], rel=0.25)
+
+
+def test_the_picture_shows_all_keys() -> None:
+    """By what follows the conversation, or the bucket, in a key."""
+    picture = "".join(ElementTree.parse(DOCS / "images" / "data-model.svg").getroot().itertext())
+    for row in rows(SECTIONS["Keys"]):
+        key = str(code(row[0])).replace("rh:{<namespace>:<bucket>}:", "…:").replace("{<namespace>:<bucket>}", "…")
+        shown = key.replace("<conversation>", "order%2042").replace("<life>", "1b7…")
+        assert shown.replace("<revision>", "4").replace("<sequence>", "4") in picture, key

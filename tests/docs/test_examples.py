@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import PAGES, Block, blocks, name
+from tests.docs.pages import DOCS, PAGES, Block, blocks, name
 from tests.support.servers import RealServer
 
 LOCAL = "redis://localhost:6379/0"
@@ -19,7 +19,10 @@ RUNNABLE = [page for page in PAGES if any(block.language == "python" for block i
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
-def test_the_examples_of(page: Path, private_home: Path, own_server: Callable[..., RealServer]) -> None:
+def test_the_examples_of(
+    page: Path, private_home: Path, own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(DOCS / "examples")
     found = [block for block in blocks(page) if block.language == "python" and block.file is None]
     url = own_server().url if any(LOCAL in block.content for block in found) else LOCAL
     session: dict[str, Any] = {"__name__": "__example__"}

@@ -12,9 +12,13 @@ from tests.docs.pages import DOCS, PAGES, ROOT, anchors, name, prose
 
 _LINK = re.compile(r"\[(?:[^][]|\[[^]]*\])*\]\(([^)\s]+)\)")
 
+_HTML = re.compile(r'<[a-z]+ [^>]*\b(?:href|src|srcset)="([^"]+)"')
+
 
 def _links(page: Path) -> list[str]:
-    return _LINK.findall(re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", " "), prose(page)))
+    text = prose(page)
+    in_html = _HTML.findall(re.sub(r"`[^`\n]*`", "", text))
+    return _LINK.findall(re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", " "), text)) + in_html
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -43,8 +47,12 @@ def test_the_readme_leads_to_the_documentation() -> None:
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "images").iterdir()), ids=lambda path: path.name)
 def test_pictures(picture: Path) -> None:
-    root = ElementTree.parse(picture).getroot()
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert root.find("{http://www.w3.org/2000/svg}title") is not None, "a picture needs a title"
+    if picture.suffix == ".png":  # of the live view: see tests/web/test_browser_pictures.py
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert picture.stat().st_size < 300_000
+    else:
+        root = ElementTree.parse(picture).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.find("{http://www.w3.org/2000/svg}title") is not None, "a picture needs a title"
     used = [link for page in PAGES for link in _links(page) if link.endswith(picture.name)]
     assert used, f"no page shows {picture.name}"

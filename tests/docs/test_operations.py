@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
 import json
+import random
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
-from redis_history import HistoryStore, user
-from redis_history.backends.redis.keys import Keyspace
+from redis_history import HistoryStore, Reset, user
 from redis_history.backends.redis.notifications import merged_flags
-from redis_history.backends.redis.rights import RIGHTS, patterns
-from redis_history.errors import BackendError, BackendRefusedError, CapabilityError
-from tests.conftest import drop_indexes
 from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
 
-KEYS = Keyspace("support")
-KEYS_OF_C = KEYS.conversation("c")
 OPERATIONS = DOCS / "operations.md"
 COMPOSE = ROOT / "docker-compose.yml"
-[ACL] = [block.content.strip() for block in blocks(OPERATIONS) if block.language == "acl"]
 
 
 def _command() -> dict[str, str]:
@@ -117,133 +113,6 @@ def test_docker_compose_has_the_structure_of_the_compose_specification() -> None
         subprocess.run([command, "--file", str(COMPOSE), "config", "-q"], check=True, timeout=60)
 
 
-def _user(server: RealServer, rules: list[str]) -> str:
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "support", "reset", *rules)
-        client.execute_command("ACL", "LOG", "RESET")
-        client.script_flush()
-        client.flushall()
-        drop_indexes(client, "support")
-    return f"unix://support:change-me@{server.socket}"
-
-
-def _denied(server: RealServer) -> set[str]:
-    with server.client() as client:
-        return {entry["object"].lower() for entry in client.acl_log()}
-
-
-def _everything(server: RealServer, url: str, listening: bool) -> None:
-    """All that a store does; subscriptions first, so that deletions find somebody who listens."""
-    channel = b"__keyspace@0__:" + KEYS_OF_C.log
-
-    def heard(count: int) -> bool:
-        with server.client() as client:
-            return not listening or client.pubsub_numsub(channel)[0][1] == client.pubsub_numpat() == count
-
-    same = next(name for name in map(str, range(10_000)) if KEYS.conversation(name).registry == KEYS_OF_C.registry)
-    with HistoryStore(url, namespace="support") as store, HistoryStore(url, namespace="support", ttl=0.05) as mortal:
-        with store.subscribe("c") as subscription, store.subscribe_all() as every:
-            wait_until(lambda: heard(1) or _denied(server), "the subscription")
-            store.append_many("c", [user(str(n), id=str(n), timestamp="2026-01-31") for n in range(5)])
-            assert subscription.get(timeout=10) is not None
-            assert every.get(timeout=10) is not None
-            messages = store.get("c")
-            assert store.get("c", since="2026-01-01", before=messages[3].position) == messages[:3]
-            assert store.get_message("c", "2") == messages[2]
-            assert store.delete_messages("c", ["1", "3"]) == 2
-            assert store.snapshot("c").message_count == 3
-            store.update_conversation("c", title="t")
-            store.update_message("c", user("new", id="2"))
-            for through in ("0", "2"):
-                store.compact("c", through=through, summary=user(id=f"s{through}", metadata={"is_summary": True}))
-            assert len(store.get("c", include_archived=True)) == 5
-            for through in ("2", "0"):
-                store.expand("c", f"s{through}")
-            store.restore("c", store.get("c")[:2])
-            store.clear("c")
-            mortal.append(same, user("its name stays until somebody lists"))
-            wait_until(lambda: mortal.get(same) == [], "the end of a conversation")
-            assert [conversation.conversation_id for conversation in store.list_conversations()] == ["c"]
-            assert store.delete_conversation("c")
-        wait_until(lambda: heard(0) or _denied(server), "the end of the subscription")
-        _search(server, url, store)
-        assert store.capabilities.backend == "redis"
-    for durability in ("fsync", "replicas"):
-        with HistoryStore(url, namespace="support", durability=durability) as durable:  # type: ignore[arg-type]
-            durable.append("c", user("x"))
-            durable.delete_conversation("c")
-
-
-def _search(server: RealServer, url: str, store: HistoryStore) -> None:
-    """With an index, also over long conversations, and through a change of its form."""
-    with HistoryStore(url, namespace="support", search="require") as searching:
-        searching.append_many("c", [user("word", id=str(n)) for n in range(1000)])
-        searching.append("c", user("rare", id="one over what is removed at once"))
-        for hits in (searching.search("c", "rare", context=1), searching.search_all("rare")):
-            assert [hit.message.text for hit in hits] == ["rare"]
-        assert searching.reindex().documents == 1001
-    with HistoryStore(url, namespace="support", language="german") as german, server.client() as client:
-        [former] = client.execute_command("FT._LIST")
-
-        def moved() -> bool:
-            german.search_all("rare")
-            return former not in client.execute_command("FT._LIST") or bool(_denied(server))
-
-        wait_until(moved, "the index of another form")
-    assert store.clear("c") > 0
-
-
-def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
-    server = own_server(
-        tcp=True,
-        options=("--notify-keyspace-events", "Kt", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"),
-    )
-    own_server(options=("--replicaof", "127.0.0.1", str(server.port)))
-    with server.client() as client:
-        wait_until(lambda: client.wait(1, 100) == 1, "the replica to follow")
-    words = ACL.split()
-    assert words[:2] == ["user", "support"]
-    rules = words[2:]
-    _everything(server, _user(server, rules), listening=True)
-    assert _denied(server) == set()
-
-    allowed = [rule for rule in rules if rule.startswith("+")]
-    assert len(allowed) > 20
-    for rule in allowed:
-        url = _user(server, [other for other in rules if other != rule])
-        with contextlib.suppress(BackendError, CapabilityError):
-            _everything(server, url, listening=not rule.endswith("subscribe"))
-        wait_until(lambda: _denied(server), f"anything that needs {rule}")
-        # Who cannot see whether notifications are on tries to listen to what is published as well.
-        tried = "rh:{support:" if rule == "+config|get" else "no channel"
-        assert {one for one in _denied(server) if not one.startswith(tried)} == {rule.removeprefix("+")}
-
-
-def test_the_doctor_looks_for_these_rights() -> None:
-    """For those that the test above has shown to be needed; the others are of a cluster."""
-    looked_for = {command.split()[0] for purpose, commands in RIGHTS.items() for command in commands}
-    allowed = {rule.removeprefix("+") for rule in ACL.split() if rule.startswith("+")}
-    assert looked_for - {command.split()[0] for command in RIGHTS["clustering"]} == allowed
-    named = prose(DOCS / "how-to" / "cluster.md")
-    assert all(f"`+{command.split()[0]}`" in named for command in RIGHTS["clustering"])
-    assert set(patterns(KEYS, 0)) == {rule for rule in ACL.split() if rule[0] in "~&"}
-
-
-def test_the_access_rights_end_at_the_namespace(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    url = _user(server, ACL.split()[2:])
-    for namespace in ("support2", "other", "support:x"):
-        with HistoryStore(server.url, namespace=namespace) as others:
-            others.append("c", user("x"))
-        with redis.Redis.from_url(url) as client, pytest.raises(redis.ResponseError, match=r"(?i)permission"):
-            client.execute_command("FT.SEARCH", Keyspace(namespace).index, "*")
-        with HistoryStore(url, namespace=namespace) as store:
-            with pytest.raises(BackendRefusedError):
-                store.append("c", user("x"))
-            with pytest.raises(BackendRefusedError):
-                store.get("c")
-
-
 def test_the_connections_of_a_process(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with server.client() as client, HistoryStore(f"{server.url}?client_name=counted") as store:
@@ -276,3 +145,78 @@ def test_the_log_texts_are_those_of_the_code() -> None:
         calls = re.findall(r"_logger\.(\w+)\(\s*f?\"([^\"]*)", source)
         levels = {"exception": "ERROR"}
         assert level in {levels.get(name, name.upper()) for name, logged in calls if text in logged}, text
+
+
+_WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
+_FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
+
+
+@pytest.mark.parametrize("search", ["off", "require"])
+@pytest.mark.parametrize(
+    ("conversations", "messages", "words"), [(20, 40, 25), (1, 400, 100), (4, 40, 500)], ids=lambda value: str(value)
+)
+def test_how_large(
+    own_server: Callable[..., RealServer], conversations: int, messages: int, words: int, search: Any
+) -> None:
+    [formula] = [block.content for block in blocks(OPERATIONS) if "def bytes_of" in block.content]
+    session: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(formula, session)
+    chance = random.Random(words)
+    server = own_server(options=("--hash-max-listpack-value", "512"))
+    with HistoryStore(server.url, search=search) as store, server.client() as client:
+        for start in range(0, len(_WORDS), 500):  # the words themselves are in an index once
+            store.append("warm", user(" ".join(_WORDS[start : start + 500])))
+        before = client.info("memory")["used_memory"]
+        characters = 0
+        for number in range(conversations * messages):
+            text = " ".join(chance.choices(_WORDS, cum_weights=_FREQUENT, k=words))
+            characters += len(text)
+            store.append(f"c{number % conversations}", user(text))
+        taken = (client.info("memory")["used_memory"] - before) / conversations
+    told = session["bytes_of"](messages, characters // (conversations * messages), index=search == "require")
+    assert taken == pytest.approx(told, rel=1 / 3)
+
+
+def test_what_is_to_be_watched_is_there(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendonly", "yes"))
+    names = {
+        name
+        for row in rows(sections(OPERATIONS)["Monitoring"])
+        for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", row[0])
+    }
+    assert len(names) > 10
+    with HistoryStore(server.url, namespace="support") as store, server.client() as client:
+        store.append("c", user("x"))
+        told = set(client.info("all"))
+        told |= set(map(str, client.ft("rh:support").info()))
+    assert names - told == set()
+
+
+def test_a_snapshot_is_brought_back(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--appendonly", "yes"))
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append("c", user("saved", id="1"))
+        client.save()
+        saved = (server.folder / "dump.rdb").read_bytes()
+        lost = store.append("c", user("not saved", id="2")).message
+        cursor = store.snapshot("c").cursor
+        server.kill()
+        shutil.rmtree(server.folder / "appendonlydir")
+        (server.folder / "dump.rdb").write_bytes(saved)
+        options, server.options = server.options, ("--appendonly", "no")
+        server.start()
+        client.config_set("appendonly", "yes")
+        wait_until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0, "the append-only file")
+        server.kill(signal.SIGTERM)
+        server.options = options
+        server.start()
+
+        assert [message.text for message in store.get("c")] == ["saved"]
+        with store.subscribe("c", after=cursor) as changes:
+            event = changes.get(timeout=10)
+            assert isinstance(event, Reset)
+            assert event.reason == "server_rewound"
+        assert not store.append("c", lost).duplicate
+        assert store.append("c", user("saved", id="1")).duplicate
+        wait_until(lambda: len(store.search_all("saved")) == 2, "the index")

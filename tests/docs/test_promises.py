@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 from redis_history import Conversation, HistoryStore, user
@@ -136,3 +137,30 @@ def test_a_forked_child_has_connections_of_its_own(own_server: Callable[..., Rea
     subprocess.run([sys.executable, "-c", FORK, server.url], cwd=ROOT, check=True, timeout=60)
     with HistoryStore(server.url) as store:
         assert len(store.get("c")) == 201
+
+
+def test_a_clock_that_is_set_back_does_not_reorder(server: RealServer, namespace: str) -> None:
+    state = Keyspace(namespace).conversation("c").state
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        store.append("c", user("x"))
+        ahead = int(client.hget(state, "t")) + 3_600_000_000
+        client.hset(state, "t", ahead)  # as if the clock had been an hour ahead when it gave the last time
+        store.append_many("c", [user("y"), user("z")])
+        assert [message.position.timestamp - ahead for message in store.get("c")[1:] if message.position] == [1, 2]
+
+
+def test_who_reads_slowly_takes_little_memory(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url, search="off") as store, store.subscribe("c") as slow:
+        store.append("c", user("the first"))
+        assert slow.get(timeout=10) is not None
+        tracemalloc.start()
+        try:
+            for number in range(300):
+                store.append("c", user(f"{number} " + "x" * 100_000))
+            wait_until(lambda: slow.get(timeout=0.1) is not None, "the next one")
+            assert tracemalloc.get_traced_memory()[0] < 5_000_000, "of 30 MB"
+        finally:
+            tracemalloc.stop()
+        texts = [event.messages[0].text for event in (slow.get(timeout=10) for _ in range(299)) if event]  # type: ignore[union-attr]
+    assert [text.partition(" ")[0] for text in texts] == [str(number) for number in range(1, 300)]

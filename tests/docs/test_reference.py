@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import redis_history
+import redis_history.embedded
 from redis_history import errors
 from redis_history.compaction.models import DEFAULT_PROMPT
 from redis_history.events import ResetReason
@@ -287,6 +288,9 @@ FRAMEWORKS = ("langchain", "llama_index", "openai_agents", "pydantic_ai")
     [
         ("Formats", ["formats"]),
         ("Importers", ["importers"]),
+        ("Live view", ["web"]),
+        ("Compaction", ["compaction"]),
+        ("The private server, by itself", ["embedded"]),
         (
             "Frameworks",
             [f"integrations.{name}" for name in ("langchain", "llama_index", "openai_agents", "pydantic_ai")],
@@ -302,10 +306,21 @@ def test_the_names_of_the_parts_around(section: str, modules: list[str]) -> None
     assert set(found) == set(targets)
     for name, target in targets.items():
         if isinstance(target, type) and issubclass(target, msgspec.Struct):
-            assert all(f"`{one.name}`" in found[name] for one in msgspec.structs.fields(target)), name
+            assert all(re.search(rf"`{one.name}\b", found[name]) for one in msgspec.structs.fields(target)), name
+        elif dataclasses.is_dataclass(target):
+            assert all(re.search(rf"`{one.name}\b", found[name]) for one in dataclasses.fields(target)), name
         elif inspect.isroutine(target) and "the same" not in found[name]:
             for one in inspect.signature(target).parameters.values():
                 shown = (
                     f'`{one.name}="{one.default}"`' if isinstance(one.default, str) else f"`{one.name}={one.default!r}`"
                 )
                 assert one.kind is not one.KEYWORD_ONLY or shown in found[name], f"{name}, {one.name}"
+
+
+def test_the_private_server() -> None:
+    text = SECTIONS["The private server, by itself"]
+    kind = redis_history.embedded.EmbeddedServer
+    named = set(re.findall(r"`(\w+)", text[text.index("An `EmbeddedServer` has") :]))
+    assert _methods(kind) | _properties(kind) <= named
+    for option, default in _options(kind.__init__).items():
+        assert f"`{option}={default.strip('`')}`".replace("'", '"') in text

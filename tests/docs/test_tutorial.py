@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
+import redis_history
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks
 
 SCRIPTS = {block.file: block for page in PAGES for block in blocks(page) if block.file is not None}
@@ -34,3 +37,10 @@ def test_watch_and_say(private_home: Path) -> None:
         finally:
             watch.terminate()
     assert seen == shown.content
+
+
+def test_the_follower_knows_every_event() -> None:
+    """All but changes of the record, which has no messages."""
+    [follower] = [block.content for block in blocks(DOCS / "tutorial.md") if "def states" in block.content]
+    wanted = {kind.__name__ for kind in get_args(redis_history.Event)} - {"ConversationUpdated"}
+    assert {name for name in wanted if len(re.findall(rf"\b{name}\b", follower)) < 2} == set(), "imported, and used"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["is_valid", "type_of", "validate"]
+__all__ = ["is_valid", "torn", "type_of", "validate"]
 
 
 @cache
@@ -51,3 +51,38 @@ def _exhaust(value: Any) -> None:
     elif not isinstance(value, str | bytes) and hasattr(value, "__iter__") and not hasattr(value, "model_dump"):
         for item in value:
             _exhaust(item)
+
+
+def torn(form: str, items: Sequence[Any]) -> list[str]:
+    """The ids of tool calls and results for which the API of chat completions, or Anthropic's, refuses a request: a
+    result must follow its call, with nothing between them but other results, and a call must have one."""
+    wrong: list[str] = []
+    waiting: list[str] = []
+    for item in items:
+        for result in _results(form, item):
+            if result in waiting:
+                waiting.remove(result)
+            else:
+                wrong.append(result)
+        if item["role"] == "assistant" or not _results(form, item):
+            wrong += waiting
+            waiting = []
+        waiting += _calls(form, item)
+    return wrong + waiting
+
+
+def _blocks(item: Any, kind: str) -> list[Any]:
+    content = item["content"]
+    return [block for block in content if block["type"] == kind] if isinstance(content, list) else []
+
+
+def _calls(form: str, item: Any) -> list[str]:
+    if form == "anthropic":
+        return [block["id"] for block in _blocks(item, "tool_use")]
+    return [call["id"] for call in item.get("tool_calls", ())]
+
+
+def _results(form: str, item: Any) -> list[str]:
+    if form == "anthropic":
+        return [block["tool_use_id"] for block in _blocks(item, "tool_result")]
+    return [item["tool_call_id"]] if item["role"] == "tool" else []

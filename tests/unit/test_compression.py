@@ -25,7 +25,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
+from redis_history.errors import CompactionConflictError, ConfigurationError, InvalidInputError, SummaryError
 
 
 def counting(messages: Sequence[Message], previous: str | None) -> str:
@@ -139,6 +139,29 @@ async def test_what_is_added_meanwhile_stays_behind() -> None:
     assert await work == 6
     assert history.entries[-1].text == "meanwhile"
     assert len(history) == 9
+
+
+async def test_a_result_that_comes_meanwhile_keeps_its_call() -> None:
+    """The call had been given up."""
+    go = asyncio.Event()
+
+    async def held(messages: Sequence[Message], previous: str | None) -> str:
+        await go.wait()
+        return "Later."
+
+    history = History([assistant(tool_use("1", "f")), user("Are you there?"), assistant("I go on.")])
+    for number in range(12):
+        history.add_text("user", f"Message {number}, which is long enough.")
+    history.use(plugin(held))
+    work = asyncio.create_task(_await(history.reduce(max_entries=8)))
+    await asyncio.sleep(0)
+    history.add_entry(tool(tool_result("1", "after all")))
+    before = history.entries
+    go.set()
+    with pytest.raises(CompactionConflictError, match="got its result meanwhile"):
+        await work
+    assert history.entries == before
+    assert await history.reduce(max_entries=8) == 0  # between call and result nothing can leave
 
 
 async def test_it_reduces_by_itself() -> None:

@@ -1,4 +1,4 @@
-"""An adapter without its framework says what to install."""
+"""A part without the packages that it needs says what to install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCKED = """
 import sys
 sys.modules[{package!r}] = None
 try:
-    import redis_history.integrations.{module}
+    import redis_history.{module}
 except ImportError as error:
     print(type(error).__name__, error)
 """
@@ -22,10 +22,11 @@ except ImportError as error:
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("langchain", "langchain_core", "langchain"),
-        ("llama_index", "llama_index", "llama-index"),
-        ("openai_agents", "agents", "openai-agents"),
-        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("integrations.langchain", "langchain_core", "langchain"),
+        ("integrations.llama_index", "llama_index", "llama-index"),
+        ("integrations.openai_agents", "agents", "openai-agents"),
+        ("integrations.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("web", "starlette", "web"),
     ],
 )
 def test_a_missing_framework_names_its_extra(module: str, package: str, extra: str) -> None:
@@ -43,7 +44,8 @@ def test_it_is_one_of_ours() -> None:
 def test_the_package_itself_needs_none_of_them() -> None:
     code = (
         "import sys, redis_history, redis_history.formats, redis_history.importers\n"
-        "print([name for name in ('pydantic', 'openai', 'langchain_core', 'agents') if name in sys.modules])"
+        "others = 'pydantic', 'openai', 'langchain_core', 'agents', 'starlette', 'uvicorn'\n"
+        "print([name for name in others if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

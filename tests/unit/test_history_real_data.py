@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from redis_history import History, tool_result_masking
+from redis_history import History, extractive_summarizer, tool_result_masking
+from redis_history.compaction.summaries import summary_message, usable
 from redis_history.importers import read_transcripts
+from redis_history.tokens import message_tokens
 
 FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
@@ -34,6 +37,21 @@ if FILES:
             for size in (40, 20, 10, 5):
                 history.reduce(max_entries=size)
                 assert _without_a_call(history) <= before
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+    def test_tool_calls_alone_can_be_summarised(path: Path) -> None:
+        """Ranges as agents leave them that say nothing; without a model."""
+        summarize = extractive_summarizer()
+        for transcript in read_transcripts(path, on_error=lambda problem: None):
+            calls = [message for message in transcript.messages if message.tool_uses and message.role != "system"]
+            alone = [msgspec.structs.replace(message, parts=message.tool_uses) for message in calls]
+            if sum(map(message_tokens, alone)) > 50:
+                text = summarize(alone, None)
+                assert usable(text, alone)
+                assert " called " in text
+                rolled = summarize(alone, text)
+                assert usable(rolled, [*alone, summary_message(text)])
+                assert " called " in rolled
 
     def _without_a_call(history: History) -> set[str]:
         """Messages with a result whose call is not there."""

@@ -88,6 +88,25 @@ def test_a_summary_alone_is_nothing_to_do() -> None:
     assert policy.plan([summary, *talk(2)]) is None
 
 
+def test_what_is_older_than_the_summary_leaves_with_it() -> None:
+    """Messages that came later, with times of their own, stand before it; a store has one summary only."""
+    old, new = talk(6), [user("x", id=f"n{number}") for number in range(4)]
+    summary = user("s", id="s", metadata={"is_summary": True})
+    plan = planned(Policy(max_entries=6, keep_recent=2).plan([*old, summary, *new]))
+    assert ids(plan.seen) == [*map(str, range(6)), "s", "n0", "n1"]
+    assert plan.previous == summary
+    plan = planned(Policy(max_entries=10, keep_recent=4, target=1).plan([*old, summary, *new]))
+    assert ids(plan.seen) == [*map(str, range(6)), "s"]
+    assert Policy(max_entries=6, keep_recent=5).plan([*old, summary, *new]) is None
+    with HistoryStore(backend=MemoryBackend()) as store:
+        store.append_many("c", [user(str(number), timestamp="2026-01-02") for number in range(10)])
+        store.compact("c", through=store.get("c")[4], summary="s")
+        store.append_many("c", [user(str(number), timestamp="2026-01-01") for number in range(10)])
+        plan = planned(Policy(max_entries=12, keep_recent=2).plan(store.get("c")))
+        assert store.compact("c", through=plan.through, summary="t", seen=plan.seen).count == 11
+        assert [message.is_summary for message in store.get("c")] == [True, *[False] * 5]
+
+
 def test_what_would_not_help_is_not_done() -> None:
     """Else it would be done again and again."""
     policy = Policy(max_tokens=100, keep_recent=1, summary_tokens=50)

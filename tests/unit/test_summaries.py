@@ -167,9 +167,72 @@ def test_text_without_sentences_is_cut() -> None:
     assert 0 < len(summary) <= 120
 
 
-def test_no_text_at_all_is_an_error() -> None:
-    with pytest.raises(SummaryError, match="no text"):
-        extractive_summarizer()([user(" "), assistant(tool_use("c", "x"))], None)
+def test_nothing_at_all_is_an_error() -> None:
+    with pytest.raises(SummaryError, match="no text in these messages to be summarised, and no tool call"):
+        extractive_summarizer()([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
+
+
+def test_data_alone_is_told_by_its_beginning() -> None:
+    """Of results whose calls are elsewhere, and files."""
+    messages = [tool(tool_result(f"c{n}", f'{{"price": {n}}}', name="find")) for n in range(40)]
+    messages += [user(AttachmentPart(name="a.pdf")), tool(tool_result("c", {"rows": ["x" * 500]}, is_error=True))]
+    lines = extractive_summarizer(max_tokens=40)(messages, None).splitlines()
+    assert lines == [
+        'Tool: [find gives: {"price": 38}]',
+        'Tool: [find gives: {"price": 39}]',
+        "User: [file: a.pdf]",
+        'Tool: [the tool fails with: {"rows":["' + "x" * 22,
+    ]
+    assert len(extractive_summarizer(max_tokens=16)(messages, None)) <= 64
+
+
+def _calls(name: str, *inputs: Any, failing: bool = False, **fields: Any) -> list[Message]:
+    found = []
+    for number, given in enumerate(inputs):
+        found.append(assistant(tool_use(f"c{number}", name, given), **fields))
+        found.append(tool(tool_result(f"c{number}", '{"ok": 1}', is_error=failing)))
+    return found
+
+
+def test_tool_calls_alone_are_told_in_few_words() -> None:
+    ann = Participant("agent", "a", "Ann")
+    messages = [
+        *_calls("bash", *({"command": f"ls -l  dir{number}\n"} for number in range(40))),
+        *_calls("find", {"city": "Oslo", "day": 3}, {"city": "Rome", "day": 4}, failing=True, participant=ann),
+        *_calls("now", None),
+    ]
+    lines = extractive_summarizer(max_tokens=60)(messages, None).splitlines()
+    assert lines == [
+        "Assistant called bash 40 times: …; ls -l dir37; ls -l dir38; ls -l dir39",
+        'Ann called find twice (2 failed): …; {"city":"Rome","day":4}',
+        "Assistant called now once",
+    ]
+    assert usable("\n".join(lines), messages)
+
+
+def test_an_input_that_comes_again_is_told_once_and_a_long_one_is_cut() -> None:
+    messages = _calls("bash", {"command": "make"}, {"command": "x " * 500}, {"command": "make"})
+    assert extractive_summarizer()(messages, None) == "Assistant called bash 3 times: " + "x " * 39 + "x…; make"
+
+
+def test_calls_are_told_beside_sentences_as_far_as_there_is_room() -> None:
+    calls = _calls("bash", *({"command": f"ls -l dir{number}"} for number in range(40)))
+    lines = extractive_summarizer()([user("Please have a look at all the directories of this machine."), *calls], None)
+    first, second = lines.splitlines()
+    assert first == "User: Please have a look at all the directories of this machine."
+    assert second.startswith("Assistant called bash 40 times: …; ")
+    previous = "Ann: My name is Ann Miller and my suitcase is green."
+    assert extractive_summarizer()(calls, previous).startswith(f"{previous}\nAssistant called bash 40 times: ")
+
+
+def test_calls_of_very_many_tools_stay_within_the_bound() -> None:
+    messages = [one for number in range(300) for one in _calls(f"tool_number_{number}", {"a": "b" * 100})]
+    for most in (16, 40, 400):
+        lines = extractive_summarizer(max_tokens=most)(messages, None)
+        assert 0 < len(lines) <= 4 * most
+        assert lines.startswith("Assistant called tool_number_0 once")
+    assert 0 < len(extractive_summarizer(max_tokens=16)(_calls("x" * 64, {}, {}), None)) <= 64
+    assert 0 < len(extractive_summarizer()(_calls("x" * 1000, {}), None)) <= 1600
 
 
 def test_bad_options_of_the_extract() -> None:

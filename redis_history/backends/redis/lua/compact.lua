@@ -6,11 +6,13 @@
 --       15, 16 timestamp and sequence of the first position that stays   17 how many messages are before it
 --       18 how many of them are replaced, 0: there is nothing to do   19, 20 characters and tokens of these
 --       21, 22 timestamp and sequence of the last of these, which the summary gets
---       23 how many runs of messages among them stay, then for each the ranks of its first and last
+--       23 the newest sequence that was read, '' if it does not matter what was appended since
+--       24 how many runs of messages among them stay, then for each the ranks of its first and last
 --       then the fields and values of the summary's search document, if there is one
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
 -- did it; {'nothing', revision} if there was nothing to do; {'stale'} if it must be read again;
+-- {'appended'} if what was appended must be read;
 -- or {'conflict', id} | {'revision', current} | {'missing'}; then nothing was written.
 local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
 local before, payload = told()
@@ -19,7 +21,7 @@ if before then
   local held, _, _, sequence, _, timestamp = struct.unpack('>I4BBI8Bi8', string.sub(payload, 3, 25))
   return {'stored', before, held, sequence, format('%.0f', timestamp), 1}
 end
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id)
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'q')
 local revision, place = tonumber(known[2] or 0), known[13]
 if known[14] and place and string.sub(place, 28) == ARGV[13] then
   if ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14]) then
@@ -37,6 +39,7 @@ if replaced == 0 then
   touch()
   return {'nothing', revision}
 end
+if ARGV[23] ~= '' and (known[15] or '0') ~= ARGV[23] then return {'appended'} end
 if place then return {'conflict', id} end
 
 local now = clock()
@@ -52,8 +55,8 @@ else
   redis.call('ZRANGESTORE', archive, messages, 0, count - 1)
   redis.call('ZREMRANGEBYRANK', messages, 0, count - 1)
 end
-local at, stay = 24, {}
-for _ = 1, ARGV[23] do
+local at, stay = 25, {}
+for _ = 1, ARGV[24] do
   local run = redis.call('ZRANGE', archive, ARGV[at], ARGV[at + 1], 'WITHSCORES')
   for i = 1, #run, 2 do
     stay[#stay + 1] = {run[i], run[i + 1]}

@@ -1,0 +1,211 @@
+"""What the browser gets of conversations, messages and hits: plain values, and those as JSON. Pure.
+
+Signatures and provider data stay here. What is long is cut, and says so; names are cut without a word.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from msgspec import Struct, structs
+
+from redis_history.model import (
+    AttachmentPart,
+    Conversation,
+    Message,
+    Part,
+    Participant,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+)
+from redis_history.search.highlight import Highlight
+from redis_history.search.hits import SearchHit
+from redis_history.tokens import message_tokens
+
+__all__ = ["LONGEST", "conversation_shape", "dumps", "glimpse", "hit_shape", "message_shape", "writer"]
+
+#: Characters of one part, and of other free-form values; what is longer is cut, and fetched when asked for.
+LONGEST: Final = 20_000
+#: Characters of names, and of the beginning of a message in a list.
+_NAME: Final = 1_000
+_GLIMPSE: Final = 200
+_HIDDEN: Final = frozenset(("signature", "provider_meta"))
+
+
+def dumps(value: Any) -> bytes:
+    """As JSON in one line."""
+    try:
+        return orjson.dumps(value, default=_plain)
+    except TypeError:  # a key that is no string, somewhere
+        return orjson.dumps(_strict(value), default=_plain)
+
+
+def conversation_shape(conversation: Conversation) -> dict[str, Any]:
+    """`C` of the HTTP interface."""
+    metadata, cut = _cut(conversation.metadata, LONGEST)
+    shape = {
+        "id": conversation.conversation_id,
+        "title": _name(conversation.title),
+        "user_id": _name(conversation.user_id),
+        "agent_name": _name(conversation.agent_name),
+        "auditing_id": _name(conversation.auditing_id),
+        "message_count": conversation.message_count,
+        "characters": conversation.characters,
+        "tokens": conversation.tokens,
+        "created_at": _instant(conversation.created_at),
+        "updated_at": _instant(conversation.updated_at),
+        "revision": conversation.revision,
+        "metadata": {} if cut else metadata,
+    }
+    return shape | ({"metadata_cut": cut} if cut else {})
+
+
+def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
+    """`M` of the HTTP interface. `whole`: nothing is cut."""
+    most = None if whole else LONGEST
+    metadata, cut = _cut(message.metadata, most)
+    sources = [structs.asdict(source) for source in message.sources]
+    for source in sources:
+        source.pop("extra", None)
+    kept, sources_cut = _cut(sources, most)
+    shape = {
+        "id": message.id,
+        "role": message.role,
+        "parts": [_part(part, most) for part in message.parts],
+        "participant": _participant(message.participant),
+        "timestamp": _instant(message.timestamp),
+        "position": None if message.position is None else str(message.position),
+        "sequence": message.sequence,
+        "scope": message.scope,
+        "metadata": {"is_summary": message.is_summary} if cut else metadata,
+        "sources": [] if sources_cut else kept,
+        "trace_id": _name(message.trace_id),
+        "is_summary": message.is_summary,
+        "text": message.text[:most],
+        "tokens": message_tokens(message),
+    }
+    cuts = {"metadata_cut": cut, "sources_cut": sources_cut}
+    return shape | {name: size for name, size in cuts.items() if size}
+
+
+def hit_shape(hit: SearchHit) -> dict[str, Any]:
+    """A hit of a search; spans count in UTF-16, as JavaScript does."""
+    found = [_highlight(highlight) for highlight in hit.highlights]
+    return {
+        "conversation": hit.conversation_id,
+        "message": message_shape(hit.message),
+        "score": hit.score,
+        "archived": hit.archived,
+        "highlight": found[0] if found else None,
+        "highlights": found,
+    }
+
+
+def writer(message: Message | None) -> dict[str, Any] | None:
+    """Who wrote a message, for "who is writing"."""
+    if message is None:
+        return None
+    who = message.participant
+    if who is not None:
+        return {"name": _name(who.display_name or who.id), "kind": who.kind, "id": _name(who.id)}
+    kind = {"user": "user", "system": "system"}.get(message.role, "agent")
+    return {"name": message.role, "kind": kind, "id": None}
+
+
+def glimpse(message: Message | None) -> dict[str, Any] | None:
+    """The beginning of a message, for a list."""
+    if message is None:
+        return None
+    who = writer(message)
+    text = message.text[:_GLIMPSE]
+    if not text and message.tool_uses:
+        text = ", ".join(part.name[:_GLIMPSE] for part in message.tool_uses[:5])[:_GLIMPSE]
+    return {"role": message.role, "name": who and who["name"], "text": text}
+
+
+def _part(part: Part, most: int | None) -> dict[str, Any]:
+    if isinstance(part, TextPart | ReasoningPart):
+        shown: dict[str, Any] = {"text": part.text}
+        kind, free = ("text" if isinstance(part, TextPart) else "reasoning"), "text"
+    elif isinstance(part, ToolUsePart):
+        kind, free = "tool_use", "input"
+        shown = {"id": _name(part.id), "name": _name(part.name), "input": part.input}
+    elif isinstance(part, ToolResultPart):
+        kind, free = "tool_result", "content"
+        shown = {
+            "tool_use_id": _name(part.tool_use_id),
+            "content": part.content,
+            "is_error": part.is_error,
+            "name": _name(part.name),
+        }
+    elif isinstance(part, AttachmentPart):
+        kind, free = "attachment", "reference"
+        shown = {"id": _name(part.id), "name": _name(part.name), "size": part.size, "modality": part.modality}
+        shown |= {"mime_type": _name(part.mime_type), "reference": part.reference}
+    else:
+        assert isinstance(part, UnknownPart)  # noqa: S101
+        kind, free = part.type[:_NAME], "data"
+        shown = {"data": {key: value for key, value in part.data.items() if key not in _HIDDEN}}
+    shown[free], cut = _cut(shown[free], most)
+    return {"type": kind, **shown, **({"cut": cut} if cut else {})}
+
+
+def _cut(value: Any, most: int | None) -> tuple[Any, int]:
+    """The value, or the beginning of its text and of how many characters that is."""
+    if value is None or most is None:
+        return value, 0
+    if isinstance(value, str):
+        return (value, 0) if len(value) <= most else (value[:most], len(value))
+    text = dumps(value)
+    if len(text) <= most:
+        return value, 0
+    whole = text.decode()
+    return (value, 0) if len(whole) <= most else (whole[:most], len(whole))
+
+
+def _name(value: str | None) -> str | None:
+    return value if value is None else value[:_NAME]
+
+
+def _instant(value: datetime | None) -> str | None:
+    return None if value is None else value.astimezone(UTC).isoformat()
+
+
+def _participant(who: Participant | None) -> dict[str, Any] | None:
+    if who is None:
+        return None
+    return {"kind": who.kind, "id": _name(who.id), "display_name": _name(who.display_name)}
+
+
+def _highlight(highlight: Highlight) -> dict[str, Any]:
+    text = highlight.text
+    if not text.isascii():
+        return {"text": text, "spans": [[_units(text[:start]), _units(text[:end])] for start, end in highlight.ranges]}
+    return {"text": text, "spans": [list(span) for span in highlight.ranges]}
+
+
+def _units(text: str) -> int:
+    return len(text) + sum(1 for character in text if character > "\uffff")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"&bytes": base64.b64encode(value).decode()}
+    if isinstance(value, Struct):
+        return structs.asdict(value)
+    return str(value)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): _strict(item) for key, item in value.items()}
+    if not isinstance(value, str | bytes | tuple) and isinstance(value, Iterable):
+        return [_strict(item) for item in value]
+    return [_strict(item) for item in value] if isinstance(value, tuple) else value

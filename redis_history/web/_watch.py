@@ -1,0 +1,132 @@
+"""One subscription for each conversation that is watched, however many watch it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history.web._encoding import PING, encoded
+from redis_history.web._ring import Entry, Ring
+
+__all__ = ["Hub", "Watch"]
+
+_logger = logging.getLogger("redis_history")
+
+#: How many readers of a conversation catch up at the same moment: each holds one read of the change log.
+_CATCHING_UP: Final = 4
+#: Bytes that such a reader takes of it at once. The rest of what was read, of up to about 1 MB, is let go, so that a
+#: reader that has stopped holds no more than this.
+_AT_ONCE: Final = 262_144
+
+
+class Watch:
+    """The changes of one conversation from a cursor on."""
+
+    def __init__(self, store: AsyncHistoryStore, conversation_id: str, cursor: str, heartbeat: float) -> None:
+        self.ring = Ring(cursor)
+        self.readers = 0
+        self.ending: asyncio.TimerHandle | None = None
+        self._store = store
+        self._conversation_id = conversation_id
+        self._heartbeat = heartbeat
+        self._catching_up = asyncio.Semaphore(_CATCHING_UP)
+        self.task = asyncio.create_task(self._run(cursor), name="redis_history-watch")
+
+    async def _run(self, cursor: str) -> None:
+        try:
+            async with self._store.subscribe(self._conversation_id, after=cursor) as feed:
+                while not feed.closed:
+                    event = await feed.get(self._heartbeat)
+                    if event is not None:
+                        self.ring.add(await encoded(self._store, event))
+                    self.ring.wake()
+        except Exception as error:  # noqa: BLE001 -- readers come again, and it begins anew
+            _logger.warning("a watched conversation (%r) is let go: %s", self._conversation_id[:80], error)
+        finally:
+            self.ring.close()
+
+    async def follow(self, cursor: str) -> AsyncGenerator[bytes, None]:
+        """Events after a cursor for one reader, as they are sent, and signs of life; until the watch ends.
+
+        Who is so slow, or comes from so long ago, that the ring does not reach back, reads the change log itself until
+        it does. However slow, a reader holds no more than what is being sent.
+        """
+        place = self.ring.place_of(cursor)
+        while not self.ring.closed:
+            if place is not None and place < self.ring.start:
+                place = None
+            if place is None:
+                entries = await self._catch_up(cursor)
+                place = self.ring.place_of(entries[-1].cursor if entries else cursor)
+            else:
+                entries = list(self.ring.read(place))
+                place += len(entries)
+            if entries:
+                cursor = entries[-1].cursor
+                yield b"".join(entry.data for entry in entries)
+            elif place is None or place == self.ring.end:
+                before = self.ring.end
+                await self.ring.wait()
+                if before == self.ring.end and not self.ring.closed:
+                    yield PING
+
+    async def _catch_up(self, cursor: str) -> list[Entry]:
+        """Some of what comes after a cursor: until the ring has the place, or it is enough for once, or there is no
+        more."""
+        entries: list[Entry] = []
+        size = 0
+        async with self._catching_up, self._store.subscribe(self._conversation_id, after=cursor) as feed:
+            while size < _AT_ONCE and self.ring.place_of(entries[-1].cursor if entries else cursor) is None:
+                event = await feed.get(0)
+                if event is None:
+                    break
+                entries.append(await encoded(self._store, event))
+                size += len(entries[-1].data)
+        return entries
+
+
+class Hub:
+    """The watches of one application; each ends `grace` seconds after its last reader."""
+
+    def __init__(self, store: AsyncHistoryStore, *, heartbeat: float, grace: float) -> None:
+        self._store = store
+        self._heartbeat, self._grace = heartbeat, grace
+        self._watches: dict[str, Watch] = {}
+
+    async def follow(self, conversation_id: str, cursor: str, first: bytes = b"") -> AsyncGenerator[bytes, None]:
+        """See `Watch.follow`; `first` is sent before."""
+        watch = self._watches.get(conversation_id)
+        if watch is None or watch.ring.closed:
+            watch = self._watches[conversation_id] = Watch(self._store, conversation_id, cursor, self._heartbeat)
+        if watch.ending is not None:
+            watch.ending.cancel()
+            watch.ending = None
+        watch.readers += 1
+        try:
+            if first:
+                yield first
+            async with aclosing(watch.follow(cursor)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            watch.readers -= 1
+            if not watch.readers:
+                watch.ending = asyncio.get_running_loop().call_later(self._grace, self._end, conversation_id, watch)
+
+    def _end(self, conversation_id: str, watch: Watch) -> None:
+        watch.task.cancel()
+        if self._watches.get(conversation_id) is watch:
+            del self._watches[conversation_id]
+
+    async def aclose(self) -> None:
+        """End all watches, and so all streams of single conversations."""
+        watches = list(self._watches.items())
+        for conversation_id, watch in watches:
+            if watch.ending is not None:
+                watch.ending.cancel()
+            self._end(conversation_id, watch)
+        await asyncio.gather(*(watch.task for _, watch in watches), return_exceptions=True)

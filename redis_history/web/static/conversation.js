@@ -1,0 +1,277 @@
+// One conversation as this page holds it: a window of consecutive messages, kept true by the events of the stream.
+// No DOM. The window may begin after the oldest message (`older`), and end before the newest (`newer`).
+
+import { api } from "./api.js";
+
+const PAGE = 200;
+const KEPT = 3000; // messages in the window; what is furthest from the one who reads is let go of
+const KEPT_CHARACTERS = 12_000_000;
+const FIRST = "-999999999999999.1"; // a position before all others
+
+/** Order of positions "microseconds.sequence". */
+export function compare(left, right) {
+  const [leftTime, leftSequence] = left.split(".");
+  const [rightTime, rightSequence] = right.split(".");
+  return leftTime - rightTime || leftSequence - rightSequence;
+}
+
+const precedes = (left, right) => compare(left.position, right.position) < 0;
+
+export class Conversation {
+  /** `onChange(change)` is called after each change of what is held; `change.kind` says which. */
+  constructor(id, onChange) {
+    this.id = id;
+    this.onChange = onChange;
+    this.info = null;
+    this.aborter = new AbortController();
+    this.generation = 0; // raised when the window becomes another one; pages asked for before are of no use then
+    this.watches = new Set(); // for each page on its way: what events said meanwhile
+    this.clear();
+  }
+
+  close() {
+    this.generation += 1;
+    this.aborter.abort();
+  }
+
+  clear() {
+    this.messages = [];
+    this.byId = new Map();
+    this.older = false;
+    this.newer = false;
+    this.missed = 0; // appended behind the end of a window that does not reach it
+    this.loading = { older: null, newer: null };
+  }
+
+  get first() {
+    return this.messages[0] ?? null;
+  }
+
+  get last() {
+    return this.messages.at(-1) ?? null;
+  }
+
+  // Pages
+
+  /** The newest messages, or those around a position; gives the cursor from which events go on. */
+  async open(position = null) {
+    if (position !== null) {
+      const { cursor } = await this.ask({ limit: 1 });
+      await this.refresh(position); // may know more than the cursor: events tell that again
+      return cursor;
+    }
+    const page = await this.replace(
+      () => this.ask({ limit: PAGE }),
+      (page) => ({ older: page.more, newer: false }),
+      "opened",
+    );
+    return page?.cursor ?? null;
+  }
+
+  async toNewest() {
+    if (this.newer) await this.refresh(null);
+  }
+
+  async toOldest() {
+    if (!this.older) return;
+    await this.replace(
+      () => this.ask({ limit: PAGE, since: FIRST, first: 1 }),
+      (page) => ({ older: false, newer: page.more }),
+    );
+  }
+
+  /** The window again: around a position, or at the end. */
+  async refresh(position) {
+    if (position === null) {
+      await this.replace(
+        () => this.ask({ limit: PAGE }),
+        (page) => ({ older: page.more, newer: false }),
+      );
+      return;
+    }
+    await this.replace(
+      async () => {
+        const [earlier, later] = await Promise.all([
+          this.ask({ limit: PAGE / 2, before: position }),
+          this.ask({ limit: PAGE / 2, since: position, first: 1 }),
+        ]);
+        return { messages: [...earlier.messages, ...later.messages], earlier, later };
+      },
+      ({ earlier, later }) => ({ older: earlier.more, newer: later.more }),
+    );
+  }
+
+  async replace(load, edges, kind = "moved") {
+    const generation = ++this.generation;
+    const watch = this.watch();
+    try {
+      const page = await load();
+      if (generation !== this.generation) return null;
+      this.clear();
+      Object.assign(this, edges(page));
+      this.put(page.messages, watch);
+      this.onChange({ kind });
+      return page;
+    } finally {
+      this.watches.delete(watch);
+    }
+  }
+
+  /** Read on at one side, "older" or "newer"; nothing if that is being done, or there is nothing. */
+  extend(side) {
+    if (!this[side]) return null;
+    if (!this.messages.length) return this.refresh(null);
+    const bound = side === "older" ? { before: this.first.position } : { since: this.last.position, first: 1 };
+    this.loading[side] ??= this.read(side, bound);
+    return this.loading[side];
+  }
+
+  async read(side, bound) {
+    const generation = this.generation;
+    const watch = this.watch();
+    try {
+      const page = await this.ask({ limit: PAGE, ...bound });
+      if (generation !== this.generation) return;
+      this[side] = page.more;
+      if (side === "newer" && !page.more) this.missed = 0;
+      this.put(page.messages, watch);
+      this.letGo(side === "older" ? "newer" : "older");
+      this.loading[side] = null;
+      this.onChange({ kind: side });
+    } finally {
+      this.watches.delete(watch);
+      if (generation === this.generation) this.loading[side] = null;
+    }
+  }
+
+  ask(params) {
+    return api.messages(this.id, params, this.aborter.signal);
+  }
+
+  watch() {
+    const watch = { gone: new Set(), changed: new Map(), appended: [] };
+    this.watches.add(watch);
+    return watch;
+  }
+
+  /** Add a page, which may be older than what events said while it was on its way. */
+  put(messages, watch) {
+    for (const message of messages) {
+      if (!watch.gone.has(message.id)) this.insert(watch.changed.get(message.id) ?? message);
+    }
+    for (const message of watch.appended) if (!watch.gone.has(message.id)) this.place(message);
+  }
+
+  /** Insert a message if it belongs into the window. */
+  place(message) {
+    const above = this.older && (!this.first || precedes(message, this.first));
+    const below = this.newer && (!this.last || precedes(this.last, message));
+    return !above && !below && this.insert(message);
+  }
+
+  insert(message) {
+    if (this.byId.has(message.id)) return false;
+    this.byId.set(message.id, message);
+    let at = this.messages.length;
+    while (at > 0 && precedes(message, this.messages[at - 1])) at -= 1;
+    this.messages.splice(at, 0, message);
+    return true;
+  }
+
+  /** Keep the memory of a long session small: let go of messages at one side of the window. */
+  letGo(side) {
+    let characters = this.messages.reduce((sum, message) => sum + (message.text?.length ?? 0) + 400, 0);
+    while (this.messages.length > 2 * PAGE && (this.messages.length > KEPT || characters > KEPT_CHARACTERS)) {
+      const message = side === "newer" ? this.messages.pop() : this.messages.shift();
+      characters -= (message.text?.length ?? 0) + 400;
+      this.byId.delete(message.id);
+      this[side] = true;
+    }
+  }
+
+  // Events. Each may tell what a page already told.
+
+  apply(name, data) {
+    this[`on_${name}`]?.(data);
+  }
+
+  on_appended({ messages, removed_ids: removed = [] }) {
+    const gone = this.drop(removed);
+    for (const message of messages) {
+      for (const watch of this.watches) {
+        watch.gone.delete(message.id);
+        watch.appended.push(message);
+      }
+    }
+    const unknown = messages.filter((message) => !this.byId.has(message.id));
+    const added = unknown.filter((message) => this.place(message));
+    if (this.newer) this.missed += unknown.length - added.length;
+    this.onChange({ kind: "appended", told: unknown, added, removed: gone });
+  }
+
+  on_updated({ message }) {
+    for (const watch of this.watches) watch.changed.set(message.id, message);
+    if (!this.byId.has(message.id)) return;
+    this.messages[this.messages.indexOf(this.byId.get(message.id))] = message;
+    this.byId.set(message.id, message);
+    this.onChange({ kind: "updated", message });
+  }
+
+  on_deleted({ ids }) {
+    this.onChange({ kind: "deleted", removed: this.drop(ids) });
+  }
+
+  on_compacted({ summary, removed_ids: removed, count }) {
+    const gone = this.drop(removed ?? this.replacedBy(summary).map((message) => message.id));
+    for (const watch of this.watches) watch.appended.push(summary);
+    this.place(summary);
+    this.onChange({ kind: "compacted", removed: gone, summary, count });
+  }
+
+  /** What a compaction took, where the event does not name it. */
+  replacedBy(summary) {
+    return this.messages.filter(
+      (message) =>
+        message.id !== summary.id &&
+        compare(message.position, summary.position) <= 0 &&
+        (message.role !== "system" || message.is_summary),
+    );
+  }
+
+  on_cleared() {
+    this.empty("cleared");
+  }
+
+  on_gone() {
+    this.empty("gone");
+  }
+
+  empty(kind) {
+    this.generation += 1;
+    this.clear();
+    this.onChange({ kind });
+  }
+
+  on_conversation({ record }) {
+    this.info = { ...this.info, ...record };
+    this.onChange({ kind: "info" });
+  }
+
+  /** More of a message that was cut. */
+  complete(message) {
+    const at = this.messages.findIndex((other) => other.id === message.id);
+    if (at < 0) return;
+    this.messages[at] = message;
+    this.byId.set(message.id, message);
+  }
+
+  drop(ids) {
+    const gone = new Set(ids);
+    for (const watch of this.watches) for (const id of gone) watch.gone.add(id);
+    const removed = this.messages.filter((message) => gone.has(message.id));
+    if (!removed.length) return removed;
+    this.messages = this.messages.filter((message) => !gone.has(message.id));
+    for (const message of removed) this.byId.delete(message.id);
+    return removed;
+  }
+}

@@ -1,0 +1,132 @@
+// Above the timeline: which conversation this is, who takes part, and whether what one sees is live.
+
+import { byId, el, setText } from "./dom.js";
+import { author, compact, exact, oneLine, plural, shorten } from "./format.js";
+import { avatar } from "./message.js";
+
+const FACES = 5;
+const PATIENCE = 900; // milliseconds; a connection that comes back sooner is not worth a word
+
+const STATES = {
+  opening: "Connecting",
+  open: "Live",
+  waiting: "Reconnecting",
+  refused: "Not connected",
+};
+
+const SAID = {
+  gone: "This conversation was deleted. If it is created again, it appears here.",
+  cleared: "All messages of this conversation were removed.",
+  message_gone: "That message is not here any more.",
+};
+
+export class Header {
+  constructor() {
+    this.title = byId("title");
+    this.facts = byId("facts");
+    this.faces = byId("people");
+    this.light = byId("link");
+    this.banner = byId("banner");
+    this.known = new Map();
+  }
+
+  begin(id) {
+    this.id = id;
+    this.known = new Map();
+    this.drawn = "";
+    this.faces.replaceChildren();
+    this.facts.replaceChildren();
+    this.said = null;
+    this.trouble = null;
+    clearTimeout(this.timer);
+    this.state("opening");
+    this.info({ id });
+    this.showBanner();
+  }
+
+  info(info) {
+    const title = info.title || info.id;
+    setText(this.title, shorten(oneLine(title) || "(blank)", 300));
+    this.title.title = shorten(title, 1000);
+    if (info.message_count === undefined) return;
+    const told = [plural(info.message_count, "message")];
+    if (info.tokens) told.push(`${compact(info.tokens)} tokens`);
+    const facts = [el("span", { text: told.join(" · ") })];
+    if (info.agent_name) facts.push(el("bdi", { text: shorten(info.agent_name, 60) }));
+    if (info.user_id) facts.push(el("bdi", { text: `for ${shorten(info.user_id, 60)}` }));
+    if (info.title)
+      facts.push(el("bdi", { class: "id", text: shorten(info.id, 80), title: "the id of the conversation" }));
+    this.facts.replaceChildren(...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])));
+    this.facts.title = `begun ${exact(info.created_at)}, last changed ${exact(info.updated_at)}`;
+  }
+
+  /** Those who wrote, the latest first. */
+  people(messages) {
+    for (const message of messages.slice(-400)) {
+      if (message.role === "tool" && !message.participant) continue;
+      if (message.is_summary) continue;
+      const who = author(message);
+      this.known.delete(who.key);
+      this.known.set(who.key, who);
+    }
+    const all = [...this.known.values()].reverse();
+    const drawn = all
+      .map((who) => `${who.key}\n${who.name}`)
+      .sort()
+      .join("\n");
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const faces = all.slice(0, FACES).map((who) => {
+      const told = `${shorten(who.name, 80)} (${who.kind})`;
+      return el("li", { title: told }, avatar(who), el("span", { class: "visually-hidden", text: told }));
+    });
+    if (all.length > FACES) {
+      const rest = all
+        .slice(FACES, FACES + 30)
+        .map((who) => shorten(who.name, 80))
+        .join("\n");
+      faces.push(el("li", { class: "rest", title: rest, text: `+${all.length - FACES}` }));
+    }
+    this.faces.replaceChildren(...faces);
+  }
+
+  /** The state of the stream. What lasts only a moment is not shown. */
+  link(state, error = null) {
+    if (state === "opening" && this.shown !== "opening") return;
+    clearTimeout(this.timer);
+    const show = () => {
+      this.state(state);
+      this.trouble = troubleOf(state, error);
+      this.showBanner();
+    };
+    if (state === "waiting") this.timer = setTimeout(show, this.shown === "waiting" ? 0 : PATIENCE);
+    else show();
+  }
+
+  state(state) {
+    this.shown = state;
+    this.light.dataset.state = state;
+    setText(this.light.querySelector(".link-text"), STATES[state]);
+  }
+
+  say(what) {
+    this.said = SAID[what] ?? null;
+    this.showBanner();
+  }
+
+  showBanner() {
+    const text = this.trouble ?? this.said;
+    this.banner.hidden = !text;
+    setText(this.banner, text ?? "");
+  }
+}
+
+function troubleOf(state, error) {
+  if (state === "open" || !error) return null;
+  if (error.status === 404) return "There is no such conversation, or not any more. If it is created, it appears here.";
+  if (error.status === 401) return "This page may not read any more: open the address with the token again.";
+  if (error.status === 403) return error.message;
+  if (error.status === 0 || !error.status)
+    return "No connection. What is written meanwhile will be here when it is back.";
+  return `${error.message} Trying again.`;
+}

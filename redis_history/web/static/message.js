@@ -1,0 +1,185 @@
+// A row of the timeline as an element.
+
+import { el, icon } from "./dom.js";
+import { author, clock, dayName, exact, initials, oneLine, plural, shorten } from "./format.js";
+import { attachments, drawPart, sources } from "./parts.js";
+import { foldable, prose } from "./prose.js";
+
+/**
+ * `desk` knows what a row does not: `desk.fold(row, id, message)` the state of something foldable, `desk.originals(row)`
+ * that of a summary: `{open, busy, count, error, toggle}`, `desk.names` the names of participants by id,
+ * `desk.prefix` how texts of summaries begin.
+ */
+export function drawRow(row, desk) {
+  if (row.edge) return drawEdge(row, desk);
+  const { message } = row;
+  const body = message.is_summary ? summary(row, desk) : spoken(row, desk);
+  const who = author(message);
+  const article = el(
+    "article",
+    {
+      class: ["row", row.continued && "continued", row.archived && "archived", row.leaving && "leaving"]
+        .filter(Boolean)
+        .join(" "),
+      tabindex: "-1",
+      "aria-label": `${who.name}, ${clock(message.timestamp)}: ${shorten(oneLine(message.text ?? ""), 120)}`,
+      data: { id: message.id },
+    },
+    row.day && el("h2", { class: "day" }, el("span", { text: dayName(row.day) })),
+    row.unread && el("p", { class: "unread-line" }, el("span", { text: "New" })),
+    body,
+  );
+  if (row.leaving) article.style.setProperty("--height", `${row.leaving}px`);
+  return article;
+}
+
+function spoken(row, desk) {
+  const { message } = row;
+  const who = author(message);
+  const fold = (id, owner = message) => desk.fold(row, id, owner);
+  const content = message.parts.map((part, index) => drawPart(row, part, index, fold));
+  const shown = content.filter(Boolean);
+  const chips = attachments(message);
+  if (!shown.length && !chips) shown.push(el("p", { class: "nothing", text: "no text" }));
+  const box = el(
+    "div",
+    { class: "message", data: { kind: who.kind, role: message.role } },
+    row.continued ? el("div", { class: "gutter" }, time(message)) : avatar(who),
+    el(
+      "div",
+      { class: "body" },
+      !row.continued && heading(message, who, desk),
+      ...shown,
+      chips,
+      sources(message, fold),
+    ),
+  );
+  box.style.setProperty("--hue", who.hue);
+  return box;
+}
+
+export function avatar(who) {
+  const box = el("span", {
+    class: "avatar",
+    "aria-hidden": "true",
+    text: initials(who.name),
+    data: { kind: who.kind },
+  });
+  box.style.setProperty("--hue", who.hue);
+  return box;
+}
+
+function heading(message, who, desk) {
+  const { metadata = {} } = message;
+  const channel = typeof metadata.channel_name === "string" ? metadata.channel_name : message.scope;
+  const mentions = Array.isArray(metadata.mentions) ? metadata.mentions.filter((one) => typeof one === "string") : [];
+  const to = mentions.slice(0, 4).map((id) => desk.names.get(id) ?? id);
+  return el(
+    "header",
+    { class: "heading" },
+    el("bdi", { class: "name", text: shorten(who.name, 60), title: shorten(who.name, 400) }),
+    el("span", { class: "role", text: role(message, who) }),
+    to.length > 0 && el("span", { class: "to" }, "to ", el("bdi", { text: shorten(to.join(", "), 80) })),
+    channel && el("bdi", { class: "channel", text: shorten(channel, 40) }),
+    time(message),
+  );
+}
+
+/** The kind of the participant, and the role where one does not follow from the other. */
+function role(message, who) {
+  if (!message.participant) return "";
+  const usual = { user: "user", agent: "assistant", system: "system" }[who.kind];
+  return message.role === usual ? who.kind : `${who.kind}, as ${message.role}`;
+}
+
+function time(message) {
+  const facts = [exact(message.timestamp), `id ${message.id}`, message.trace_id && `trace ${message.trace_id}`];
+  return el("time", {
+    datetime: message.timestamp,
+    title: shorten(facts.filter(Boolean).join("\n"), 400),
+    text: clock(message.timestamp),
+  });
+}
+
+function summary(row, desk) {
+  const { message } = row;
+  const originals = desk.originals(row);
+  const { open, toggle } = desk.fold(row, "text", message);
+  const texts = message.parts.filter((part) => part.type === "text");
+  const cut = texts.find((part) => part.cut)?.cut;
+  const body = withoutFrame(texts.map((part) => part.text).join("\n"), desk.prefix);
+  const label = originals.busy
+    ? "Reading the originals …"
+    : originals.open
+      ? "Hide the originals"
+      : "Show the originals";
+  const button = el("button", {
+    type: "button",
+    class: "button quiet",
+    "aria-expanded": String(originals.open),
+    "aria-busy": String(originals.busy),
+    text: label,
+    data: { fold: "originals" },
+    on: { click: originals.toggle },
+  });
+  return el(
+    "div",
+    { class: "summary" },
+    el(
+      "header",
+      { class: "summary-head" },
+      icon("fold"),
+      el("span", { class: "summary-title", text: "Summary of earlier messages" }),
+      originals.count && el("span", { class: "role", text: plural(originals.count, "message") }),
+      time(message),
+    ),
+    ...foldable(body, { id: "text", open, toggle, cut, total: cut }, prose),
+    !row.archived &&
+      el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
+  );
+}
+
+/** The text of a summary without what says that it is one, as the heading says so. */
+function withoutFrame(text, prefix) {
+  if (!prefix || !text.startsWith(prefix)) return text;
+  return text.slice(prefix.length).replace(/\]$/, "");
+}
+
+/** Above and below the originals of a summary. */
+function drawEdge(row, desk) {
+  const originals = desk.originals(row);
+  const start = row.edge === "start";
+  const text = start
+    ? "Earlier originals are not shown."
+    : row.count
+      ? "End of the originals."
+      : "The originals are gone.";
+  const button = el("button", {
+    type: "button",
+    class: "button quiet",
+    text: start ? "Show more" : "Hide them",
+    "aria-busy": String(originals.busy),
+    on: { click: start ? originals.more : originals.toggle },
+  });
+  return el(
+    "article",
+    { class: "row archived edge", tabindex: "-1", "aria-label": text },
+    el("p", {}, text, " ", button),
+  );
+}
+
+/** How high a row will be, before it is drawn. `width` is that of its text, in pixels. */
+export function estimateRow(row, width) {
+  if (row.edge) return 44;
+  const { message } = row;
+  let height = row.continued ? 8 : 46;
+  if (row.day) height += 52;
+  if (row.unread) height += 26;
+  message.parts.forEach((part, index) => {
+    if (part.type === "text") {
+      const lines = Math.ceil((part.text.length * 7.4) / width) + part.text.split("\n", 20).length - 1;
+      height += Math.min(lines, 20) * 23 + 4;
+    } else if (!row.paired.has(index)) height += 42;
+  });
+  return height + (message.sources?.length ? 42 : 0) + (message.is_summary ? 70 : 0);
+}

@@ -1,0 +1,122 @@
+// From messages to the rows of a timeline: which belong together, and what stands where. No DOM.
+
+import { author, dayOf } from "./format.js";
+
+const TOGETHER = 5 * 60 * 1000; // messages of one author within so many milliseconds share a heading
+
+/**
+ * `messages` in order. `unfolded`: by the id of a summary, `{messages, more}` of what it stands for. `unread`: the id of the first
+ * message that was not seen before, or null.
+ * Gives `{rows, home}`. A row: `{key, message, archived, day, continued, unread, results, paired, edge}`. `results`: by
+ * the index of a tool call's part, what it gave back; `paired`: the indices of parts shown at their call instead;
+ * `edge`: "start" or "end" of the originals of a summary, rather than a message.
+ * `home`: by message id, the key of the row that shows it.
+ */
+export function buildRows({ messages, unfolded, unread }) {
+  const { rows, home } = paired(sequence(messages, unfolded));
+  let previous = null;
+  let today = null;
+  for (const row of rows) {
+    const before = previous;
+    previous = row.edge ? null : row;
+    if (row.edge) continue;
+    const { message, archived } = row;
+    const day = archived ? today : dayOf(message.timestamp);
+    row.day = day === today ? null : message.timestamp;
+    today = day;
+    row.unread = !archived && message.id === unread;
+    row.continued = !row.day && !row.unread && follows(before, row);
+  }
+  return { rows, home };
+}
+
+/** Rows of all messages, those that a summary stands for behind it, with a row that ends them. */
+function sequence(messages, unfolded, archived = null, rows = []) {
+  for (const message of messages) {
+    const key = archived ? `${archived}\n${message.id}` : message.id;
+    rows.push({ key, message, archived, results: new Map(), paired: new Set(), edge: null });
+    const originals = message.is_summary && unfolded.get(message.id);
+    if (!originals || archived) continue;
+    if (originals.more) rows.push({ key: `${message.id}\nstart`, message, archived: message.id, edge: "start" });
+    sequence(originals.messages, unfolded, message.id, rows);
+    const count = originals.messages.length;
+    rows.push({ key: `${message.id}\nend`, message, archived: message.id, edge: "end", count });
+  }
+  return rows;
+}
+
+/**
+ * A result belongs to the nearest earlier call of its id: ids come back. Of several such calls that wait, to the
+ * nearest that has no result yet. A message of nothing but results that found their calls needs no row of its own.
+ */
+function paired(rows) {
+  const calls = new Map();
+  const home = new Map();
+  const shown = [];
+  for (const row of rows) {
+    if (row.edge) {
+      shown.push(row);
+      continue;
+    }
+    let host = null;
+    row.message.parts.forEach((part, index) => {
+      if (part.type === "tool_use") {
+        if (!calls.has(part.id)) calls.set(part.id, []);
+        calls.get(part.id).push({ row, index });
+      } else if (part.type === "tool_result") {
+        const found = calls.get(part.tool_use_id) ?? [];
+        const call = found.findLast((one) => !one.row.results.has(one.index)) ?? found.at(-1);
+        if (!call || call.row.archived !== row.archived) return;
+        const results = call.row.results.get(call.index) ?? [];
+        call.row.results.set(call.index, [...results, { part, message: row.message, index }]);
+        row.paired.add(index);
+        host ??= call.row;
+      }
+    });
+    const absorbed = host && row.paired.size === row.message.parts.length && !row.message.sources?.length;
+    if (!absorbed) shown.push(row);
+    const key = absorbed ? host.key : row.key;
+    if (!home.has(row.message.id) || !row.archived) home.set(row.message.id, key);
+  }
+  return { rows: shown, home };
+}
+
+function follows(previous, row) {
+  if (!previous || previous.archived !== row.archived) return false;
+  const [earlier, later] = [previous.message, row.message];
+  return (
+    earlier.role === later.role &&
+    later.role !== "system" &&
+    !earlier.is_summary &&
+    !later.is_summary &&
+    author(earlier).key === author(later).key &&
+    Math.abs(new Date(later.timestamp) - new Date(earlier.timestamp)) < TOGETHER
+  );
+}
+
+/** Whether two rows look the same, so that what is drawn may stay. */
+export function sameRow(left, right) {
+  if (left === right) return true;
+  if (left.message !== right.message || left.edge !== right.edge || left.count !== right.count) return false;
+  if (left.edge) return true;
+  if (left.day !== right.day || left.continued !== right.continued || left.unread !== right.unread) return false;
+  if (left.leaving !== right.leaving || left.results.size !== right.results.size) return false;
+  if (left.paired.size !== right.paired.size) return false;
+  for (const [index, results] of left.results) {
+    const others = right.results.get(index) ?? [];
+    if (others.length !== results.length || others.some((other, at) => other.part !== results[at].part)) return false;
+  }
+  return true;
+}
+
+/** The calls that nobody answered yet, of the newest messages: `[{message, part}]`. */
+export function waitingCalls(rows, newest = 12) {
+  const found = [];
+  for (const row of rows.slice(-newest)) {
+    if (row.edge || row.archived) continue;
+    row.message.parts.forEach((part, index) => {
+      if (part.type === "tool_use" && !row.results.has(index)) found.push({ message: row.message, part });
+    });
+  }
+  return found;
+}

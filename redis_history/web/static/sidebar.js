@@ -1,0 +1,300 @@
+// The list of conversations, the one that changed last first.
+
+import { api } from "./api.js";
+import { byId, el, oncePerFrame, setText, still } from "./dom.js";
+import { ago, compact, exact, number, oneLine, plural, shorten } from "./format.js";
+import { hashOf } from "./route.js";
+
+const PAGE = 50;
+const FILTERED = 2000; // conversations that a filter looks at
+const WRITES = 10_000; // milliseconds for which somebody who wrote is said to be writing
+const STEADY = 1200; // while the pointer moves over the list, it keeps its order
+
+export class Sidebar {
+  /** `isSeen(id)`: whether all of a conversation is being looked at; `onCount(n)`: how many messages were not seen. */
+  constructor({ unread, isSeen, onCount }) {
+    Object.assign(this, { unread, isSeen, onCount });
+    this.items = new Map();
+    this.more = false;
+    this.current = null;
+    this.loading = null;
+    this.pointed = 0;
+    this.list = byId("conversations");
+    this.scroller = byId("list-scroller");
+    this.note = byId("list-note");
+    this.filter = byId("filter");
+    this.show = oncePerFrame(() => this.render());
+    this.filter.addEventListener("input", () => this.show());
+    this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    this.list.addEventListener("pointermove", () => {
+      this.pointed = Date.now();
+    });
+    this.list.addEventListener("pointerleave", () => {
+      this.pointed = 0;
+      this.show();
+    });
+    this.offset = 0;
+    this.generation = 0;
+    unread.onChange = () => this.show();
+    setInterval(() => this.show(), 15_000); // "3 min" grows old
+  }
+
+  /** Read the list again, as far as it was read. */
+  async load() {
+    const limit = Math.min(200, Math.max(PAGE, this.items.size));
+    const generation = ++this.generation;
+    const page = await api.conversations({ limit, last: 1 });
+    if (generation !== this.generation) return;
+    const known = this.items;
+    this.items = new Map();
+    for (const conversation of page.conversations) {
+      const item = known.get(conversation.id);
+      known.delete(conversation.id);
+      this.put(conversation, item);
+    }
+    for (const item of known.values()) item.element?.remove();
+    this.more = page.more;
+    this.offset = page.next_offset;
+    this.unread.begin(page.conversations);
+    this.error = null;
+    this.show();
+  }
+
+  loadMore() {
+    if (!this.more || this.loading) return;
+    const generation = this.generation;
+    // A little earlier than where the last page ended, as conversations may have gone meanwhile.
+    const offset = Math.max(0, this.offset - 5);
+    this.loading = api
+      .conversations({ limit: PAGE, offset, last: 1 })
+      .then((page) => {
+        if (generation !== this.generation) return;
+        for (const conversation of page.conversations) {
+          if (!this.items.has(conversation.id)) this.put(conversation);
+        }
+        this.more = page.more && page.conversations.length > 0;
+        this.offset = page.next_offset;
+        this.unread.begin(page.conversations);
+      })
+      .catch(() => {}) // the connection's state is shown elsewhere; scrolling asks again
+      .finally(() => {
+        this.loading = null;
+        this.show();
+      });
+  }
+
+  put(conversation, item = {}) {
+    item.conversation = { ...item.conversation, ...conversation };
+    if (conversation.last) item.last = conversation.last;
+    this.items.set(conversation.id, item);
+    return item;
+  }
+
+  on_changed(data) {
+    const { conversation: id, writer } = data;
+    const item = this.items.get(id);
+    const next = this.put({ ...data, id }, item);
+    if (writer?.kind === "agent" && data.kind === "appended") {
+      next.writer = { ...writer, until: Date.now() + WRITES };
+      setTimeout(this.show, WRITES + 50);
+    }
+    this.show();
+  }
+
+  on_gone({ conversation: id }) {
+    const item = this.items.get(id);
+    if (!item) return;
+    this.items.delete(id);
+    item.element?.remove();
+    this.show();
+  }
+
+  info(id) {
+    return this.items.get(id)?.conversation ?? null;
+  }
+
+  clearFilter() {
+    this.filter.value = "";
+    this.show();
+  }
+
+  link(state, error) {
+    clearTimeout(this.waiting);
+    if (state === "open") this.trouble(null);
+    else if (error) this.waiting = setTimeout(() => this.trouble(error), 900);
+  }
+
+  trouble(error) {
+    this.error = error?.message ?? null;
+    this.show();
+  }
+
+  select(id) {
+    this.current = id;
+    this.render();
+    this.items.get(id)?.element?.scrollIntoView({ block: "nearest" });
+  }
+
+  // What is shown
+
+  render() {
+    const words = this.filter.value.trim().toLowerCase();
+    const sorted = [...this.items.values()].sort((left, right) =>
+      (right.conversation.updated_at ?? "").localeCompare(left.conversation.updated_at ?? ""),
+    );
+    const steady = Date.now() - this.pointed < STEADY;
+    if (steady) setTimeout(this.show, STEADY);
+    const order = steady ? this.asShown(sorted) : sorted;
+    let unread = 0;
+    let matched = 0;
+    const places = steady ? null : this.places();
+    let place = this.list.firstElementChild;
+    for (const item of order) {
+      if (this.isSeen(item.conversation.id)) this.unread.see(item.conversation.id, item.conversation.message_count);
+      const count = this.unread.count(item.conversation);
+      unread += count;
+      this.draw(item, count);
+      const hidden = words && !matches(item, words);
+      item.element.hidden = Boolean(hidden);
+      if (!hidden) matched += 1;
+      if (item.element === place) place = place.nextElementSibling;
+      else this.list.insertBefore(item.element, place);
+    }
+    if (places) this.slide(places);
+    this.told(words, matched);
+    if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
+    this.onCount(unread);
+  }
+
+  /** The order on the screen, new ones first, while somebody is about to click. */
+  asShown(sorted) {
+    const at = new Map([...this.list.children].map((element, index) => [element, index]));
+    return sorted.sort((left, right) => (at.get(left.element) ?? -1) - (at.get(right.element) ?? -1));
+  }
+
+  places() {
+    if (still()) return null;
+    const { top, bottom } = this.scroller.getBoundingClientRect();
+    const found = new Map();
+    for (const element of this.list.children) {
+      const box = element.getBoundingClientRect();
+      if (box.top > bottom) break;
+      if (box.bottom > top) found.set(element, box.top);
+    }
+    return found;
+  }
+
+  /** Cards that changed their place glide there. */
+  slide(places) {
+    for (const [element, before] of places) {
+      if (!element.isConnected || element.hidden) continue;
+      const moved = before - element.getBoundingClientRect().top;
+      if (Math.abs(moved) > 2) {
+        element.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], {
+          duration: 260,
+          easing: "ease-out",
+        });
+      }
+    }
+  }
+
+  told(words, matched) {
+    let note = "";
+    if (this.error) note = `${this.error} Trying again.`;
+    else if (!this.items.size)
+      note = this.generation ? "No conversation yet. The first one appears here by itself." : "";
+    else if (words && !matched && !this.more) note = "No conversation fits.";
+    else if (this.more && this.items.size >= FILTERED && words)
+      note = `Looked at ${number(this.items.size)} conversations.`;
+    setText(this.note, note);
+  }
+
+  draw(item, unread) {
+    const { conversation } = item;
+    const selected = conversation.id === this.current;
+    const writes = item.writer?.until > Date.now() ? nameOf({ name: item.writer.name, role: item.last?.role }) : null;
+    const state = JSON.stringify([conversation, item.last, writes, unread, selected, ago(conversation.updated_at)]);
+    if (item.state === state) return;
+    item.state = state;
+    if (!item.element) {
+      item.link = el("a", { class: "card", href: hashOf({ conversation: conversation.id }) });
+      item.element = el("li", { data: { id: conversation.id } }, item.link);
+    }
+    const { link } = item;
+    link.classList.toggle("unread", unread > 0);
+    if (selected) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+    link.replaceChildren(
+      el(
+        "span",
+        { class: "card-top" },
+        el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.id), 160) }),
+        el("time", {
+          datetime: conversation.updated_at,
+          title: exact(conversation.updated_at),
+          text: ago(conversation.updated_at),
+        }),
+      ),
+      el("span", { class: "card-last" }, writes && writing(writes), ...lastLine(item.last)),
+      el(
+        "span",
+        { class: "card-facts" },
+        el("span", { text: facts(conversation) }),
+        unread > 0 &&
+          el("span", {
+            class: "badge",
+            text: unread > 999 ? "999+" : number(unread),
+            title: `${number(unread)} not seen`,
+          }),
+      ),
+    );
+  }
+
+  // More of it, when it is looked at
+
+  scrolled() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    if (scrollHeight - scrollTop - clientHeight < 600) this.loadMore();
+  }
+
+  links() {
+    return [...this.list.children].filter((element) => !element.hidden).map((element) => element.firstElementChild);
+  }
+}
+
+function matches({ conversation, last }, words) {
+  const text = [conversation.title, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
+    "\n",
+  );
+  return text.toLowerCase().includes(words);
+}
+
+function facts(conversation) {
+  const told = [plural(conversation.message_count ?? 0, "message")];
+  if (conversation.tokens) told.push(`${compact(conversation.tokens)} tokens`);
+  if (conversation.agent_name) told.push(shorten(conversation.agent_name, 40));
+  return told.join(" · ");
+}
+
+function lastLine(last) {
+  if (!last) return [""];
+  return [
+    el("bdi", { class: "card-who", text: shorten(nameOf(last), 40) }),
+    " ",
+    el("bdi", { text: shorten(oneLine(last.text ?? ""), 200) }),
+  ];
+}
+
+/** Of messages without a participant, the name is the role. */
+const nameOf = ({ name, role }) =>
+  name && name !== role ? name : ({ user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[role] ?? "");
+
+function writing(name) {
+  const told = el("span", { class: "visually-hidden", text: `${shorten(name || "Somebody", 60)} is writing. ` });
+  return el(
+    "span",
+    { class: "writes", title: told.textContent },
+    el("span", { class: "dots" }, el("i"), el("i"), el("i")),
+    told,
+  );
+}

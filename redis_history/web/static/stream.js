@@ -1,0 +1,157 @@
+// Server-sent events over fetch. Unlike EventSource it says why a connection failed, goes on after any failure,
+// notices a connection that is silently dead, and always resumes after the last event that was handled.
+
+import { failure } from "./api.js";
+
+const SILENCE = 40_000; // the server says something every 15 s
+const FIRST_WAIT = 250;
+const LONGEST_WAIT = 4_000;
+
+/** Feed it text in pieces of any size; it calls `onEvent({name, data, id})` for each complete event. */
+export class EventParser {
+  constructor(onEvent) {
+    this.onEvent = onEvent;
+    this.buffer = "";
+    this.lines = [];
+    this.retry = null;
+  }
+
+  push(text) {
+    this.buffer += text;
+    for (;;) {
+      const at = this.buffer.search(/[\r\n]/);
+      // A \r at the very end may be the first half of \r\n.
+      if (at < 0 || (this.buffer[at] === "\r" && at + 1 === this.buffer.length)) return;
+      const line = this.buffer.slice(0, at);
+      this.buffer = this.buffer.slice(at + (this.buffer.startsWith("\r\n", at) ? 2 : 1));
+      if (line) this.lines.push(line);
+      else this.flush();
+    }
+  }
+
+  flush() {
+    let name = "message";
+    let id = null;
+    const data = [];
+    for (const line of this.lines) {
+      const colon = line.indexOf(":");
+      if (colon === 0) continue;
+      const field = colon < 0 ? line : line.slice(0, colon);
+      const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+      if (field === "event") name = value;
+      else if (field === "data") data.push(value);
+      else if (field === "id") id = value;
+      else if (field === "retry" && /^\d+$/.test(value)) this.retry = Number(value);
+    }
+    this.lines = [];
+    if (data.length) this.onEvent({ name, id, data: data.join("\n") });
+  }
+}
+
+/**
+ * A stream that stays open until `close()`.
+ * `address()` gives its URL. `snapshot()` reads what is there now and gives the cursor to follow from; it is asked first,
+ * unless there is a `cursor`, and again whenever the server cannot tell what happened since. Without it, events are from
+ * now on. `onEvent(name, data)` gets each event once; it may return "reset" to have a new snapshot. `onState(state, error)`: "opening", "open", "waiting" (it will try again),
+ * "refused" (for a reason that waiting does not cure; it tries seldom).
+ */
+export class Stream {
+  constructor({ address, snapshot = null, cursor = null, onEvent, onState }) {
+    this.address = address;
+    this.snapshot = snapshot;
+    this.onEvent = onEvent;
+    this.onState = onState;
+    this.cursor = cursor;
+    this.failures = 0;
+    this.closed = false;
+    this.nudge = () => {
+      if (document.visibilityState !== "hidden") this.hurry();
+    };
+    this.hurry = () => {};
+    addEventListener("online", this.nudge);
+    document.addEventListener("visibilitychange", this.nudge);
+    this.run();
+  }
+
+  close() {
+    this.closed = true;
+    removeEventListener("online", this.nudge);
+    document.removeEventListener("visibilitychange", this.nudge);
+    this.hurry();
+    this.abort?.abort();
+  }
+
+  async run() {
+    while (!this.closed) {
+      this.onState("opening");
+      let error = null;
+      try {
+        if (this.snapshot && this.cursor === null) this.cursor = await this.snapshot();
+        if (!this.closed) await this.once();
+      } catch (caught) {
+        error = caught;
+      }
+      if (this.closed) return;
+      if (error?.reset || error?.status === 400) {
+        this.cursor = null;
+        if (error.reset) continue;
+      }
+      const refused = [401, 403, 404].includes(error?.status);
+      this.onState(refused ? "refused" : "waiting", error);
+      const longest = refused ? 30_000 : Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** this.failures++);
+      await this.pause(longest * (0.5 + Math.random() / 2));
+    }
+  }
+
+  async once() {
+    this.abort = new AbortController();
+    const { signal } = this.abort;
+    let watchdog = setTimeout(() => this.abort.abort(), SILENCE);
+    try {
+      const headers = { Accept: "text/event-stream" };
+      if (this.cursor) headers["Last-Event-ID"] = this.cursor;
+      const response = await fetch(this.address(), { headers, credentials: "same-origin", cache: "no-store", signal });
+      if (!response.ok) throw await failure(response);
+      this.onState("open");
+      const parser = new EventParser((event) => this.handle(event));
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done || this.closed) return;
+        clearTimeout(watchdog);
+        watchdog = setTimeout(() => this.abort.abort(), SILENCE);
+        this.failures = 0;
+        parser.push(value);
+      }
+    } finally {
+      clearTimeout(watchdog);
+      this.abort.abort();
+    }
+  }
+
+  handle({ name, id, data }) {
+    if (this.closed) return;
+    const told = JSON.parse(data);
+    const outcome = name === "reset" ? "reset" : this.onEvent(name, told);
+    if (outcome === "reset" && this.snapshot)
+      throw Object.assign(new Error("a new snapshot is needed"), { reset: true });
+    if (id) this.cursor = id; // only now: what was not handled comes again
+  }
+
+  /** From a new snapshot. */
+  restart() {
+    this.cursor = null;
+    this.abort?.abort();
+    this.hurry();
+  }
+
+  pause(milliseconds) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, milliseconds);
+      this.hurry = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+}

@@ -1,0 +1,363 @@
+// The open conversation: its rows, its stream, and moving about in it.
+
+import { address, api } from "./api.js";
+import { Activity } from "./activity.js";
+import { compare, Conversation } from "./conversation.js";
+import { Desk } from "./desk.js";
+import { byId, oncePerFrame, setText, still } from "./dom.js";
+import { author, oneLine, plural, shorten } from "./format.js";
+import { Header } from "./header.js";
+import { mark, unmark } from "./marking.js";
+import { drawRow, estimateRow } from "./message.js";
+import { buildRows, sameRow } from "./rows.js";
+import { Stream } from "./stream.js";
+import { VirtualList } from "./virtual.js";
+
+const FOLDING = 480; // milliseconds; as in timeline.css
+const FRESH = 1500;
+const NEAR = 900; // pixels from an edge of the window at which the next page is read
+const HIDDEN = 45_000; // a page that nobody sees gives its connection back after so long
+
+export class Timeline {
+  /** `unreadOf(info)`: how many messages were not seen; `announce(texts)` for those who listen to the page. */
+  constructor({ unreadOf, announce, onSeen }) {
+    Object.assign(this, { unreadOf, announce, onSeen });
+    this.scroller = byId("timeline");
+    this.newest = byId("newer");
+    this.header = new Header();
+    this.activity = new Activity();
+    this.conversation = null;
+    this.prefix = ""; // how texts of summaries begin
+    this.list = new VirtualList(this.scroller, {
+      draw: (row) => this.draw(row),
+      same: sameRow,
+      estimate: (row) => estimateRow(row, Math.max(240, Math.min(700, this.scroller.clientWidth - 90))),
+      onScroll: () => this.scrolled(),
+    });
+    this.show = oncePerFrame(() => this.render());
+    this.newest.addEventListener("click", () => this.toEnd());
+    this.scroller.addEventListener("focusin", (event) => this.focused(event.target));
+    document.addEventListener("visibilitychange", () => this.visibility());
+  }
+
+  get id() {
+    return this.conversation?.id ?? null;
+  }
+
+  /** Whether all that is there is being looked at. */
+  get atEnd() {
+    return this.counted && this.conversation !== null && this.list.pinned && !document.hidden;
+  }
+
+  open(id) {
+    this.close();
+    const conversation = new Conversation(id, (change) => conversation === this.conversation && this.changed(change));
+    this.conversation = conversation;
+    this.desk = new Desk({
+      conversation,
+      prefix: this.prefix,
+      hold: (key) => this.list.hold(key),
+      redraw: (key) => this.list.redraw(key),
+      rebuild: () => conversation === this.conversation && this.render(),
+    });
+    this.ghosts = []; // rows that are folding away
+    this.fresh = new Set(); // ids of messages that came a moment ago
+    this.home = new Map();
+    this.below = 0; // messages that came while one looked further up
+    this.firstUnread = null;
+    this.counted = false; // whether it is known how many messages were not seen before
+    this.opened = false;
+    this.target = null;
+    this.current = null;
+    this.failed = 0;
+    this.activity.begin();
+    this.header.begin(id);
+    this.list.reset();
+    this.listen(null);
+    this.readInfo();
+  }
+
+  close() {
+    this.stream?.close();
+    this.conversation?.close();
+    this.stream = this.conversation = null;
+    clearTimeout(this.hiding);
+    unmark();
+  }
+
+  listen(cursor) {
+    const { conversation } = this;
+    this.stream = new Stream({
+      address: () => address("events", { conversation: conversation.id }),
+      cursor,
+      snapshot: () => conversation.open(this.place()),
+      onEvent: (name, data) => this.told(name, data),
+      onState: (state, error) => conversation === this.conversation && this.header.link(state, error),
+    });
+  }
+
+  /** The position one looks at, or null at the end. */
+  place() {
+    if (this.list.pinned || !this.list.rows.length) return null;
+    const row = this.list.rows[this.list.at(this.scroller.scrollTop)];
+    return row.message.position;
+  }
+
+  async readInfo() {
+    const { conversation } = this;
+    const info = await api.conversation(conversation.id, conversation.aborter.signal).catch(() => ({}));
+    if (conversation !== this.conversation) return;
+    this.info(info);
+    this.findUnread();
+    this.show();
+  }
+
+  /** What is known of the conversation beside its messages. */
+  info(info) {
+    this.conversation.info = { ...this.conversation.info, ...info };
+    this.header.info({ id: this.id, ...this.conversation.info });
+  }
+
+  // What happens
+
+  told(name, data) {
+    if (name === "restored") return "reset";
+    if (name !== "expanded") return this.conversation.apply(name, data);
+    this.desk.summaries.delete(data.summary_id);
+    this.conversation.refresh(this.place()).catch(() => this.stream?.restart());
+    return null;
+  }
+
+  changed({ kind, told = [], added = [], removed = [], summary, count }) {
+    if (kind === "opened") {
+      this.opened = true;
+      this.findUnread();
+    }
+    if (kind === "appended") this.appended(told, added);
+    if (kind === "compacted") {
+      this.desk.counts.set(summary.id, count);
+      this.keepFresh([summary]);
+      this.announce([`${plural(count ?? removed.length, "message")} folded into a summary`]);
+    }
+    if (["compacted", "deleted"].includes(kind)) this.fold(removed);
+    if (kind === "info") this.header.info(this.conversation.info);
+    else if (!["older", "newer"].includes(kind)) this.header.say(kind);
+    this.show();
+  }
+
+  /** Where what was not seen begins, once both the messages and their count are there. */
+  findUnread() {
+    const { messages, info } = this.conversation;
+    if (this.counted || !this.opened || !info) return;
+    this.counted = true;
+    const count = info.message_count === undefined ? 0 : this.unreadOf(info);
+    if (count > 0 && count < messages.length) this.firstUnread = messages.at(-count).id;
+  }
+
+  appended(told, added) {
+    this.activity.wrote(told);
+    this.keepFresh(added);
+    if (!told.length) return;
+    if (this.atEnd) this.conversation.letGo("older");
+    else {
+      this.below += told.length;
+      if (document.hidden) this.firstUnread ??= told[0].id;
+    }
+    this.announce(
+      told.map((message) => `${author(message).name}: ${shorten(oneLine(message.text || "calls a tool"), 140)}`),
+    );
+  }
+
+  keepFresh(messages) {
+    for (const { id } of messages) {
+      this.fresh.add(id);
+      setTimeout(() => this.fresh.delete(id), FRESH);
+    }
+  }
+
+  /** Let rows that are seen fold away, rather than vanish. */
+  fold(removed) {
+    if (still() || document.hidden) return;
+    const gone = new Set(removed.map((message) => message.id));
+    const ghosts = [];
+    for (const { row, element } of this.list.drawn.values()) {
+      if (row.edge || row.archived || row.leaving || !gone.has(row.message.id)) continue;
+      ghosts.push({ ...row, leaving: Math.max(1, element.offsetHeight) });
+    }
+    if (!ghosts.length) return;
+    const { conversation } = this;
+    this.ghosts = [...this.ghosts, ...ghosts];
+    setTimeout(() => {
+      if (conversation !== this.conversation) return;
+      this.ghosts = this.ghosts.filter((ghost) => !ghosts.includes(ghost));
+      for (const ghost of ghosts) this.list.heights.delete(ghost.key);
+      this.show();
+    }, FOLDING);
+  }
+
+  // What is shown
+
+  render() {
+    const { conversation, list, desk } = this;
+    if (!conversation) return;
+    const { messages } = conversation;
+    const { rows, home } = buildRows({ messages, unfolded: desk.unfolded(), unread: this.firstUnread });
+    this.home = home;
+    desk.learn(messages);
+    list.endless = conversation.newer;
+    list.pinned &&= !list.endless;
+    list.set(withGhosts(rows, this.ghosts));
+    this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
+    this.header.people(messages);
+    this.activity.show(rows);
+    this.scrolled();
+  }
+
+  draw(row) {
+    const element = drawRow(row, this.desk);
+    if (!row.edge && this.fresh.delete(row.message.id)) element.classList.add("fresh"); // only once
+    if (this.target?.key === row.key) {
+      element.classList.add("target");
+      requestAnimationFrame(() => mark(element, this.target?.words ?? []));
+    }
+    return element;
+  }
+
+  scrolled() {
+    const { conversation, list } = this;
+    if (!conversation) return;
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    const left = scrollHeight - scrollTop - clientHeight;
+    if (this.atEnd) {
+      this.below = 0;
+      this.onSeen();
+    }
+    if (scrollTop < NEAR) this.extend("older");
+    if (left < NEAR) this.extend("newer");
+    const came = Math.max(this.below, conversation.missed);
+    this.newest.hidden = list.pinned || (!came && !conversation.newer && left < 2 * clientHeight);
+    setText(this.newest, came ? `${plural(came, "new message")} ↓` : "To the newest ↓");
+  }
+
+  extend(side) {
+    const { conversation } = this;
+    if (!conversation[side] || conversation.loading[side] || Date.now() - this.failed < 2000) return;
+    conversation.extend(side)?.catch(() => {
+      this.failed = Date.now();
+      setTimeout(this.show, 2100);
+    });
+  }
+
+  visibility() {
+    clearTimeout(this.hiding);
+    if (!this.conversation) return;
+    if (document.hidden) {
+      this.hiding = setTimeout(() => {
+        this.cursor = this.stream.cursor;
+        this.stream.close();
+        this.stream = null;
+      }, HIDDEN);
+    } else {
+      if (!this.stream) this.listen(this.cursor);
+      this.show();
+    }
+  }
+
+  // Moving about
+
+  async toEnd() {
+    await this.conversation.toNewest();
+    this.below = 0;
+    this.current = null;
+    this.list.endless = this.conversation.newer;
+    this.list.toEnd();
+    this.render();
+  }
+
+  async toStart() {
+    await this.conversation.toOldest();
+    this.list.pinned = false;
+    this.current = null;
+    this.render();
+    this.list.toStart();
+  }
+
+  /** Focus the next row (1) or the one before (-1). */
+  step(direction) {
+    const { list } = this;
+    if (!list.rows.length) return;
+    const seen = list.seen();
+    let at = list.index.get(this.current) ?? -1;
+    if (at < 0 || !seen.includes(this.current)) at = list.index.get(direction > 0 ? seen[0] : seen.at(-1)) - direction;
+    const key = list.rows[Math.min(list.rows.length - 1, Math.max(0, at + direction))].key;
+    this.current = key;
+    list.show(key);
+    list.drawn.get(key)?.element.focus({ preventScroll: true });
+  }
+
+  focused(element) {
+    const row = element.closest(".row");
+    if (row) this.current = row.dataset.key;
+  }
+
+  /** Unfold, or fold, what is in the focused row. */
+  toggle() {
+    const drawn = this.list.drawn.get(this.current);
+    if (!drawn) return false;
+    return this.desk.toggleAll(drawn.row, [...drawn.element.querySelectorAll("button[data-fold]")]);
+  }
+
+  /** Bring a message into view, wherever it is. `position` if it is known. False: it is not there any more. */
+  async goTo(id, { position = null, words = [] } = {}) {
+    const { conversation } = this;
+    const here = () => conversation === this.conversation;
+    if (!conversation.byId.has(id)) {
+      position ??= (await api.message(conversation.id, id).catch(() => null))?.position ?? null;
+      if (position === null || !here()) return false;
+      await conversation.refresh(position);
+    }
+    if (!here()) return true;
+    this.list.pinned = false;
+    if (!conversation.byId.has(id) && !(await this.unfoldFor(id, position))) return false;
+    if (!here()) return true;
+    this.render();
+    const key = this.home.get(id);
+    const row = this.list.rows[this.list.index.get(key)];
+    if (!row) return false;
+    this.desk.reveal(row, words);
+    this.target = { key, words };
+    this.current = key;
+    this.list.show(key, 0.25);
+    this.list.redraw(key);
+    this.list.show(key, 0.25);
+    return true;
+  }
+
+  /** A message that was compacted: unfold the summary that stands for it. */
+  async unfoldFor(id, position) {
+    const { desk, conversation } = this;
+    const summary = conversation.messages.find((one) => one.is_summary && compare(one.position, position) >= 0);
+    if (!summary) return false;
+    const has = () => desk.summaries.get(summary.id)?.messages?.some((message) => message.id === id);
+    const originals = desk.originals({ message: summary });
+    if (!originals.open) await originals.toggle();
+    for (let page = 0; page < 20 && !has() && desk.summaries.get(summary.id).more; page += 1) {
+      await desk.originals({ message: summary }).more();
+    }
+    return Boolean(has());
+  }
+}
+
+/** Rows that are folding away, where they were. */
+function withGhosts(rows, ghosts) {
+  if (!ghosts.length) return rows;
+  const here = new Set(rows.map((row) => row.key));
+  const left = ghosts.filter((ghost) => !here.has(ghost.key));
+  const merged = [];
+  for (const row of rows) {
+    while (left.length && !row.archived && compare(left[0].message.position, row.message.position) <= 0)
+      merged.push(left.shift());
+    merged.push(row);
+  }
+  return [...merged, ...left];
+}

@@ -1,0 +1,68 @@
+// What was seen of which conversation, kept by this browser. Without storage it lasts as long as the page.
+
+const KEPT = 2000; // conversations
+
+export class Unread {
+  constructor(name) {
+    this.key = `redis-history:seen:${name}`;
+    this.seen = new Map();
+    this.started = Date.now();
+    this.first = true;
+    try {
+      const stored = JSON.parse(localStorage.getItem(this.key) ?? "null");
+      if (stored) {
+        this.first = false;
+        this.started = stored.started;
+        this.seen = new Map(stored.seen);
+      }
+    } catch {
+      // refused, or not ours: as on a first visit
+    }
+    // Another tab of this page has seen something.
+    addEventListener("storage", (event) => {
+      if (event.key !== this.key || !event.newValue) return;
+      this.seen = new Map(JSON.parse(event.newValue).seen);
+      this.onChange?.();
+    });
+  }
+
+  /** How many messages of a conversation were not seen. What was there before the first visit counts as seen. */
+  count(conversation) {
+    const seen = this.seen.get(conversation.id);
+    if (seen !== undefined) {
+      if (conversation.message_count < seen) this.see(conversation.id, conversation.message_count);
+      return Math.max(0, conversation.message_count - seen);
+    }
+    return Date.parse(conversation.created_at) >= this.started ? conversation.message_count : 0;
+  }
+
+  /** From now on, what comes is new. */
+  begin(conversations) {
+    for (const { id, message_count: count } of conversations) {
+      if (!this.seen.has(id) && (this.first || this.count({ id, message_count: count }) === 0))
+        this.seen.set(id, count);
+    }
+    this.first = false;
+    this.save();
+  }
+
+  see(id, count) {
+    if (this.seen.get(id) === count) return false;
+    this.seen.delete(id); // the latest stand at the end
+    this.seen.set(id, count);
+    this.save();
+    return true;
+  }
+
+  save() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      try {
+        const seen = [...this.seen].slice(-KEPT);
+        localStorage.setItem(this.key, JSON.stringify({ started: this.started, seen }));
+      } catch {
+        // full, or refused
+      }
+    }, 300);
+  }
+}

@@ -1,0 +1,222 @@
+// A list of rows of different heights, of which only those near the viewport are in the document.
+// What one looks at stays where it is, whatever changes above, below, or in size.
+
+const AHEAD = 700; // pixels that are drawn above and below the viewport
+const AT_END = 32; // nearer to the end than this, the list follows what is added
+
+export class VirtualList {
+  /**
+   * `scroller` holds `.canvas`, which holds `.slice`. `draw(row)` makes an element; `same(a, b)` whether it may stay;
+   * `estimate(row)` its height before it is known; `onScroll()` after each scroll or change.
+   */
+  constructor(scroller, { draw, same, estimate, onScroll }) {
+    this.scroller = scroller;
+    this.canvas = scroller.querySelector(".canvas");
+    this.slice = scroller.querySelector(".slice");
+    Object.assign(this, { draw, same, estimate, onScroll });
+    this.rows = [];
+    this.index = new Map();
+    this.offsets = [0];
+    this.heights = new Map();
+    this.drawn = new Map();
+    this.pinned = true; // at the end, and following it
+    this.endless = false; // the end of these rows is not the end: there is nothing to follow
+    this.held = null; // a row that was just unfolded, or gone to: it stays where it is while heights become known
+    this.resizes = new ResizeObserver((entries) => this.measured(entries));
+    this.resizes.observe(scroller);
+    scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    for (const own of ["wheel", "touchmove"]) scroller.addEventListener(own, () => (this.held = null), { passive: true });
+  }
+
+  reset() {
+    this.heights.clear();
+    this.set([]);
+    this.pinned = true;
+  }
+
+  set(rows) {
+    const anchor = this.anchor();
+    this.rows = rows;
+    this.index = new Map(rows.map((row, at) => [row.key, at]));
+    this.layout(anchor);
+  }
+
+  height(row) {
+    return this.heights.get(row.key) ?? this.estimate(row);
+  }
+
+  /** The first row that is seen, and where; rows behind it stand in if it goes. */
+  anchor() {
+    if (this.held) return this.held;
+    if (!this.rows.length) return null;
+    const top = this.scroller.scrollTop;
+    const at = this.at(top);
+    return { keys: this.rows.slice(at, at + 60).map((row) => row.key), delta: top - this.offsets[at] };
+  }
+
+  /** The index of the row at a height. */
+  at(y) {
+    let low = 0;
+    let high = this.rows.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.offsets[middle] <= y) low = middle;
+      else high = middle - 1;
+    }
+    return Math.max(0, low);
+  }
+
+  layout(anchor) {
+    const offsets = new Float64Array(this.rows.length + 1);
+    this.rows.forEach((row, at) => {
+      offsets[at + 1] = offsets[at] + this.height(row);
+    });
+    this.offsets = offsets;
+    this.canvas.style.height = `${offsets[this.rows.length]}px`;
+    if (this.pinned) this.scroller.scrollTop = this.scroller.scrollHeight;
+    else if (anchor) {
+      const position = anchor.keys.findIndex((key) => this.index.has(key));
+      if (position >= 0) {
+        const at = this.index.get(anchor.keys[position]);
+        this.scroller.scrollTop = offsets[at] + (position === 0 ? anchor.delta : 0);
+      }
+    }
+    this.paint();
+  }
+
+  /** Draw what is near the viewport, and nothing else. */
+  paint() {
+    const top = this.scroller.scrollTop;
+    const bottom = top + this.scroller.clientHeight;
+    let first = this.at(top - AHEAD);
+    const last = this.rows.length ? this.at(bottom + AHEAD) : -1;
+    if (last < 0) first = 0;
+    const wanted = new Map();
+    for (let at = first; at <= last; at += 1) wanted.set(this.rows[at].key, this.rows[at]);
+    for (const [key, drawn] of this.drawn) if (!wanted.has(key)) this.erase(key, drawn);
+    let place = this.slice.firstElementChild;
+    for (const [key, row] of wanted) {
+      let drawn = this.drawn.get(key);
+      if (drawn && drawn.row !== row && !this.same(drawn.row, row)) {
+        const next = this.make(row);
+        if (place === drawn.element) place = next.element;
+        this.swap(drawn, next);
+        drawn = next;
+      } else if (!drawn) drawn = this.make(row);
+      drawn.row = row;
+      drawn.element.ariaPosInSet = String(this.index.get(key) + 1);
+      if (drawn.element === place) place = place.nextElementSibling;
+      else this.slice.insertBefore(drawn.element, place);
+    }
+    this.slice.style.transform = `translateY(${this.offsets[first] ?? 0}px)`;
+  }
+
+  make(row) {
+    const drawn = { row, element: this.draw(row) };
+    this.drawn.set(row.key, drawn);
+    this.resizes.observe(drawn.element);
+    drawn.element.dataset.key = row.key;
+    return drawn;
+  }
+
+  erase(key, drawn) {
+    const focused = drawn.element.contains(document.activeElement);
+    this.resizes.unobserve(drawn.element);
+    drawn.element.remove();
+    this.drawn.delete(key);
+    if (focused) this.scroller.focus({ preventScroll: true });
+  }
+
+  /** Put one drawing of a row in the place of another, with the focus where it was. */
+  swap(old, next) {
+    const active = old.element.contains(document.activeElement) ? document.activeElement : null;
+    this.resizes.unobserve(old.element);
+    old.element.replaceWith(next.element);
+    if (!active) return;
+    const same = active.dataset.fold && next.element.querySelector(`[data-fold="${CSS.escape(active.dataset.fold)}"]`);
+    (same || next.element).focus({ preventScroll: true });
+  }
+
+  /** Draw a row anew: what it shows depends on more than the row. */
+  redraw(key) {
+    const drawn = this.drawn.get(key);
+    if (!drawn) return;
+    this.swap(drawn, this.make(drawn.row));
+    this.paint();
+  }
+
+  measured(entries) {
+    let changed = false;
+    for (const { target } of entries) {
+      if (target === this.scroller) {
+        changed = true;
+        continue;
+      }
+      const key = target.dataset.key;
+      const height = target.getBoundingClientRect().height;
+      if (this.drawn.get(key)?.element !== target || Math.abs((this.heights.get(key) ?? -1) - height) < 0.5) continue;
+      if (this.heights.size > 20_000) this.heights.clear();
+      this.heights.set(key, height);
+      changed = true;
+    }
+    if (!changed) return;
+    this.layout(this.anchor());
+    this.scrolled();
+  }
+
+  /** Keep this row where it is on the screen during the changes that come, even at the end. */
+  hold(key) {
+    const at = this.index.get(key);
+    if (at === undefined) return;
+    const held = { keys: [key], delta: this.scroller.scrollTop - this.offsets[at] };
+    this.held = held;
+    this.pinned = false;
+    setTimeout(() => {
+      if (this.held === held) this.held = null;
+    }, 150);
+  }
+
+  scrolled() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    this.pinned = !this.endless && scrollHeight - scrollTop - clientHeight < AT_END;
+    this.paint();
+    this.onScroll();
+  }
+
+  toEnd() {
+    this.held = null;
+    this.pinned = true;
+    this.layout(null);
+  }
+
+  toStart() {
+    this.held = null;
+    this.pinned = false;
+    this.scroller.scrollTop = 0;
+    this.paint();
+  }
+
+  /** Bring a row into view: at a share of the viewport from its top, or only as far as needed. */
+  show(key, share = null) {
+    const at = this.index.get(key);
+    if (at === undefined) return false;
+    const [top, bottom] = [this.offsets[at], this.offsets[at + 1]];
+    const { scrollTop, clientHeight } = this.scroller;
+    this.pinned = false;
+    this.held = null;
+    if (share !== null) this.scroller.scrollTop = top - clientHeight * share;
+    else if (top < scrollTop || bottom - top > clientHeight) this.scroller.scrollTop = top - 8;
+    else if (bottom > scrollTop + clientHeight) this.scroller.scrollTop = bottom - clientHeight + 8;
+    this.hold(key);
+    this.paint();
+    return true;
+  }
+
+  /** Keys of the rows that are seen, at least in part. */
+  seen() {
+    if (!this.rows.length) return [];
+    const top = this.scroller.scrollTop;
+    const last = this.at(top + this.scroller.clientHeight - 1);
+    return this.rows.slice(this.at(top), last + 1).map((row) => row.key);
+  }
+}

@@ -1,0 +1,60 @@
+// Where the server allows writing: a line to write in, renaming and deleting. Nothing of this is there otherwise.
+
+import { api } from "./api.js";
+import { byId, el, icon } from "./dom.js";
+import { go } from "./route.js";
+
+export function offerWrites(timeline) {
+  const composer = byId("composer");
+  const draft = byId("draft");
+  const actions = byId("actions");
+  let pending = null; // the id of what is being sent: sent again after a failure, it is stored once
+
+  const failed = (error) => {
+    byId("banner").textContent = error.message;
+    byId("banner").hidden = false;
+  };
+
+  composer.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = draft.value.trim();
+    if (!text || timeline.id === null) return;
+    if (pending?.text !== text) pending = { text, id: crypto.randomUUID?.() };
+    try {
+      await api.post(timeline.id, { role: "user", ...pending });
+      draft.value = "";
+      pending = null;
+      timeline.toEnd();
+    } catch (error) {
+      failed(error);
+    }
+  });
+  draft.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      composer.requestSubmit();
+    }
+  });
+
+  const rename = el(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": "Rename", title: "Rename" },
+    icon("pencil"),
+  );
+  rename.addEventListener("click", () => {
+    const title = prompt("Title of the conversation", timeline.conversation.info?.title ?? "");
+    if (title !== null) api.rename(timeline.id, title || null).catch(failed);
+  });
+  const remove = el(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": "Delete", title: "Delete" },
+    icon("trash"),
+  );
+  remove.addEventListener("click", () => {
+    const { id } = timeline;
+    if (!confirm("Delete this conversation, with all its messages and its archive, for everybody?")) return;
+    api.remove(id).then(() => timeline.id === id && go({}), failed);
+  });
+  actions.replaceChildren(rename, remove);
+  actions.hidden = composer.hidden = false;
+}

@@ -1,0 +1,108 @@
+"""docs/how-to/web.md has every path, parameter, event, error and option of the live view; and no others."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import click
+from starlette.routing import Route
+
+from redis_history import AsyncHistoryStore
+from redis_history.cli.serve import command
+from redis_history.web import (
+    _answers,
+    _asking,
+    _encoding,
+    _messages,
+    _overview,
+    _reading,
+    _ring,
+    _shape,
+    _streaming,
+    _view,
+    _writing,
+    access,
+    application,
+    routes,
+)
+from tests.docs.pages import DOCS, code, prose, rows, sections
+
+PAGE = DOCS / "how-to" / "web.md"
+SECTIONS = sections(PAGE)
+TEXT = re.sub(r"\s+", " ", prose(PAGE))
+
+
+def _table(section: str) -> dict[str, list[str]]:
+    return {str(code(row[0])): row[1:] for row in rows(SECTIONS[section]) if code(row[0])}
+
+
+async def test_every_path_with_its_parameters() -> None:
+    async with AsyncHistoryStore("memory://") as store:
+        found = {
+            f"{method} {route.path[1:]}": route.name
+            for route in routes(store, page=False)
+            if isinstance(route, Route) and route.methods
+            for method in route.methods - {"HEAD"}
+        }
+    described = _table("The HTTP interface")
+    assert set(described) == set(found)
+    asked = r'(?:text|needed|number|flag)\("(\w+)"'
+    for path, name in found.items():
+        module: Any = (
+            _view.View
+            if name == "events"
+            else next(part for part in (_reading, _messages, _writing) if hasattr(part, name))
+        )
+        source = inspect.getsource(getattr(module, name)) + ("after conversation" if name == "events" else "")
+        named = set(re.findall(r"`(\w+)", described[path][0]))
+        used = set(re.findall(asked, source))
+        used |= set(re.findall(r'_position\(asked, "(\w+)"\)', source))
+        assert used <= named | {"conversation"}, path
+
+
+def test_every_event() -> None:
+    described = set(_table("Events"))
+    assert described == set(_encoding._KINDS.values())
+
+
+def test_every_error() -> None:
+    codes: set[str] = set()
+    for module in (_answers, _asking, _messages, _reading, _writing, access, application):
+        source = inspect.getsource(module)
+        codes |= set(re.findall(r'(?:Refused|refusal)\(\s*\d{3}, "(\w+)"', source))
+        codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
+    described = {name for row in rows(SECTIONS["The HTTP interface"]) if row[0][:3].isdigit()
+                 for name in re.findall(r"`(\w+)`", row[1])}  # fmt: skip
+    assert described == codes
+
+
+def test_every_option_of_serve() -> None:
+    described = _table("Look at conversations")
+    options = {one.opts[0]: one for one in command.params if isinstance(one, click.Option)}
+    assert set(described) == set(options)
+    for name, option in options.items():
+        default = option.default
+        shown = "off" if option.is_flag else f"`{default}`" if isinstance(default, str | int) else ""
+        assert described[name][0] == shown, name
+        if isinstance(option.envvar, str):
+            assert f"`{option.envvar}`" in described[name][1]
+
+
+def test_figures() -> None:
+    limits = _view.Limits()
+    for text in (
+        f"nothing for {limits.patience:.0f} s",
+        f"again every {limits.reauthorize:.0f} s",
+        f"every {limits.heartbeat:.0f} s",
+        f"the last {_ring.COUNT} events, or {_ring.BYTES // 10**6} MB",
+        f"more than {_shape.LONGEST:,} characters",
+        f"At most {_asking.MOST:,} messages or conversations",
+        f"about {_messages._FULL // 10**6} MB",
+        f"more than {_asking.MAX_BODY:,} bytes",
+        f"(over {_encoding._LARGEST // 10**6} MB",
+        f"after {int(re.findall(rb'retry: ([0-9]+)', _streaming._OPENING)[0]) // 1000} s",
+    ):
+        assert text in TEXT, text
+    assert _overview._PACE == 0.25, "four times a second"

@@ -1,0 +1,120 @@
+"""Tool calls and results as APIs want them, whatever a conversation has become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history import HistoryStore, Message, Participant, assistant, tool, tool_result, tool_use, user
+from redis_history.formats import Loss, paired, to_anthropic, to_openai_chat
+from redis_history.prompt import assemble_prompt
+from tests.support.sdk import is_valid, torn
+
+ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
+FORMS: dict[str, Any] = {"openai_chat": to_openai_chat, "anthropic": to_anthropic}
+
+
+def refused(messages: list[Message]) -> list[str]:
+    """What the APIs would refuse of a request with these messages."""
+    found = []
+    for form, to in FORMS.items():
+        for shape in ("valid", "request"):
+            items = to(messages, shape=shape, on_loss=lambda loss: None)
+            assert is_valid(form, items)
+            found += torn(form, items)
+    return found
+
+
+def ids(messages: list[Message]) -> list[str]:
+    return [message.id for message in messages]
+
+
+def test_what_is_in_order_stays_as_it_is() -> None:
+    messages = [
+        user("q"),
+        assistant("I look.", tool_use("1", "f"), tool_use("2", "f")),
+        tool(tool_result("2", "r")),
+        user(tool_result("1", "r"), "and hurry"),
+        assistant("done"),
+    ]
+    assert all(one is other for one, other in zip(paired(messages), messages, strict=True))
+    assert refused(messages) == []
+
+
+def test_results_go_behind_their_calls() -> None:
+    messages = [
+        assistant(tool_use("1", "f"), id="a", participant=ANN),
+        assistant(tool_use("1", "g"), id="b", participant=BOB),
+        user("w", id="w"),
+        tool(tool_result("1", "r"), id="rb", participant=BOB),
+        tool(tool_result("1", "r"), id="ra", participant=ANN),
+    ]
+    assert refused(messages)
+    assert ids(paired(messages)) == ["a", "ra", "b", "rb", "w"]
+    assert refused(paired(messages)) == []
+
+
+def test_what_has_no_partner_is_left_out_and_told() -> None:
+    told: list[Loss] = []
+    messages = [
+        tool(tool_result("0", "r"), id="r0"),
+        assistant("x", tool_use("1", "f"), id="a"),
+        user("w", tool_result("9", "r"), id="w"),
+        assistant(tool_use("2", "f"), id="b"),
+    ]
+    assert [(one.id, len(one.parts)) for one in paired(messages, on_loss=told.append)] == [("a", 1), ("w", 1)]
+    assert [(loss.message_id, loss.part) for loss in told] == [("r0", 0), ("a", 1), ("w", 1), ("b", 0)]
+    assert {loss.reason for loss in told} == {"a tool result whose call is not there", "a tool call without a result"}
+
+
+def test_one_message_with_results_of_several_calls() -> None:
+    messages = [
+        assistant(tool_use("1", "f"), id="a"),
+        assistant(tool_use("2", "f"), id="b"),
+        user(tool_result("2", "r"), tool_result("1", "r"), "now?", id="u"),
+    ]
+    found = paired(messages)
+    assert ids(found) == ["a", "u", "b", "u", "u"]
+    assert found[-1].text == "now?"
+    assert refused(found) == []
+
+
+def test_a_tool_of_the_provider_itself_stays() -> None:
+    messages = [assistant(tool_use("1", "search"), tool_result("1", "r"), "found")]
+    assert paired(messages) == messages
+
+
+PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
+
+
+@given(st.lists(st.builds(lambda role, parts: role(*parts), st.sampled_from([user, assistant, tool]),
+                          st.lists(PARTS, min_size=1, max_size=3)), max_size=12))  # fmt: skip
+def test_nothing_else_is_lost(messages: list[Message]) -> None:
+    told: list[Loss] = []
+    found = paired(messages, on_loss=told.append)
+    lost = {(loss.message_id, loss.part) for loss in told}
+    kept = [p for m in messages for at, p in enumerate(m.parts) if (m.id, at) not in lost]
+    assert sorted(map(repr, kept)) == sorted(repr(part) for message in found for part in message.parts)
+    assert paired(found) == found
+
+
+@pytest.mark.parametrize("place", [-1, -2])
+def test_a_result_that_comes_when_its_call_has_been_compacted(place: int) -> None:
+    """The call was given up. A prompt leaves the result out, and so does `paired`."""
+    with HistoryStore("memory://") as store:
+        me = Participant("agent", "me", "Me")
+        store.append("c", assistant(tool_use("1", "f"), participant=me))
+        store.append_many("c", [user("Are you there?"), assistant("I go on.", participant=me), user("Good.")])
+        store.compact("c", through=store.get("c")[2], summary="They met.")
+        late = tool(tool_result("1", "after all"), participant=me, timestamp=store.get("c")[place].timestamp)
+        store.append("c", late)
+        store.append("c", user("Well?"))
+        assert refused(store.get("c")) == ["1"] * 4
+        prompt = assemble_prompt(store, "c", "me", "Me")
+        assert prompt.report.ids("pair") == [late.id]
+        assert refused(prompt.messages) == []
+        assert refused(paired(store.get("c"), on_loss=lambda loss: None)) == []
+        assert len(prompt.messages) == 3

@@ -1,0 +1,184 @@
+"""A real browser for tests, and the live view in it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, async_playwright, expect
+
+from redis_history import HistoryStore
+from tests.conftest import Servers
+from tests.support.web import Serve, serve
+from tests.web.browser import find_browser
+
+_OPTIONS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # No name leads anywhere: nothing but the tests' own servers can be reached.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+#: Seconds for what should take far less; a busy machine may take them.
+PATIENCE = 20.0
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    """One browser for the tests of a worker."""
+    async with async_playwright() as playwright:
+        found = find_browser(playwright.chromium.executable_path)
+        if found is None:
+            reason = "there is no Chromium: install it, or name it in $CHROMIUM (scripts/test does so)"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        options = [*_OPTIONS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+        browser = await playwright.chromium.launch(executable_path=found, args=options)
+        yield browser
+        await browser.close()
+
+
+class Window:
+    """A window of a browser with the live view in it; notes what must not happen."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.address = address
+        self.outage = False  # then failing requests are to be expected
+        self.answers: list[str] = []  # to dialogs; none other may come
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("dialog", self._asked)
+        page.context.on("request", lambda request: self.requests.append(request.url))
+
+    def _said(self, kind: str, text: str) -> None:
+        network = text.startswith("Failed to load resource")
+        if kind in ("error", "warning") and not (network and self.outage):
+            self.complaints.append(f"{kind}: {text}")
+
+    async def _asked(self, dialog: Dialog) -> None:
+        if self.answers:
+            await dialog.accept(self.answers.pop(0))
+        else:
+            self.complaints.append(f"dialog: {dialog.message}")
+            await dialog.dismiss()
+
+    @property
+    def base(self) -> str:
+        return self.address.partition("?")[0]
+
+    async def open(self, conversation: str | None = None, message: str | None = None) -> Page:
+        """Sign in, and open a conversation."""
+        await self.page.goto(self.address)
+        await expect(self.page.locator("#namespace")).not_to_be_empty()
+        if conversation is not None:
+            await self.follow(conversation, message)
+        return self.page
+
+    async def follow(self, conversation: str, message: str | None = None) -> None:
+        fields = {"conversation": conversation} | ({"message": message} if message else {})
+        await self.page.evaluate("hash => { location.hash = hash }", urlencode(fields))
+        await self.live()
+
+    async def live(self) -> None:
+        """Wait until the open conversation is followed."""
+        await expect(self.page.locator("#link")).to_have_attribute("data-state", "open")
+
+    def said(self, text: str) -> Locator:
+        """A text in the open conversation."""
+        return self.page.locator("#timeline").get_by_text(text)
+
+    async def ids(self) -> list[str]:
+        """Ids of the messages whose rows are drawn, from top to bottom."""
+        found: list[str] = await self.page.evaluate(
+            "[...document.querySelectorAll('.row[data-id]')].map(row => row.dataset.id)"
+        )
+        return found
+
+    async def until(self, condition: str, argument: Any = None) -> None:
+        """Wait for a condition in JavaScript."""
+        await self.page.wait_for_function(condition, arg=argument, timeout=PATIENCE * 1000, polling=20)
+
+    def check(self) -> None:
+        others = {url for url in self.requests if not url.startswith((self.base, "data:", "blob:"))}
+        assert not others, f"requests to others: {others}"
+        assert not self.complaints, self.complaints
+
+
+class Windows:
+    """Opens windows, each with a profile of its own, and checks them at the end."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+        self._windows: list[Window] = []
+
+    async def __call__(self, address: str, **options: Any) -> Window:
+        settings: dict[str, Any] = {"locale": "en-GB", "timezone_id": "UTC", "viewport": {"width": 1280, "height": 800}}
+        self._contexts.append(await self._browser.new_context(**settings | options))
+        return await self.another(address)
+
+    async def another(self, address: str) -> Window:
+        """A tab more in the last window."""
+        self._windows.append(Window(await self._contexts[-1].new_page(), address))
+        return self._windows[-1]
+
+    async def close(self) -> None:
+        while self._contexts:
+            await self._contexts.pop().close()
+
+    def check(self) -> None:
+        for window in self._windows:
+            window.check()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def windows(chromium: Browser) -> AsyncIterator[Windows]:
+    """Windows of this test; a request to another host, an error or a dialog in one of them fails it."""
+    opened = Windows(chromium)
+    yield opened
+    await opened.close()
+    opened.check()
+
+
+class Site:
+    """A live view that the tests of a worker share, and a store over the same namespace."""
+
+    def __init__(self, url: str, served: Serve, store: HistoryStore) -> None:
+        self.url, self.served, self.store = url, served, store
+
+    @property
+    def address(self) -> str:
+        return self.served.url
+
+    def name(self, what: str) -> str:
+        """A conversation of this test alone."""
+        return f"{what}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def site(server_of: Servers) -> Iterator[Site]:
+    namespace = f"live-{uuid.uuid4().hex[:12]}"
+    url = server_of("redis").url
+    with serve(url, namespace) as served, HistoryStore(url, namespace=namespace) as store:
+        yield Site(url, served, store)
+    server_of.clear(namespace)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def window(windows: Windows, site: Site) -> Window:
+    """A window on the shared live view, not signed in yet."""
+    return await windows(site.address)

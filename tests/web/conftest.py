@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore
+from redis_history.web._view import Limits, View
+from redis_history.web.application import application
+from tests.support.servers import RealServer
+from tests.support.web import TOKEN, client
+from tests.web.browsing import chromium, site, window, windows
+
+__all__ = ["chromium", "make", "site", "store", "web", "window", "windows", "writable"]
+
+
+@pytest.fixture
+async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+@pytest.fixture
+async def make(store: AsyncHistoryStore) -> AsyncIterator[Any]:
+    """Makes the application of `redis-history serve`; ends its streams at the end."""
+    views: list[View] = []
+
+    def make(*, hosts: tuple[str, ...] = (), **options: Any) -> Any:
+        settings: dict[str, Any] = {"authorize": None, "read_only": True, "address": None, "limits": Limits()}
+        views.append(View(options.pop("store", store), **settings | options))
+        return application(views[-1], token=TOKEN, hosts=hosts)
+
+    yield make
+    for view in views:
+        await view.aclose()
+
+
+@pytest.fixture
+async def web(make: Any) -> AsyncIterator[Any]:
+    """A client of the read-only view."""
+    async with client(make()) as found:
+        yield found
+
+
+@pytest.fixture
+async def writable(make: Any) -> AsyncIterator[Any]:
+    """A client of a view that may change conversations."""
+    async with client(make(read_only=False)) as found:
+        yield found

@@ -1,0 +1,184 @@
+"""Made-up conversations of a shop's support, for pictures and tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from redis_history import Conversation, HistoryStore, Message
+from redis_history.model import (
+    AttachmentPart,
+    Participant,
+    ReasoningPart,
+    Source,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
+
+MAIN = "ticket/48213"
+
+_MAYA = Participant("user", "u-maya", "Maya Lindqvist")
+_DESK = Participant("agent", "desk", "Front desk")
+_ORDERS = Participant("agent", "orders", "Orders")
+_REFUNDS = Participant("agent", "refunds", "Refunds")
+_JONAS = Participant("user", "u-jonas", "Jonas (team lead)")
+
+_LISTED = (
+    ("ticket/48219", "Invoice with the VAT number", "Billing", "The corrected invoice is attached. Anything else?"),
+    ("ticket/48207", "Parcel stuck in customs", "Shipping", "The carrier asks for the receipt; I have sent it on."),
+    ("ticket/48198", "押金什么时候退回？", "Refunds", "您好，押金会在三个工作日内退回到原账户。"),
+    ("ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
+    ("ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
+    ("ticket/48165", "Two accounts, one e-mail address", "Front desk", "Both are merged, with all twelve orders."),
+    (
+        "ticket/48151",
+        "Assembly: a screw too few",
+        "Front desk",
+        "A bag of screws is on its way to you, free of charge.",
+    ),
+)
+
+
+class _Writer:
+    """Messages a little while apart, the last of them `minutes` ago."""
+
+    def __init__(self, minutes: float) -> None:
+        self._at = datetime.now(UTC) - timedelta(minutes=minutes)
+
+    def __call__(self, who: Participant, *parts: object, after: float = 20, **more: object) -> Message:
+        self._at += timedelta(seconds=after)
+        role = {"user": "user", "agent": "assistant", "system": "system"}[who.kind]
+        return Message(role=role, parts=parts, participant=who, timestamp=self._at, **more)  # type: ignore[arg-type]
+
+    def result(self, call: str, content: object, *, after: float = 1.4, error: bool = False) -> Message:
+        self._at += timedelta(seconds=after)
+        return Message(role="tool", parts=ToolResultPart(call, content, error), timestamp=self._at)
+
+
+def tell(store: HistoryStore) -> None:
+    """The conversations of the pictures."""
+    for name, title, agent, last in reversed(_LISTED):
+        say = _Writer(50)
+        store.create_conversation(Conversation(name, title=title, agent_name=agent.lower(), user_id="u-1"))
+        store.append_many(
+            name,
+            [
+                say(_MAYA, TextPart(title)),
+                say(Participant("agent", agent.lower().replace(" ", "-"), agent), TextPart(last)),
+            ],
+        )
+    store.create_conversation(
+        Conversation(MAIN, title="Order 48213: the wrong size arrived", user_id="u-maya", agent_name="support")
+    )
+    early, late = first(), rest()
+    store.append_many(MAIN, early)
+    store.compact(MAIN, through=early[-1], summary=SUMMARY)
+    store.append_many(MAIN, late)
+
+
+SUMMARY = (
+    "[Earlier conversation summary: Maya ordered a rain jacket (order 48213, size S) and got size L. She wants the "
+    "right size before her trip on Friday, or her money back. Front desk checked her account: a customer since 2019, "
+    "no open claims. Photos of the label were received and show size L.]"
+)
+
+
+def first() -> list[Message]:
+    """What the summary stands for."""
+    say = _Writer(41)
+    return [
+        say(_MAYA, TextPart("Hello, my jacket came today, but it is size L. I ordered S.")),
+        say(_DESK, TextPart("I am sorry about that, Maya. Can you send me a photo of the label?")),
+        say(
+            _MAYA,
+            TextPart("Of course."),
+            AttachmentPart(
+                name="label.jpg", size=481_220, modality="image", mime_type="image/jpeg", reference="s3://in/1"
+            ),
+            AttachmentPart(
+                name="parcel.jpg", size=1_204_113, modality="image", mime_type="image/jpeg", reference="s3://in/2"
+            ),
+        ),
+        say(_DESK, ToolUsePart("call_0", "find_customer", {"name": "Maya Lindqvist"})),
+        say.result("call_0", '{"id": "u-maya", "since": 2019, "open_claims": 0}'),
+        say(_DESK, TextPart("Thank you, that is clear. The label says L.")),
+        say(_MAYA, TextPart("I leave on Friday and need it before. Otherwise I would like my money back.")),
+        say(_DESK, TextPart("Understood. I ask our order desk what is possible by Friday.")),
+    ]
+
+
+def rest() -> list[Message]:
+    """What stands behind the summary."""
+    say = _Writer(21)
+    return [
+        say(
+            _DESK,
+            TextPart("@Orders: is there a size S that reaches Maya before Friday?"),
+            metadata={"mentions": ["orders"]},
+        ),
+        say(
+            _ORDERS,
+            ReasoningPart(
+                "Two warehouses carry this jacket. Malmö delivers overnight to Lund, so check stock there first."
+            ),
+            ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": "malmo"}),
+        ),
+        say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "malmo", "free": 0, "next_delivery": "2026-11-30"}'),
+        say(_ORDERS, ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": "hamburg"}), after=2),
+        say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "hamburg", "free": 14, "express": true}'),
+        say(
+            _ORDERS,
+            ToolUsePart("call_2", "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}),
+            after=2,
+        ),
+        say.result("call_2", "TimeoutError: the warehouse did not answer within 5 s", error=True, after=5.1),
+        say(
+            _ORDERS,
+            ToolUsePart("call_3", "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}),
+            after=3,
+        ),
+        say.result("call_3", '{"reservation": "R-77120", "until": "18:00"}', after=0.8),
+        say(
+            _ORDERS,
+            TextPart("Hamburg has 14. One is reserved (`R-77120`); by express it is in Lund on Thursday."),
+            sources=(
+                Source(
+                    document_name="Shipping times, Nordic countries",
+                    chunk="Express from Hamburg: 1 to 2 days.",
+                    score=0.91,
+                ),
+                Source(
+                    document_name="Exchange policy", chunk="An exchange for our mistake is free of charge.", score=0.84
+                ),
+            ),
+        ),
+        say(
+            _DESK,
+            TextPart(
+                "Good news, Maya: the right size can be with you on Thursday. You need not pay anything, and a label "
+                "for sending back the other one is in the parcel. Shall I send it?"
+            ),
+            after=31,
+        ),
+        say(_MAYA, TextPart("Yes please! To the office this time, not to my flat."), after=74),
+    ]
+
+
+def news() -> list[Message]:
+    """What is written in another conversation meanwhile."""
+    say = _Writer(1)
+    billing = Participant("agent", "billing", "Billing")
+    return [
+        say(_JONAS, TextPart("Please put the project number on it as well.")),
+        say(billing, TextPart("Done: project 7731 is on the invoice now.")),
+    ]
+
+
+def going_on() -> list[Message]:
+    """What is written while one looks."""
+    say = _Writer(0.6)
+    return [
+        say(_DESK, ToolUsePart("call_4", "change_address", {"order": 48213, "to": "Stora Södergatan 9, Lund"})),
+        say.result("call_4", "changed", after=0.6),
+        say(_ORDERS, ToolUsePart("call_5", "ship", {"reservation": "R-77120", "service": "express"}), after=3),
+    ]

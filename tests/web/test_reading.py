@@ -1,0 +1,256 @@
+"""What the HTTP interface tells of conversations and messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redis_history import (
+    AttachmentPart,
+    Conversation,
+    Participant,
+    ReasoningPart,
+    Source,
+    __version__,
+    assistant,
+    system,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from tests.support.web import client, of
+
+ODD = "a/b ..\\?&=#%\n\x00\u202e😀"
+
+
+async def test_status(web: Any, namespace: str) -> None:
+    status = (await web.get("api/status")).json()
+    assert (status["version"], status["namespace"], status["read_only"]) == (__version__, namespace, True)
+    assert status["capabilities"]["search"] == "server"
+    assert status["summary_prefix"] == "[Earlier conversation summary: "
+
+
+async def test_the_list_is_by_the_last_change_and_in_pages(web: Any, store: Any) -> None:
+    for name in ("one", "two", "three", ODD):
+        await store.create_conversation(Conversation(name, user_id="u", agent_name="a" if name == "two" else None))
+    await store.append("one", user("Hello", participant=Participant("user", "u1", "Ann")))
+    page = (await web.get("api/conversations", params={"limit": 3, "last": 1})).json()
+    assert [one["id"] for one in page["conversations"]] == ["one", ODD, "three"]
+    assert page["more"] is True
+    newest = page["conversations"][0]
+    assert (newest["message_count"], newest["characters"], newest["tokens"]) == (1, 5, 2)
+    assert newest["last"] == {"role": "user", "name": "Ann", "text": "Hello"}
+    assert newest["writer"] == {"name": "Ann", "kind": "user", "id": "u1"}
+    assert newest["updated_at"].endswith("+00:00")
+    rest = (await web.get("api/conversations", params={"limit": 3, "offset": page["next_offset"]})).json()
+    assert [one["id"] for one in rest["conversations"]] == ["two"]
+    assert rest["more"] is False
+    of_agent = (await web.get("api/conversations", params={"agent_name": "a"})).json()
+    assert [one["id"] for one in of_agent["conversations"]] == ["two"]
+
+
+async def test_a_conversation(web: Any, store: Any) -> None:
+    await store.create_conversation(Conversation(ODD, title="T", metadata={"k": [1]}))
+    found = (await web.get("api/conversation" + of(ODD))).json()
+    assert (found["id"], found["title"], found["metadata"], found["revision"]) == (ODD, "T", {"k": [1]}, 1)
+    assert found["cursor"] == str((await store.snapshot(ODD)).cursor)
+    missing = await web.get("api/conversation" + of("nobody"))
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_every_part_of_a_message(web: Any, store: Any) -> None:
+    message = assistant(
+        "Look:",
+        ReasoningPart("hm", signature="secret", provider_meta={"secret": 1}),
+        tool_use("t1", "find", {"q": "x", "bytes": b"\x00\xff"}),
+        AttachmentPart(id="f", name="a.pdf", size=3, modality="document", mime_type="application/pdf", reference="r"),
+        {"type": "text", "text": "there"},
+        id="m1",
+        participant=Participant("agent", "bot", "Bot"),
+        scope="dm",
+        metadata={"thread_id": "t"},
+        sources=[Source("d", "Doc", "chunk", 0.5)],
+        trace_id="trace",
+        provider_meta={"secret": 1},
+    )
+    await store.append_many("c", [message, tool(tool_result("t1", {"rows": [1, 2]}, True, name="find"), id="m2")])
+    first, second = (await web.get("api/messages" + of("c"))).json()["messages"]
+    assert first["parts"] == [
+        {"type": "text", "text": "Look:"},
+        {"type": "reasoning", "text": "hm"},
+        {"type": "tool_use", "id": "t1", "name": "find", "input": {"q": "x", "bytes": {"&bytes": "AP8="}}},
+        {
+            "type": "attachment",
+            "id": "f",
+            "name": "a.pdf",
+            "size": 3,
+            "modality": "document",
+            "mime_type": "application/pdf",
+            "reference": "r",
+        },
+        {"type": "text", "text": "there"},
+    ]
+    assert first["participant"] == {"kind": "agent", "id": "bot", "display_name": "Bot"}
+    assert first["sources"] == [{"document_id": "d", "document_name": "Doc", "chunk": "chunk", "score": 0.5}]
+    assert (first["scope"], first["metadata"], first["trace_id"]) == ("dm", {"thread_id": "t"}, "trace")
+    assert (first["sequence"], first["text"], first["is_summary"]) == (1, "Look:\nthere", False)
+    assert "secret" not in str(first)
+    assert second["parts"] == [
+        {"type": "tool_result", "tool_use_id": "t1", "content": {"rows": [1, 2]}, "is_error": True, "name": "find"}
+    ]
+    assert first["position"] == str((await store.get_message("c", "m1")).position)
+
+
+async def test_what_is_long_is_cut_and_can_be_fetched(web: Any, store: Any) -> None:
+    text, value = "é" * 30_000, {"rows": ["r" * 1000] * 30}
+    await store.append(
+        "c", tool(text, tool_result("t", value, name="n" * 5000), id="m", metadata={"big": "b" * 30_000})
+    )
+    (message,) = (await web.get("api/messages" + of("c"))).json()["messages"]
+    assert message["parts"][0] == {"type": "text", "text": "é" * 20_000, "cut": 30_000}
+    assert len(message["parts"][1]["content"]) == 20_000
+    assert message["parts"][1]["content"].startswith('{"rows":["rrr')
+    assert message["parts"][1]["cut"] > 30_000
+    assert len(message["parts"][1]["name"]) == 1000
+    assert (message["metadata"], message["metadata_cut"] > 30_000) == ({"is_summary": False}, True)
+    whole = (await web.get("api/message" + of("c", id="m"))).json()
+    assert whole["parts"][0]["text"] == text
+    assert whole["parts"][1]["content"] == value
+    assert (await web.get("api/message" + of("c", id="none"))).status_code == 404
+
+
+async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, store: Any) -> None:
+    for first in range(0, 1400, 700):
+        await store.append_many("c", [user(f"m{n}", id=f"m{n}") for n in range(first, first + 700)])
+    page = (await web.get("api/messages" + of("c", limit="1000"))).json()
+    assert page["cursor"] == str((await store.snapshot("c", limit=1)).cursor)
+    assert page["more"] is True
+    assert [one["id"] for one in page["messages"]] == [f"m{n}" for n in range(400, 1400)]
+    seen = list(page["messages"])
+    while page["more"]:
+        page = (await web.get("api/messages" + of("c", limit="150", before=seen[0]["position"]))).json()
+        assert page["cursor"] is None
+        seen = page["messages"] + seen
+    assert [one["id"] for one in seen] == [f"m{n}" for n in range(1400)]
+    since = (await web.get("api/messages" + of("c", since=seen[-3]["position"]))).json()
+    assert [one["id"] for one in since["messages"]] == ["m1397", "m1398", "m1399"]
+    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[5]["position"], first="1"))).json()
+    assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m5", "m6"], True)
+    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[-2]["position"], first="1"))).json()
+    assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m1398", "m1399"], False)
+    exact = (await web.get("api/messages" + of("c", limit="2", before=seen[2]["position"]))).json()
+    assert ([one["id"] for one in exact["messages"]], exact["more"]) == (["m0", "m1"], False)
+
+
+async def test_an_answer_is_bounded(web: Any, store: Any) -> None:
+    parts = ["x" * 20_000] * 40  # 1.6 MB, as each text is told twice
+    for number in range(12):
+        await store.append("c", user(*parts, id=f"m{number}"))
+    page = (await web.get("api/messages" + of("c", limit="1000"))).json()
+    assert page["more"] is True
+    assert 3 < len(page["messages"]) < 12
+    seen = [one["id"] for one in page["messages"]]
+    while page["more"]:
+        where = page["messages"][0]["position"]
+        page = (await web.get("api/messages" + of("c", limit="1000", before=where))).json()
+        seen = [one["id"] for one in page["messages"]] + seen
+    assert seen == [f"m{number}" for number in range(12)]
+
+
+async def test_of_an_unknown_conversation(web: Any) -> None:
+    page = (await web.get("api/messages" + of("nobody"))).json()
+    assert (page["messages"], page["more"]) == ([], False)
+    assert page["cursor"].startswith("0" * 16)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 1000])
+async def test_what_a_summary_stands_for(web: Any, store: Any, limit: int) -> None:
+    await store.append("c", system("Be kind", id="s"))
+    await store.append_many("c", [user(f"m{n}", id=f"m{n}") for n in range(6)])
+    await store.compact("c", through="m2", summary="first")
+    first = (await store.get("c"))[1]
+    await store.append_many("c", [user(f"m{n}", id=f"m{n}") for n in range(6, 8)])
+    await store.compact("c", through="m6", summary="second")
+    second = next(one for one in await store.get("c") if one.is_summary)
+
+    async def all_of(summary: str, path: str = "api/archived") -> list[str]:
+        page: dict[str, Any] = {"more": True, "messages": []}
+        seen: list[str] = []
+        more: dict[str, str] = {}
+        while page["more"]:
+            query = of(
+                "c", limit=str(limit), **({"summary": summary} if summary else {"include_archived": "1"}), **more
+            )
+            page = (await web.get(path + query)).json()
+            seen = [one["id"] for one in page["messages"]] + seen
+            more = {"before": page["messages"][0]["position"]} if page["messages"] else {}
+        return seen
+
+    assert await all_of(second.id) == ["m0", "m1", "m2", first.id, "m3", "m4", "m5", "m6"]
+    assert await all_of(first.id) == ["m0", "m1", "m2"]
+    everything = ["s", "m0", "m1", "m2", first.id, "m3", "m4", "m5", "m6", second.id, "m7"]
+    assert await all_of("", "api/messages") == everything
+    assert (await web.get("api/archived" + of("c", summary="m7"))).status_code == 404
+    assert (await web.get("api/archived" + of("c", summary="none"))).status_code == 404
+
+
+async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
+    await store.append("c", user("😀 the lost suitcase", participant=Participant("user", "ann")))
+    await store.append("d", assistant("a suitcase was found"))
+    hits = (await web.get("api/search" + of("c", q="suitcase"))).json()["hits"]
+    assert [hit["conversation"] for hit in hits] == ["c"]
+    text, ((start, end),) = hits[0]["highlight"]["text"], hits[0]["highlight"]["spans"]
+    assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "suitcase"
+    assert (start, end) == (12, 20), "JavaScript counts the smiley as two"
+    everywhere = (await web.get("api/search", params={"q": "suitcase"})).json()["hits"]
+    assert {hit["conversation"] for hit in everywhere} == {"c", "d"}
+    by_role = (await web.get("api/search", params={"q": "suitcase", "role": "assistant"})).json()["hits"]
+    assert [hit["conversation"] for hit in by_role] == ["d"]
+    by_name = (await web.get("api/search", params={"q": "suitcase", "participant": "ann"})).json()["hits"]
+    assert [hit["conversation"] for hit in by_name] == ["c"]
+    later = (await web.get("api/search", params={"q": "suitcase", "since": "2200-01-01"})).json()["hits"]
+    assert later == []
+    assert (await web.get("api/search", params={"q": ""})).json() == {"hits": []}
+
+
+async def test_search_over_all_needs_a_server_that_searches(server_of: Any, namespace: str, make: Any) -> None:
+    from redis_history import AsyncHistoryStore
+
+    async with AsyncHistoryStore(server_of("plain").url, namespace=namespace) as store:
+        await store.append("c", user("a suitcase"))
+        async with client(make(store=store)) as web:
+            assert (await web.get("api/status")).json()["capabilities"]["search"] == "client"
+            assert len((await web.get("api/search" + of("c", q="suitcase"))).json()["hits"]) == 1
+            refused = await web.get("api/search", params={"q": "suitcase"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("api/messages", "conversation is missing"),
+        ("api/messages?conversation=", "conversation is missing"),
+        ("api/messages?conversation=c&conversation=d", "twice"),
+        ("api/messages?conversation=%ED%A0%80", "UTF-8"),
+        ("api/messages?conversation=%FF", "UTF-8"),
+        ("api/messages?conversation=" + "x" * 600, "512 bytes"),
+        ("api/messages?conversation=c&limit=0", "limit"),
+        ("api/messages?conversation=c&limit=1001", "limit"),
+        ("api/messages?conversation=c&limit=1e3", "limit"),
+        ("api/messages?conversation=c&limit=٣", "limit"),
+        ("api/messages?conversation=c&before=yesterday", "position"),
+        ("api/messages?conversation=c&" + "&".join(f"f{n}=1" for n in range(40)), "at most 32"),
+        ("api/message?conversation=c", "id is missing"),
+        ("api/conversations?offset=-1", "offset"),
+        ("api/search?q=x&since=soon", "soon"),
+        ("api/search?q=x&role=king", "king"),
+        ("api/events?conversation=c&after=here", "cursor"),
+    ],
+)
+async def test_wrong_parameters(web: Any, path: str, why: str) -> None:
+    refused = await web.get(path)
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["code"] == "bad_input"
+    assert why in refused.json()["error"]["message"]

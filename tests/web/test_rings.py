@@ -1,0 +1,136 @@
+"""What is kept encoded for many readers, and how readers find their way back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from redis_history import AsyncHistoryStore, Message, user
+from redis_history.web import _watch
+from redis_history.web._encoding import frame
+from redis_history.web._ring import Entry, Ring
+from redis_history.web._shape import dumps, message_shape
+from redis_history.web._watch import Hub
+from tests.property.strategies import messages
+
+
+def entry(name: str, size: int = 10) -> Entry:
+    return Entry(name, "c", b"x" * size)
+
+
+def names(ring: Ring, place: int) -> list[str]:
+    return [one.cursor for one in ring.read(place)]
+
+
+def test_a_ring_keeps_the_last_by_count_and_by_bytes() -> None:
+    ring = Ring("begin", count=3, size=100)
+    assert (ring.place_of("begin"), names(ring, 0)) == (0, [])
+    for name in "abcde":
+        ring.add(entry(name))
+    assert (ring.start, ring.end, names(ring, ring.start)) == (2, 5, ["c", "d", "e"])
+    assert [ring.place_of(name) for name in ("begin", "a", "b", "e")] == [None, None, 2, 5]
+    ring.add(entry("f", 95))
+    assert names(ring, ring.start) == ["f"]
+    ring.add(entry("large", 1000))
+    assert (names(ring, ring.start), ring.place_of("f"), ring.place_of("large")) == (["large"], 6, 7)
+    ring.add(entry("g"))
+    ring.add(entry("h"))
+    assert names(ring, ring.start) == ["g", "h"], "the room that was taken is given back"
+
+
+def test_a_ring_gives_a_little_at_once() -> None:
+    ring = Ring()
+    for number in range(10):
+        ring.add(entry(str(number), 30_000))
+    assert names(ring, 3) == ["3", "4"]
+    assert names(ring, 9) == ["9"]
+
+
+def test_a_cursor_that_comes_again_leads_to_its_last_place() -> None:
+    ring = Ring("zero", count=2)
+    for name in ("a", "zero", "b"):
+        ring.add(entry(name))
+    assert (ring.start, ring.place_of("zero"), names(ring, 2)) == (1, 2, ["b"])
+    ring.add(entry("c"))
+    ring.add(entry("d"))
+    assert ring.place_of("zero") is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_readers_at_every_pace_see_every_change_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a ring of three, which nearly all readers fall out of again and again, and come back to."""
+    monkeypatch.setattr(_watch, "Ring", partial(Ring, count=3))
+    chance = random.Random(seed)
+    count = 120
+    async with AsyncHistoryStore("memory://") as store:
+        hub = Hub(store, heartbeat=0.05, grace=0.0)
+        start = str((await store.snapshot("c")).cursor)
+
+        async def read(pace: float) -> list[int]:
+            seen: list[int] = []
+            cursor = start
+            while len(seen) < count:
+                async with aclosing(hub.follow("c", cursor)) as chunks:
+                    async for chunk in chunks:
+                        for line in chunk.split(b"\n"):
+                            if line.startswith(b"id: "):
+                                cursor = line[4:].decode()
+                                seen.append(int(cursor.split(":")[1]))
+                        if len(seen) >= count or chance.random() < 0.02:
+                            break  # it leaves, and comes again
+                        for _ in range(int(pace * chance.random())):
+                            await asyncio.sleep(0)
+            return seen
+
+        async def write() -> None:
+            for number in range(count):
+                await store.append("c", user(f"{number}"))
+                for _ in range(chance.choice((0, 0, 1, 30))):
+                    await asyncio.sleep(0)
+
+        async with asyncio.timeout(20):
+            *seen, _ = await asyncio.gather(*(read(pace) for pace in (0, 1, 5, 30, 100, 300)), write())
+        assert all(one == list(range(1, count + 1)) for one in seen)
+        await hub.aclose()
+
+
+async def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    async with AsyncHistoryStore("memory://") as store:
+        hub = Hub(store, heartbeat=5.0, grace=0.0)
+        cursor = str((await store.snapshot("c")).cursor)
+        whole = _watch.encoded
+
+        async def broken(*_: Any) -> Entry:
+            raise RuntimeError("as if")
+
+        monkeypatch.setattr(_watch, "encoded", broken)
+        await store.append("c", user("1"))
+        async with asyncio.timeout(20):
+            assert [chunk async for chunk in hub.follow("c", cursor)] == []
+            assert "is let go: as if" in caplog.text
+            monkeypatch.setattr(_watch, "encoded", whole)
+            async with aclosing(hub.follow("c", cursor)) as chunks:
+                assert b"event: appended" in await anext(chunks)
+        await hub.aclose()
+
+
+@given(messages())
+@settings(max_examples=20)
+def test_any_message_is_one_line_of_json(message: Message) -> None:
+    for whole in (False, True):
+        data = frame("appended", {"messages": [message_shape(message, whole=whole)]}, "cursor")
+        head, line, *rest = data.split(b"\n")[1:]
+        assert (head, line[:6], rest) == (b"event: appended", b"data: ", [b"", b""])
+        assert b"\r" not in data
+
+
+def test_values_that_json_has_no_form_for() -> None:
+    value = {1: {b"k": [b"\xff", (1, {2.5: None})]}, "nan": float("nan"), None: "x"}
+    told = b'{"1":{"b\'k\'":[{"&bytes":"/w=="},[1,{"2.5":null}]]},"nan":null,"None":"x"}'
+    assert dumps(value) == told

@@ -1,0 +1,224 @@
+"""Who gets in, and what an answer may say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, user
+from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.errors import ConfigurationError
+from redis_history.web import Limits
+from redis_history.web.application import application
+from tests.support.servers import free_port
+from tests.support.web import TOKEN, Stream, client, listening, of
+
+PATHS = (
+    "", "static/index.html", "static/none.js", "api/status", "api/conversations", "api/conversation?conversation=c",
+    "api/messages?conversation=c", "api/message?conversation=c&id=m", "api/archived?conversation=c&summary=m",
+    "api/search?q=x", "api/events", "api/events?conversation=c", "nothing",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer wrong-token-of-the-tests"},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Cookie": f"redis_history={TOKEN}; token={TOKEN}"},
+    ],
+    ids=str,
+)
+async def test_nothing_without_the_token(make: Any, headers: dict[str, str]) -> None:
+    async with client(make(), headers=headers) as web:
+        for path in PATHS:
+            refused = await web.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "no_token"), path
+            assert refused.headers["www-authenticate"] == "Bearer"
+            assert TOKEN not in refused.text
+
+
+async def test_the_address_with_the_token_gives_a_cookie(make: Any) -> None:
+    async with client(make(), headers={}) as web:
+        wrong = await web.get("/?token=wrong-token-of-the-tests")
+        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+        signed_in = await web.get(f"/?token={TOKEN}")
+        assert (signed_in.status_code, signed_in.headers["location"]) == (303, "./")
+        cookie = signed_in.headers["set-cookie"]
+        assert "httponly" in cookie.lower()
+        assert "samesite=strict" in cookie.lower()
+        assert TOKEN not in cookie
+        assert (await web.get("/")).status_code == 200
+        assert (await web.get("api/status")).status_code == 200
+        name, value = next(iter(web.cookies.items()))
+        web.cookies.clear()
+        web.cookies.set(name, value[:-1] + ("0" if value[-1] != "0" else "1"))
+        assert (await web.get("api/status")).status_code == 401
+        assert (await web.get(f"api/status?token={TOKEN}")).status_code == 401, "only the page takes it from a URL"
+
+
+async def test_a_person_without_a_token_reads_what_to_do(make: Any) -> None:
+    async with client(make(), headers={"Accept": "text/html,*/*"}) as web:
+        refused = await web.get("/")
+        assert (refused.status_code, refused.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert "redis-history serve" in refused.text
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example",
+     "evil.example#localhost", "", "[::1", "x" * 300, "localhost/?"],
+)  # fmt: skip
+async def test_other_names_of_this_host_are_refused(make: Any, host: str) -> None:
+    """DNS rebinding: a page of evil.example, whose name leads here, is of the same origin for the browser."""
+    async with client(make()) as web:
+        refused = await web.get("api/status", headers={"Host": host})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_host")
+        refused = await web.get(f"/?token={TOKEN}", headers={"Host": host})
+        assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8642", "127.0.0.1:1", "[::1]:8642", "192.168.0.7", "my.name"])
+async def test_names_and_addresses_that_are_served(make: Any, host: str) -> None:
+    async with client(make(hosts=("My.Name.",))) as web:
+        assert (await web.get("api/status", headers={"Host": host})).status_code == 200
+
+
+async def test_two_hosts_in_one_request(make: Any) -> None:
+    async with listening(make()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await reader.read()).startswith((b"HTTP/1.1 400", b"HTTP/1.1 403"))
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://[::1"},
+        {"Origin": "http://localhost:9999"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    ],
+    ids=str,
+)
+async def test_pages_of_other_origins_are_refused(make: Any, headers: dict[str, str]) -> None:
+    async with client(make()) as web:
+        for path in ("api/status", "api/events", "static/index.html"):
+            refused = await web.get(path, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
+            assert not [name for name in refused.headers if name.startswith("access-control")]
+
+
+async def test_a_link_from_elsewhere_leads_to_the_page_only(make: Any) -> None:
+    followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    async with client(make()) as web:
+        assert (await web.get("/", headers=followed)).status_code == 200
+        embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+        assert (await web.get("/", headers=embedded)).status_code == 403
+        own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+        assert (await web.get("api/status", headers=own)).status_code == 200
+
+
+@pytest.mark.parametrize("token", [TOKEN, "wrong"])
+async def test_headers_of_every_answer(make: Any, token: str) -> None:
+    async with client(make(), headers={"Authorization": f"Bearer {token}"}) as web:
+        for path in (*PATHS, "api/messages"):
+            if not path.startswith("api/events"):
+                check_headers((await web.get(path)).headers)
+            check_headers((await web.request("TRACE", path)).headers)
+    async with listening(make()) as port:
+        for query in ("", of("c"), "?conversation="):
+            async with Stream(port, query, Authorization=f"Bearer {token}") as stream:
+                check_headers(stream.headers)
+
+
+def check_headers(headers: Any) -> None:
+    policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+    assert policy == {
+        "default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "connect-src": "'self'",
+        "img-src": "'self' data:", "base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'",
+    }  # fmt: skip
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"].partition(",")[0] in ("no-store", "no-cache")
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+async def test_a_failure_of_the_application_says_nothing(make: Any, store: Any, monkeypatch: Any, caplog: Any) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("redis://user:secret@host")
+
+    monkeypatch.setattr(store, "get_conversation", broken)
+    async with client(make()) as web:
+        failed = await web.get("api/conversation" + of("c"))
+        assert (failed.status_code, failed.json()["error"]["code"]) == (500, "failed")
+        assert "secret" not in failed.text
+        check_headers(failed.headers)
+    assert "the live view failed" in caplog.text
+
+
+async def test_a_server_that_is_away_is_not_told_by_name(make: Any, namespace: str) -> None:
+    port = free_port()
+    url = f"redis://user:secret@127.0.0.1:{port}"
+    async with (
+        AsyncHistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0.0)) as store,
+        client(make(store=store, address=f"127.0.0.1:{port}")) as web,
+    ):
+        for path in ("api/status", "api/conversations", "api/messages?conversation=c", "api/events?conversation=c"):
+            failed = await web.get(path)
+            assert (failed.status_code, failed.json()["error"]["code"]) == (503, "no_server")
+            assert "secret" not in failed.text
+            assert str(port) not in failed.text
+            assert failed.headers["retry-after"] == "2"
+            check_headers(failed.headers)
+
+
+async def test_methods_that_are_not_there(make: Any) -> None:
+    async with client(make(read_only=False)) as web:
+        for method in ("POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS"):
+            for path in ("", "api/status", "api/events", "api/search", "static/index.html"):
+                refused = await web.request(method, path)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+async def test_files_elsewhere(make: Any) -> None:
+    async with listening(make()) as port:
+        for path in ("static/../_view.py", "static/..%2f_view.py", "static/%2e%2e/_view.py", "static//etc", "static/"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+            writer.write(f"GET /{path} HTTP/1.1\r\n{head}".encode())
+            async with asyncio.timeout(10):
+                assert (await reader.read()).startswith(b"HTTP/1.1 404"), path
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("token", ["", "short", "x" * 300, "with a blank in it!", "né" * 20])
+async def test_a_token_that_would_be_none(make: Any, store: Any, token: str) -> None:
+    from redis_history.web._view import View
+
+    view = View(store, authorize=None, read_only=True, address=None, limits=Limits())
+    with pytest.raises(ConfigurationError, match="a token is 16 to 256 characters"):
+        application(view, token=token)
+
+
+async def test_names_as_long_as_they_get(web: Any, store: Any) -> None:
+    name = "😀" * 128
+    await store.append(name, user("x", id="i" * 512))
+    listed = (await web.get("api/conversations")).json()["conversations"]
+    assert [one["id"] for one in listed] == [name]
+    (message,) = (await web.get("api/messages" + of(name))).json()["messages"]
+    assert message["id"] == "i" * 512

@@ -1,0 +1,154 @@
+"""The command `redis-history serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from redis_history import AsyncHistoryStore, HistoryStore, user
+from redis_history.cli.commands import cli
+from tests.support.servers import RealServer, free_port, wait_until
+from tests.support.web import TOKEN, Lean, Serve, Stream, of, serve
+
+
+def failed(*arguments: str) -> Result:
+    """What came of a command that ends by itself; in this process."""
+    return CliRunner().invoke(cli, arguments)
+
+
+async def test_from_nothing_to_a_live_conversation(server: RealServer, namespace: str) -> None:
+    browsing = httpx.AsyncClient(follow_redirects=True)
+    with serve(server.url, namespace, token="") as view:
+        assert len(view.token) >= 32, "a new one"
+        async with browsing as browser:
+            await see(browser, view, server, namespace)
+
+
+async def see(browser: httpx.AsyncClient, view: Serve, server: RealServer, namespace: str) -> None:
+    page = await browser.get(view.url)
+    assert (page.status_code, str(page.url)) == (200, view.base)
+    assert "<html" in page.text
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        asked = {"Authorization": f"Bearer {view.token}"}
+        async with Stream(view.port, of("c"), **asked) as stream, Stream(view.port, **asked) as listed:
+            await stream.opened()
+            await listed.event()
+            await store.append("c", user("Hello"))
+            began = time.monotonic()
+            assert (await stream.event())[1]["messages"][0]["text"] == "Hello"
+            assert (await listed.event())[1]["last"]["text"] == "Hello"
+            assert time.monotonic() - began < 1.0
+    assert [one["id"] for one in (await browser.get(view.base + "api/conversations")).json()["conversations"]] == ["c"]
+    status = (await browser.get(view.base + "api/status")).json()
+    assert (status["read_only"], status["address"]) == (True, server.url)
+    refused = await browser.post(view.base + "api/messages" + of("c"), json={"text": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_it_ends_at_once_with_open_streams(server: RealServer, namespace: str, how: signal.Signals) -> None:
+    with serve(server.url, namespace, "--allow-writes") as view:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            done = await client.post(view.base + "api/messages" + of("c"), json={"text": "x"})
+            assert done.status_code == 201
+        async with Stream(view.port, of("c")) as one, Stream(view.port) as listed:
+            await one.opened()
+            await listed.event()
+            began = time.monotonic()
+            status, errors = view.end(how)
+            assert time.monotonic() - began < 3.0, "less than the time for those that do not end"
+            assert (status, errors) == (0, view.greeting.replace("read-only", "may change conversations"))
+            assert await one.event() is None
+            assert await listed.event() is None
+
+
+async def test_it_does_not_wait_for_a_client_that_does_not_read(server: RealServer, namespace: str) -> None:
+    with serve(server.url, namespace) as view, HistoryStore(server.url, namespace=namespace) as store:
+        reader = await Lean.connect(view.port, of("c"))
+        await reader.opened.wait()
+        reader.transport.pause_reading()
+        for _ in range(20):  # more than the systems of both sides keep
+            store.append_many("c", [user("x" * 20_000) for _ in range(20)])
+        assert view.end() == (0, view.greeting)
+        reader.transport.abort()
+
+
+def test_a_port_that_is_taken(server: RealServer, namespace: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = failed("--url", server.url, "--namespace", namespace, "serve", "--port", str(port))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"redis-history: cannot listen on port {port} of 127.0.0.1: ")
+    assert "--port" in done.stderr
+
+
+def test_no_server() -> None:
+    done = failed("--url", f"redis://user:secret@127.0.0.1:{free_port()}", "serve", "--port", "0")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr.startswith("redis-history: ")
+    assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--token", "short"), "16 to 256 characters"),
+        (("--host", "no.such.host.invalid"), "--host"),
+        (("--host", "192.0.2.1"), "cannot listen"),
+        (("--port", "70000"), "--port"),
+    ],
+)
+def test_wrong_arguments(server: RealServer, namespace: str, arguments: tuple[str, ...], why: str) -> None:
+    done = failed("--url", server.url, "--namespace", namespace, "serve", "--port", "0", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert why in done.stderr
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    done = failed("serve")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "pip install 'redis_history[cli,web]'" in done.stderr
+
+
+def test_the_browser_opens_and_json_tells_the_address(server: RealServer, namespace: str, tmp_path: Path) -> None:
+    shown, browser = tmp_path / "shown", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.new && mv {shown}.new {shown}\n')
+    browser.chmod(browser.stat().st_mode | stat.S_IEXEC)
+    argv = [sys.executable, "-m", "redis_history.cli", "--json", "--url", server.url, "--namespace", namespace]
+    argv += ["serve", "--port", "0", "--open"]
+    env = {**os.environ, "BROWSER": str(browser)}
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        wait_until(shown.exists, "the browser")
+        assert shown.read_text().strip() == url
+        process.terminate()
+        assert process.communicate(timeout=20) == ("", "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::1"])
+def test_other_addresses(server: RealServer, namespace: str, host: str) -> None:
+    with serve(server.url, namespace, "--host", host, "--allowed-host", "view.example") as view:
+        asked = {"Authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(headers=asked) as client:
+            assert client.get(view.base + "api/status").status_code == 200
+            assert client.get(view.base + "api/status", headers={"Host": "view.example"}).status_code == 200
+            assert client.get(view.base + "api/status", headers={"Host": "evil.example"}).status_code == 403
+        errors = view.end()[1]
+        assert ("Warning: it listens on 0.0.0.0" in errors) == (host == "0.0.0.0")

@@ -1,0 +1,302 @@
+"""Streams of events: what is in them, how they go on, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool_use, user
+from redis_history.web import Limits
+from tests.support.servers import RealServer
+from tests.support.web import Lean, Stream, listening, of
+
+HOSTILE = 'x\n\ndata: {"forged": 1}\n\r\nevent: gone\rid: 1\u2028<script>alert(1)</script>\x00'
+
+
+async def test_every_kind_of_event(make: Any, store: Any) -> None:
+    async with listening(make()) as port, Stream(port, of("c")) as stream:
+        await stream.opened()
+        assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+        await store.create_conversation(Conversation("c", title="T"))
+        first = await store.append_many("c", [user("1", id="m1"), user("2", id="m2"), user("3", id="m3")])
+        await store.update_message("c", user("1b", id="m1"))
+        done = await store.compact("c", through="m2", summary="both")
+        await store.expand("c", done.summary.id)
+        await store.delete_messages("c", ["m3"])
+        await store.restore("c", [user("r", id="r")])
+        await store.clear("c")
+        await store.delete_conversation("c")
+        events = await stream.events(9)
+    assert [kind for kind, _ in events] == [
+        "conversation", "appended", "updated", "compacted", "expanded", "deleted", "restored", "cleared", "gone"
+    ]  # fmt: skip
+    data = [data for _, data in events]
+    assert all(one["conversation"] == "c" for one in data)
+    assert [one["revision"] for one in data] == list(range(1, 10))
+    assert len({one["cursor"] for one in data}) == 9
+    assert stream.last_id == data[-1]["cursor"]
+    assert [one["id"] for one in data[1]["messages"]] == ["m1", "m2", "m3"]
+    assert (data[1]["messages"][0]["text"], data[1]["removed_ids"]) == ("1", [])
+    assert data[1]["messages"][2]["position"] == str(first[2].message.position)
+    assert data[2]["message"]["text"] == "1b"
+    assert (data[3]["count"], data[3]["summary"]["is_summary"]) == (2, True)
+    assert data[3]["through"] == str(first[1].message.position)
+    assert data[4] == data[4] | {"summary_id": done.summary.id, "count": 2}
+    assert data[5]["ids"] == ["m3"]
+    assert "messages" not in data[6], "there may be more than an event should carry"
+
+
+async def test_a_changed_record_is_told(make: Any, store: Any) -> None:
+    await store.append("c", user("1"))
+    async with listening(make()) as port, Stream(port, of("c")) as stream:
+        await stream.opened()
+        await store.update_conversation("c", title="Lost suitcase")
+        kind, data = await stream.event()
+    assert (kind, data["record"]["title"], data["record"]["message_count"]) == ("conversation", "Lost suitcase", 1)
+
+
+async def test_hostile_content_stays_data(make: Any, store: Any) -> None:
+    name = HOSTILE[:60]
+    async with listening(make()) as port, Stream(port, of(name)) as stream, Stream(port) as listed:
+        await stream.opened()
+        assert await listed.event() == ("hello", {})
+        message = assistant(
+            HOSTILE, tool_use(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}), id="m", participant=Participant("agent", HOSTILE)
+        )
+        await store.append(name, message)
+        kind, data = await stream.event()
+        assert kind == "appended"
+        assert data["messages"][0]["parts"][1]["input"] == {HOSTILE: HOSTILE}
+        assert (data["messages"][0]["text"], data["conversation"]) == (HOSTILE, name)
+        assert data["writer"] == {"name": HOSTILE, "kind": "agent", "id": HOSTILE}
+        await store.update_conversation(name, title=HOSTILE)
+        kind, data = await stream.event()
+        assert (kind, data["record"]["title"]) == ("conversation", HOSTILE)
+        titles = set()
+        while HOSTILE not in titles:
+            kind, data = await listed.event()
+            assert (kind, data["conversation"]) == ("changed", name)
+            titles.add(data["title"])
+
+
+async def test_a_stream_goes_on_where_it_was(make: Any, store: Any) -> None:
+    async with listening(make()) as port:
+        snapshot = await store.snapshot("c")
+        await store.append("c", user("1", id="m1"))
+        async with Stream(port, of("c", after=str(snapshot.cursor))) as stream:
+            await stream.event()
+            first = stream.last_id
+        await store.append("c", user("2", id="m2"))
+        await store.append("c", user("3", id="m3"))
+        # A browser comes again to the same address, whose cursor is older than its header.
+        async with Stream(port, of("c", after=str(snapshot.cursor)), Last_Event_ID=first) as stream:
+            told = [data["messages"][0]["id"] for _, data in await stream.events(2)]
+        assert told == ["m2", "m3"]
+
+
+async def test_without_a_cursor_it_begins_now(make: Any, store: Any) -> None:
+    await store.append("c", user("before"))
+    async with listening(make()) as port, Stream(port, of("c")) as stream:
+        await stream.opened()
+        await store.append("c", user("after"))
+        _, data = await stream.event()
+        assert data["messages"][0]["text"] == "after"
+
+
+@pytest.mark.parametrize("cursor", ["nonsense", "0" * 2000, "%00", "é"])
+async def test_a_cursor_that_is_none(make: Any, store: Any, cursor: str) -> None:
+    await store.append("c", user("1"))
+    async with listening(make()) as port, Stream(port, of("c"), Last_Event_ID=cursor) as stream:
+        kind, data = await stream.event()
+        assert (kind, data["reason"]) == ("reset", "cursor_invalid")
+        assert data["cursor"] == str((await store.snapshot("c")).cursor)
+        await store.append("c", user("2"))
+        assert (await stream.event())[0] == "appended"
+
+
+async def test_a_cursor_of_another_conversation_tells_nothing_of_it(make: Any, store: Any) -> None:
+    await store.append("other", user("secret", id="o1"))
+    cursor = str((await store.snapshot("other")).cursor)
+    await store.append("other", user("secret too", id="o2"))
+    await store.append("c", user("1"))
+    async with listening(make()) as port, Stream(port, of("c"), Last_Event_ID=cursor) as stream:
+        kind, data = await stream.event()
+        assert (kind, data["conversation"], data["revision"]) == ("reset", "c", 1)
+        await store.append("c", user("2"))
+        assert (await stream.event())[1]["messages"][0]["text"] == "2"
+
+
+async def test_who_is_older_than_the_log_gets_a_reset(make: Any, server: RealServer, namespace: str) -> None:
+    async with AsyncHistoryStore(server.url, namespace=namespace, log_length=10) as store:
+        await store.append("c", user("0", id="m0"))
+        old = str((await store.snapshot("c")).cursor)
+        for number in range(1, 300):
+            await store.append("c", user("x", id=f"m{number}"))
+        new = str((await store.snapshot("c")).cursor)
+        async with listening(make(store=store)) as port, Stream(port, of("c"), Last_Event_ID=new) as current:
+            await current.opened()
+            async with Stream(port, of("c"), Last_Event_ID=old) as late:
+                kind, data = await late.event()
+                assert (kind, data["reason"], data["cursor"]) == ("reset", "log_trimmed", new)
+                await store.append("c", user("x", id="last"))
+                assert (await late.event())[1]["messages"][0]["id"] == "last"
+            kind, data = await current.event()
+            assert (kind, data["messages"][0]["id"]) == ("appended", "last")
+
+
+async def test_a_change_that_is_too_large_is_to_be_read(make: Any, store: Any) -> None:
+    async with listening(make()) as port, Stream(port, of("c")) as stream:
+        await stream.opened()
+        await store.append_many("c", [user("x" * 20_000, id=f"m{n}") for n in range(100)])
+        kind, data = await stream.event()
+        assert (kind, data["reason"], data["revision"]) == ("reset", "change_too_large", 1)
+        await store.append("c", user("small"))
+        assert (await stream.event())[0] == "appended"
+
+
+async def test_signs_of_life(make: Any) -> None:
+    app = make(limits=Limits(heartbeat=0.1))
+    async with listening(app) as port, Stream(port, of("c")) as one, Stream(port) as all_of_them:
+        await one.opened()
+        await one.comment()
+        await one.comment()
+        await all_of_them.event()
+        await all_of_them.comment()
+
+
+async def test_many_clients_are_one_subscription_which_ends_with_the_last(
+    make: Any, own_server: Any, namespace: str
+) -> None:
+    server = own_server()
+
+    def listeners() -> list[int]:
+        with server.client() as client:
+            told = [row for row in client.client_list() if int(row["sub"]) + int(row["psub"])]
+            channels = [name for name in client.pubsub_channels() if b"rh:doorbell" not in name]
+            return [len(told), len(channels)]
+
+    async with (
+        AsyncHistoryStore(server.url, namespace=namespace) as store,
+        listening(make(store=store, limits=Limits(grace=0.0))) as port,
+    ):
+        streams = [Stream(port, of("c")) for _ in range(20)]
+        for stream in streams:
+            await (await stream.__aenter__()).opened()
+        await store.append("c", user("1", id="m1"))
+        for stream in streams:
+            assert (await stream.event())[1]["messages"][0]["id"] == "m1"
+        assert listeners() == [1, 1]
+        for stream in streams:
+            await stream.__aexit__()
+        async with asyncio.timeout(10):
+            while listeners()[1]:
+                await asyncio.sleep(0.01)
+        async with Stream(port, of("c")) as again:
+            await again.opened()
+            await store.append("c", user("2", id="m2"))
+            assert (await again.event())[1]["messages"][0]["id"] == "m2"
+
+
+async def test_who_comes_again_within_the_grace_finds_the_watch(make: Any, store: Any) -> None:
+    async with listening(make(limits=Limits(grace=30.0))) as port:
+        async with Stream(port, of("c")) as stream:
+            await stream.opened()
+            await store.append("c", user("1", id="m1"))
+            await stream.event()
+            last = stream.last_id
+        await store.append("c", user("2", id="m2"))
+        async with Stream(port, of("c"), Last_Event_ID=last) as stream:
+            assert (await stream.event())[1]["messages"][0]["id"] == "m2"
+
+
+async def test_the_list(make: Any, store: Any) -> None:
+    await store.append("known", user("1"))
+    async with listening(make()) as port, Stream(port) as stream:
+        assert await stream.event() == ("hello", {})
+        await store.append("new", user("Hello " * 50, participant=Participant("user", "u", "Ann")))
+        kind, data = await stream.event()
+        assert (kind, data["conversation"], data["kind"]) == ("changed", "new", "appended")
+        assert (data["message_count"], data["revision"]) == (1, 1)
+        assert data["last"] == {"role": "user", "name": "Ann", "text": ("Hello " * 50)[:200]}
+        assert data["writer"] == {"name": "Ann", "kind": "user", "id": "u"}
+        await store.update_conversation("known", title="T")
+        kind, data = await stream.event()
+        assert (data["conversation"], data["kind"], data["title"], data["last"]) == ("known", "conversation", "T", None)
+        await store.delete_conversation("known")
+        assert await stream.event() == ("gone", {"conversation": "known"})
+
+
+async def test_the_list_tells_of_a_busy_conversation_now_and_then(make: Any, store: Any) -> None:
+    async with listening(make()) as port, Stream(port) as stream:
+        await stream.event()
+        for number in range(300):
+            await store.append("c", user(f"{number}"))
+        told = []
+        while not told or told[-1]["revision"] < 300:
+            _, data = await stream.event()
+            told.append(data)
+        assert len(told) < 60, "one a quarter of a second, not one a change"
+        assert told[-1]["last"]["text"] == "299"
+        assert [one["revision"] for one in told] == sorted({one["revision"] for one in told})
+
+
+async def test_head_of_a_stream_ends(make: Any) -> None:
+    async with listening(make()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = "Host: localhost\r\nAuthorization: Bearer a-token-of-the-tests\r\nConnection: close\r\n\r\n"
+        writer.write(f"HEAD /api/events?conversation=c HTTP/1.1\r\n{head}".encode())
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_too_many_streams_are_refused_until_one_ends(make: Any, store: Any) -> None:
+    async with listening(make(limits=Limits(streams_per_address=2))) as port:
+        async with Stream(port, of("c")) as first, Stream(port, of("c")) as second:
+            await first.opened()
+            await second.opened()
+            async with Stream(port, of("c")) as third:
+                assert (third.status, (await third.body())["error"]["code"]) == (429, "too_many_streams")
+                assert third.headers["retry-after"] == "10"
+        async with asyncio.timeout(10):
+            status = 429
+            while status != 200:  # the server has heard that they left
+                async with Stream(port, of("c")) as third:
+                    status = third.status
+    async with listening(make(limits=Limits(streams=1))) as port, Stream(port) as first:
+        await first.opened()
+        async with Stream(port, of("c")) as second:
+            assert second.status == 503
+
+
+async def test_who_takes_nothing_for_long_gives_its_place_up(make: Any, store: Any) -> None:
+    async with listening(make(limits=Limits(streams=1, patience=0.3))) as port:
+        stuck = await Lean.connect(port, of("c"))
+        await stuck.opened.wait()
+        stuck.transport.pause_reading()
+        for _ in range(20):  # more than the systems of both sides keep
+            await store.append_many("c", [user("x" * 20_000) for _ in range(20)])
+        async with asyncio.timeout(20):
+            status = 503
+            while status != 200:
+                async with Stream(port, of("c")) as other:
+                    status = other.status
+        stuck.transport.abort()
+
+
+async def test_a_closed_store_ends_the_streams(make: Any, server: RealServer, namespace: str) -> None:
+    async with (
+        AsyncHistoryStore(server.url, namespace=namespace) as store,
+        listening(make(store=store)) as port,
+        Stream(port, of("c")) as one,
+        Stream(port) as listed,
+    ):
+        await one.opened()
+        await listed.event()
+        await store.aclose()
+        assert await one.event() is None
+        assert await listed.event() is None

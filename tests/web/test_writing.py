@@ -1,0 +1,130 @@
+"""Changes over HTTP: what they do, and when they are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redis_history import user
+from tests.support.web import TOKEN, client, of
+
+CHANGES = [
+    ("POST", "api/messages", {"role": "user", "text": "hi"}),
+    ("DELETE", "api/messages", {"ids": ["m1"]}),
+    ("PATCH", "api/conversation", {"title": "T"}),
+    ("DELETE", "api/conversation", {}),
+    ("POST", "api/expand", {"summary": "m1"}),
+]
+
+
+async def test_changes(writable: Any, store: Any) -> None:
+    body = {"role": "user", "text": "hi", "id": "m1", "participant": {"kind": "user", "id": "ann"}}
+    done = await writable.post("api/messages" + of("c"), json=body)
+    assert (done.status_code, done.json()["revision"], done.json()["duplicate"]) == (201, 1, False)
+    assert done.json()["message"]["participant"]["id"] == "ann"
+    again = await writable.post("api/messages" + of("c"), json=body)
+    assert (again.status_code, again.json()["duplicate"]) == (200, True)
+    other = await writable.post("api/messages" + of("c"), json={**body, "text": "other"})
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
+    (stored,) = await store.get("c")
+    assert (stored.id, stored.text, stored.participant.id) == ("m1", "hi", "ann")
+
+    done = await writable.patch("api/conversation" + of("c"), json={"title": "Lost"})
+    assert (done.status_code, done.json()["title"]) == (200, "Lost")
+    await store.append("c", user("two", id="m2"))
+    summary = (await store.compact("c", through="m2", summary="both")).summary
+    done = await writable.post("api/expand" + of("c"), json={"summary": summary.id})
+    assert (done.status_code, done.json()["count"]) == (200, 2)
+    done = await writable.request("DELETE", "api/messages" + of("c"), json={"ids": ["m1", "none"]})
+    assert done.json() == {"deleted": 1}
+    assert [one.id for one in await store.get("c")] == ["m2"]
+    done = await writable.request("DELETE", "api/conversation" + of("c"), json={})
+    assert done.json() == {"deleted": True}
+    assert await store.get_conversation("c") is None
+
+
+async def test_none_in_a_read_only_view(web: Any, store: Any) -> None:
+    await store.append("c", user("1", id="m1"))
+    before = await store.snapshot("c")
+    for method, path, body in CHANGES:
+        refused = await web.request(method, path + of("c"), json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only"), path
+    assert await store.snapshot("c") == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Authorization": "Bearer wrong-token-of-the-tests"},
+        {"Host": "evil.example"},
+    ],
+    ids=str,
+)
+async def test_none_from_elsewhere(writable: Any, store: Any, headers: dict[str, str]) -> None:
+    await store.append("c", user("1", id="m1"))
+    before = await store.snapshot("c")
+    for method, path, body in CHANGES:
+        refused = await writable.request(method, path + of("c"), json=body, headers=headers)
+        assert refused.status_code in (401, 403, 415), refused.text
+    assert await store.snapshot("c") == before
+
+
+async def test_with_the_cookie_of_the_own_page(make: Any, store: Any) -> None:
+    async with client(make(read_only=False), headers={}) as web:
+        await web.get(f"/?token={TOKEN}")
+        own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+        done = await web.post("api/messages" + of("c"), json={"text": "hi"}, headers=own)
+        assert done.status_code == 201
+        assert [one.role for one in await store.get("c")] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "why"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"[" * 5000, 400, "not JSON"),
+        (b"[]", 400, "not a JSON object"),
+        (b"{}", 400, "needs a text"),
+        (b'{"text": 1}', 400, "needs a text"),
+        (b'{"text": "x", "role": "king"}', 400, "king"),
+        (b'{"text": "x", "id": 7}', 400, "message id"),
+        (b'{"text": "x", "id": ""}', 400, "message id"),
+        (b'{"text": "x", "participant": "ann"}', 400, "participant"),
+        (b'{"text": "x", "participant": {"kind": "god", "id": "1"}}', 400, ""),
+        (b'{"text": "x", "timestamp": "2000-01-01"}', 400, "timestamp"),
+        (b'{"text": "\\ud800"}', 400, ""),
+        (b'{"text": "' + b"x" * 1_000_000 + b'"}', 413, "1,000,000 bytes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_bodies_that_are_refused(writable: Any, store: Any, body: bytes, status: int, why: str) -> None:
+    json = {"Content-Type": "application/json; charset=utf-8"}
+    refused = await writable.post("api/messages" + of("c"), content=body, headers=json)
+    assert refused.status_code == status, refused.text
+    assert why in refused.json()["error"]["message"]
+    assert await store.get("c") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PATCH", "api/conversation", {"title": 7}, 400),
+        ("PATCH", "api/conversation", {}, 400),
+        ("PATCH", "api/conversation", {"title": "T"}, 404),
+        ("DELETE", "api/conversation", {}, 404),
+        ("DELETE", "api/messages", {"ids": "m1"}, 400),
+        ("DELETE", "api/messages", {"ids": [1]}, 400),
+        ("DELETE", "api/messages", {"ids": [f"m{n}" for n in range(1001)]}, 400),
+        ("POST", "api/expand", {"summary": None}, 400),
+        ("POST", "api/expand", {"summary": "none"}, 404),
+    ],
+)
+async def test_changes_that_cannot_be(writable: Any, method: str, path: str, body: dict[str, Any], status: int) -> None:
+    refused = await writable.request(method, path + of("nobody"), json=body)
+    assert refused.status_code == status, refused.text
