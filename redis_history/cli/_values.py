@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -15,12 +15,19 @@ __all__ = ["ROLES", "SCOPES", "Duration", "Moment", "named_function"]
 
 ROLES, SCOPES = get_args(Role), get_args(Scope)
 
+# Generic in newer versions of click only.
+if TYPE_CHECKING:
+    _Number = click.ParamType[float]
+    _Time = click.ParamType[str | datetime]
+else:
+    _Number = _Time = click.ParamType
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _POSITION = re.compile(r"-?\d+\.\d+")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class Duration(click.ParamType[float]):
+class Duration(_Number):
     """Seconds, or a number with a unit: 500ms, 30s, 5m, 12h, 7d, 2w."""
 
     name = "duration"
@@ -34,7 +41,7 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * _SECONDS[found[2] or "s"]
 
 
-class Moment(click.ParamType[str | datetime]):
+class Moment(_Time):
     """A time, such as 2026-01-31T12:00 (of this time zone, if it names none); how long ago, such as 2h; or the position
     of a message."""
 

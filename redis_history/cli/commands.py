@@ -21,7 +21,7 @@ from redis_history.errors import RedisHistoryError
 
 __all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define"]
 
-DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER = 0, 1, 2, 3, 130, 141
+DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
 
 #: Each in a module of its name, which is imported when it is asked for; and the first line of its help, so that the
@@ -144,7 +144,8 @@ class _Commands(click.Group):
         try:
             with warnings_to_stderr():
                 outcome = super().invoke(ctx)
-                sys.stdout.flush()
+                if sys.stdout is not None:  # as after >&-
+                    sys.stdout.flush()
                 return outcome
         except RedisHistoryError as error:
             ctx.exit(tell(error))
@@ -152,11 +153,14 @@ class _Commands(click.Group):
             click.echo("redis-history: interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:
-            if error.errno != errno.EPIPE:
+            if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
                 raise
             with contextlib.suppress(OSError, ValueError):  # what is still to be flushed goes nowhere
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(NO_READER)
+            if error.errno == errno.EPIPE:
+                ctx.exit(NO_READER)
+            click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
+            ctx.exit(FAILED)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -186,7 +190,7 @@ def cli(ctx: click.Context, url: str | None, namespace: str, json: bool) -> None
     The options may stand before or after the name of the command.
 
     Exit status: 0 done, 1 something failed or is not there, 2 wrong arguments, 3 no server, 130 interrupted,
-    141 who reads the output has gone away.
+    141 who reads the output has gone away, 143 ended by SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

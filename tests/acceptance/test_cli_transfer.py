@@ -19,7 +19,7 @@ from redis_history.cli import _console
 from redis_history.demo.plan import SAMPLE
 from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, wait_until
 
 FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
@@ -211,6 +211,22 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
     assert done.returncode == 2
     assert "cannot be written: No such file or directory" in done.stderr
     assert on("export", "-o", "x.jsonl", "--gzip").returncode == 2
+
+
+def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: RealServer, tmp_path: Path) -> None:
+    for number in range(40):
+        store.append_many(f"c{number}", [user("x" * 100) for _ in range(250)])
+    path = tmp_path / "e.jsonl"
+    path.write_text("as it was")
+    argv = command("--url", server.url, "--namespace", store.namespace, "export", "-o", str(path))
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment()) as process:
+        part = tmp_path / "e.jsonl.part"
+        wait_until(part.exists, "the export to begin")
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert (path.read_text(), part.exists()) == ("as it was", False)
 
 
 def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,5 +83,5 @@ def test_the_checks_of_the_doctor(server: RealServer, namespace: str) -> None:
 
 def test_the_exit_statuses() -> None:
     documented = {int(row[0]) for row in rows(sections(PAGE)["Exit status"]) if row[0].isdecimal()}
-    names = ("DONE", "FAILED", "WRONG", "NO_SERVER", "INTERRUPTED", "NO_READER")
+    names = ("DONE", "FAILED", "WRONG", "NO_SERVER", "INTERRUPTED", "NO_READER", "TERMINATED")
     assert documented == {getattr(commands, one) for one in names}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.searching import IndexState, Searching
 from redis_history.capabilities import Capabilities
 from redis_history.doctor.finding import Finding
+from redis_history.doctor.here import EXTRAS
 from redis_history.doctor.questions import Answers, read_answers
 from redis_history.doctor.search import check_search
 from redis_history.doctor.server import check_server
@@ -143,6 +146,11 @@ def test_commands_that_can_be_typed(url: str, database: int, command: str) -> No
 def test_a_url_that_is_none() -> None:
     with pytest.raises(ConfigurationError):
         where_is("http://x", 0)
+
+
+def test_every_extra_is_looked_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
 
 
 def test_answers_that_are_refusals() -> None:
