@@ -147,3 +147,14 @@ def test_other_addresses(server: RealServer, namespace: str, host: str) -> None:
             assert client.get(view.base + "api/status", headers={"Host": "evil.example"}).status_code == 403
         errors = view.end()[1]
         assert ("Warning: it listens on 0.0.0.0" in errors) == (host == "0.0.0.0")
+
+
+async def test_it_searches_with_the_index_that_is_there(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace, language="german") as store, server.client() as client:
+        store.append("c", user("Die Koffer sind in Porto."))
+        before = set(client.execute_command("FT._LIST"))
+        with serve(server.url, namespace) as view:
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as browser:
+                found = (await browser.get(view.base + "api/search", params={"q": "Koffern"})).json()
+        assert [hit["conversation"] for hit in found["hits"]] == ["c"]
+        assert set(client.execute_command("FT._LIST")) == before
