@@ -28,10 +28,11 @@ _MOST_AGENTS = 64
 def command(context: Context, /, **options: str | int | None) -> None:
     """Watch many agents write at once, and check what became of it.
 
-    Agent processes replay transcripts into shared conversations, a subscriber follows, one agent is killed, the
-    subscriber's connection is cut, and messages are sent twice. Then all that was stored and told is compared with what
-    was sent. Without --url this happens on the private server. What it stores is removed. Exit status 1 if anything is
-    missing, doubled, changed or out of order.
+    Agent processes replay transcripts into shared conversations, a subscriber follows, a compressor puts summaries in
+    place of what is old. An agent and the compressor are killed, the subscriber's connection is cut, and messages are
+    sent twice. Then all that was stored and told is compared with what was sent. Without --url this happens on the
+    private server. What it stores is removed. Exit status 1 if anything is missing, doubled, changed, torn or out of
+    order.
     """
     arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
     if context.given_url is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 from datetime import UTC, datetime
@@ -35,7 +34,7 @@ async def _import(store: Any, path: Any, **options: Any) -> Any:
     return import_messages(path, target, **options)
 
 
-async def _export(store: Any, path: Any, **options: Any) -> Any:
+async def exported(store: Any, path: Any, **options: Any) -> Any:
     target = getattr(store, "_target", None)
     if target is None:
         return await async_export_messages(store, path, **options)
@@ -97,7 +96,7 @@ async def test_out_and_in_again_is_the_same(stores: Any, tmp_path: Any) -> None:
     await store.append_many("c1", said)
     await store.append("c2", user("alone"))
     path = tmp_path / "out.jsonl"
-    done = await _export(store, path)
+    done = await exported(store, path)
     assert (done.conversations, done.messages) == (2, 4)
     before = {name: await store.get(name) for name in ("c1", "c2")}
     assert [t.conversation_id for t in read_transcripts(path)] == ["c2", "c1"]
@@ -114,11 +113,11 @@ async def test_some_conversations_into_a_stream(store: Any) -> None:
     await store.append("c1", user("a"))
     await store.append("c2", user("b"))
     stream = io.BytesIO()
-    done = await _export(store, stream, conversation_ids=["c2"])
+    done = await exported(store, stream, conversation_ids=["c2"])
     assert (done.conversations, done.messages) == (1, 1)
     assert stream.getvalue().count(b"\n") == 2
     with pytest.raises(InvalidInputError, match="nobody"):
-        await _export(store, stream, conversation_ids=["nobody"])
+        await exported(store, stream, conversation_ids=["nobody"])
 
 
 async def test_a_failed_export_leaves_the_file_that_was_there(store: Any, tmp_path: Any) -> None:
@@ -127,7 +126,7 @@ async def test_a_failed_export_leaves_the_file_that_was_there(store: Any, tmp_pa
     path = folder / "out.jsonl"
     path.write_text("before")
     with pytest.raises(InvalidInputError):
-        await _export(store, path, conversation_ids=["nobody"])
+        await exported(store, path, conversation_ids=["nobody"])
     assert path.read_text() == "before"
     assert [one.name for one in folder.iterdir()] == ["out.jsonl"]
 
@@ -150,19 +149,3 @@ def test_any_message_comes_back_from_a_file(conversation: list[Any], tmp_path_fa
 def test_batches_that_make_no_sense(batch: Any, tmp_path: Any) -> None:
     with HistoryStore("memory://") as store, pytest.raises(InvalidInputError, match="batch"):
         import_messages(tmp_path, store, batch=batch)
-
-
-async def test_the_archive_is_exported_if_asked_for_and_gzipped_by_name(store: Any, tmp_path: Any) -> None:
-    said = [user(f"Message {number}") for number in range(4)]
-    await store.append_many("c", said)
-    await store.compact("c", through=said[2].id, summary="Three.")
-    every = await store.get("c", include_archived=True)
-    assert len(every) == 5
-    path, seen = tmp_path / "a.jsonl.gz", []
-    done = await _export(store, path, include_archived=True, on_progress=seen.append)
-    assert (done.messages, seen[-1]) == (5, done)
-    with gzip.open(path, "rt") as lines:
-        assert len(lines.readlines()) == 6
-    (found,) = read_transcripts(path)
-    assert bare(found.messages) == bare(every)
-    assert (await _export(store, tmp_path / "b.jsonl")).messages == 2
