@@ -20,7 +20,7 @@ from redis_history.cli import commands
 from redis_history.cli.demo import command as demo_command
 from redis_history.demo import cli as demo
 from redis_history.embedded._keeper import keeper_of
-from tests.support.commands import command, environment, run, run_process
+from tests.support.commands import command, environment, run
 from tests.support.servers import RealServer, wait_until
 
 
@@ -97,18 +97,31 @@ def test_install_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert run("embedded", "install", "--target", "x", "-q", "--json").lines == [{"path": "x"}]
 
 
-def test_the_demo_is_the_demo(server: RealServer, tmp_path: Path) -> None:
-    data = tmp_path / "chats.jsonl"
-    messages = [
-        {"role": "user", "content": f"Question {n}"} for n in range(500)
-    ]  # fewer would be slowed down to be seen
-    data.write_text(json.dumps({"id": "1", "messages": messages}))
-    done = run_process("--url", server.url, "--json", "demo", "--data", str(data), "--agents", "1")
-    assert done.returncode == 0, done.stderr
+def test_what_the_demo_is_given_and_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is the demo, and right, is shown in test_demo.py."""
+    given: list[list[str]] = []
+
+    def main(arguments: list[str], *, make_screen: Callable[[int], demo.Screen] | None = None) -> int:
+        given.append(arguments)
+        print("10 agents replay")
+        if make_screen is not None:
+            with make_screen(5) as screen:
+                screen.note("one was killed")
+                screen.table("WRONG: gaps", [("gaps", "1", False), ("duplicates", "0", True), ("messages", "5", None)])
+        return 1
+
+    monkeypatch.setattr("redis_history.cli.demo.main", main)
+    done = run("--json", "--url", "unix:///s", "demo", "--agents", "2", "--data", "x")
+    assert (done.returncode, done.stderr) == (1, "10 agents replay\n")
     (told,) = done.lines
-    assert told["ok"]
-    rows = {row["name"]: row["value"] for row in told["rows"]}
-    assert (rows["messages stored"], rows["duplicates"], rows["gaps"]) == ("500", "0", "0")
+    assert (told["ok"], told["title"]) == (False, "WRONG: gaps")
+    assert told["rows"][0] == {"name": "gaps", "value": "1", "ok": False}
+    done = run("demo", "--conversations", "3")
+    assert (done.returncode, done.stdout) == (1, "10 agents replay\n")
+    assert [sorted(one) for one in given] == [
+        ["--agents=2", "--data=x", "--seed=1", "--url=unix:///s"],
+        ["--agents=4", "--conversations=3", "--seed=1"],
+    ]
 
 
 def test_the_demo_has_the_same_options_here() -> None:

@@ -22,6 +22,7 @@ from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer, wait_until
 
 FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+SMALL = 250_000  # bytes
 FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
 
 
@@ -145,7 +146,9 @@ def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("files", [[SAMPLE], FILES] if FILES else [[SAMPLE]], ids=lambda files: f"{len(files)}")
-def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, files: list[Path]) -> None:
+def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, files: list[Path], long: bool) -> None:
+    """Each file that a developer has; without --long those that are small."""
+    files = [path for path in files if long or path.stat().st_size < SMALL]
     where = ("--url", server_of("plain").url, "--namespace", namespace)
     status, out, shown = on_a_terminal(*where, "import", *map(str, files))
     assert status == 0, shown
