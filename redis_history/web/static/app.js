@@ -211,6 +211,7 @@ bindKeys({
       if (timeline.id !== null) timeline.scroller.focus({ preventScroll: true });
     },
     fromField: (field, key) => {
+      if (field === sidebar.filter) sidebar.render(); // what was typed last counts
       if (field === search.input && key === "Enter") search.run();
       else focusLink((search.active ? search : sidebar).links()[0]);
     },
