@@ -1,177 +1,30 @@
 """LLM conversation history in Redis: atomic appends, gapless live subscriptions."""
 
-from redis_history._async.capturing import AsyncCapture, AsyncTurn
-from redis_history._async.compressor import AsyncCompressor
-from redis_history._async.history import AsyncRedisHistory
-from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._async.subscription import AsyncSubscription
-from redis_history._sync.capturing import Capture, Turn
-from redis_history._sync.compressor import Compressor
-from redis_history._sync.history import RedisHistory
-from redis_history._sync.namespace_subscription import NamespaceSubscription
-from redis_history._sync.store import HistoryStore
-from redis_history._sync.subscription import Subscription
-from redis_history._version import __version__
-from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
-from redis_history.capabilities import Capabilities
-from redis_history.capturing.capture import capture
-from redis_history.compaction.extractive import extractive_summarizer
-from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
-from redis_history.compaction.summaries import Summarizer
-from redis_history.compaction.worker import CompressionProgress, CompressorStats
-from redis_history.events import (
-    ConversationDeleted,
-    ConversationUpdated,
-    Cursor,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryExpanded,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    Reset,
-    ResetReason,
-)
-from redis_history.history import (
-    Compression,
-    History,
-    Plugin,
-    ReduceOptions,
-    Reduction,
-    RetrieveTool,
-    ToolResultMasking,
-    compression,
-    tool_result_masking,
-)
-from redis_history.model import (
-    AttachmentPart,
-    Conversation,
-    Message,
-    Part,
-    Participant,
-    Position,
-    ReasoningPart,
-    Role,
-    Scope,
-    Source,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    UnknownPart,
-    assistant,
-    system,
-    text,
-    tool,
-    tool_result,
-    tool_use,
-    user,
-)
-from redis_history.operations import Appended, Compacted, Expanded, Snapshot
-from redis_history.prompt import (
-    AssembledPrompt,
-    LeftOut,
-    LeftOutReason,
-    PromptOptions,
-    PromptReport,
-    assemble_messages,
-    assemble_prompt,
-)
-from redis_history.search.highlight import Highlight
-from redis_history.search.hits import Reindexed, SearchHit
-from redis_history.search.vectors import Embedder, VectorField
-from redis_history.tokens import tiktoken_counter
-from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
+from __future__ import annotations
 
-__all__ = [
-    "Appended",
-    "AssembledPrompt",
-    "AsyncCapture",
-    "AsyncCompressor",
-    "AsyncConversationSearchTool",
-    "AsyncHistoryStore",
-    "AsyncNamespaceSubscription",
-    "AsyncRedisHistory",
-    "AsyncSubscription",
-    "AsyncTurn",
-    "AttachmentPart",
-    "Capabilities",
-    "Capture",
-    "Compacted",
-    "Compression",
-    "CompressionProgress",
-    "Compressor",
-    "CompressorStats",
-    "Conversation",
-    "ConversationDeleted",
-    "ConversationSearchTool",
-    "ConversationUpdated",
-    "Cursor",
-    "Embedder",
-    "Event",
-    "Expanded",
-    "Highlight",
-    "History",
-    "HistoryCleared",
-    "HistoryCompacted",
-    "HistoryExpanded",
-    "HistoryRestored",
-    "HistoryStore",
-    "LeftOut",
-    "LeftOutReason",
-    "Message",
-    "MessageUpdated",
-    "MessagesAppended",
-    "MessagesDeleted",
-    "NamespaceSubscription",
-    "Part",
-    "Participant",
-    "Plugin",
-    "Position",
-    "PromptOptions",
-    "PromptReport",
-    "ReasoningPart",
-    "RedisHistory",
-    "ReduceOptions",
-    "Reduction",
-    "Reindexed",
-    "Reset",
-    "ResetReason",
-    "RetrieveTool",
-    "RetryDetails",
-    "RetryPolicy",
-    "Role",
-    "Scope",
-    "SearchHit",
-    "Snapshot",
-    "Source",
-    "Subscription",
-    "Summarizer",
-    "TextPart",
-    "ToolResultMasking",
-    "ToolResultPart",
-    "ToolUsePart",
-    "Turn",
-    "UnknownPart",
-    "VectorField",
-    "__version__",
-    "anthropic_summarizer",
-    "assemble_messages",
-    "assemble_prompt",
-    "assistant",
-    "capture",
-    "compression",
-    "conversation_search_tool",
-    "extractive_summarizer",
-    "openai_summarizer",
-    "system",
-    "text",
-    "tiktoken_counter",
-    "tool",
-    "tool_result",
-    "tool_result_masking",
-    "tool_use",
-    "user",
-]
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redis_history._names import *  # noqa: F403
+    from redis_history._names import __all__ as __all__
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, all of them with the first that is asked for: half a second that those who only want a part of
+    the package, such as the help of the command line, need not wait."""
+    public = name in ("__all__", "__version__") or not (name.startswith("_") or find_spec(f"{__name__}.{name}"))
+    if not public:  # a submodule, which is imported next, or nothing
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from redis_history import _names
+
+    names = globals()
+    names.update((each, getattr(_names, each)) for each in _names.__all__)
+    names["__all__"] = _names.__all__
+    if name not in names:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return names[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
@@ -84,6 +85,15 @@ class AsyncClusterBackend(AsyncRedisBackend):
             await self._prepare()
             nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
             return together([await self._survey(node.lines) for node in nodes])
+        except (RedisError, OSError) as error:
+            self._look_again_after(error)
+            raise
+
+    async def _ask(self, commands: Sequence[Sequence[bytes]], *, again: bool = False) -> list[list[Any]]:
+        try:
+            await self._prepare()
+            nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
+            return [await self._answers(commands, node.lines) for node in nodes]
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -233,6 +233,22 @@ class AsyncRedisBackend:
     async def _survey(self, lines: Lines | None = None) -> Capabilities:
         replies = await self._exchange(_SURVEY, len(QUESTIONS), lines)
         return read_survey(replies, sentinel=self._connected.sentinel)
+
+    async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
+        """The replies of each primary to commands that change nothing, in one go; errors are among them, as values."""
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        replies: list[list[Any]] = await self.persist(self._ask, commands)
+        return replies
+
+    async def _ask(self, commands: Sequence[Sequence[bytes]], *, again: bool = False) -> list[list[Any]]:
+        await self._connected.start()
+        return [await self._answers(commands)]
+
+    async def _answers(self, commands: Sequence[Sequence[bytes]], lines: Lines | None = None) -> list[Any]:
+        packed = b"".join(Call(None, b"", [*command], as_is).pack() for command in commands)
+        replies: list[Any] = await self._exchange(packed, len(commands), lines)
+        return replies
 
     async def _examine(self, confirm: Confirmation, place: Any = None, lines: Lines | None = None) -> None:
         if place not in self._confirming:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
@@ -85,6 +86,15 @@ class ClusterBackend(RedisBackend):
             self._prepare()
             nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
             return together([self._survey(node.lines) for node in nodes])
+        except (RedisError, OSError) as error:
+            self._look_again_after(error)
+            raise
+
+    def _ask(self, commands: Sequence[Sequence[bytes]], *, again: bool = False) -> list[list[Any]]:
+        try:
+            self._prepare()
+            nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
+            return [self._answers(commands, node.lines) for node in nodes]
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -234,6 +234,22 @@ class RedisBackend:
     def _survey(self, lines: Lines | None = None) -> Capabilities:
         replies = self._exchange(_SURVEY, len(QUESTIONS), lines)
         return read_survey(replies, sentinel=self._connected.sentinel)
+
+    def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
+        """The replies of each primary to commands that change nothing, in one go; errors are among them, as values."""
+        if self._closed:
+            raise StoreClosedError("the store was closed")
+        replies: list[list[Any]] = self.persist(self._ask, commands)
+        return replies
+
+    def _ask(self, commands: Sequence[Sequence[bytes]], *, again: bool = False) -> list[list[Any]]:
+        self._connected.start()
+        return [self._answers(commands)]
+
+    def _answers(self, commands: Sequence[Sequence[bytes]], lines: Lines | None = None) -> list[Any]:
+        packed = b"".join(Call(None, b"", [*command], as_is).pack() for command in commands)
+        replies: list[Any] = self._exchange(packed, len(commands), lines)
+        return replies
 
     def _examine(self, confirm: Confirmation, place: Any = None, lines: Lines | None = None) -> None:
         if place not in self._confirming:

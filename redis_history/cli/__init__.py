@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 __all__ = ["main"]
@@ -10,14 +11,19 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command that the arguments of the process name, and exit with its status.
 
-    0: done. 1: done, but something failed that others may mend. 2: wrong arguments or settings. 3: the server cannot be
-    reached, or refuses. 130: interrupted.
+    0: done, also what runs until SIGINT or SIGTERM. 1: done, but something failed, was left out or is not there.
+    2: wrong arguments or settings, or the server cannot do that. 3: the server cannot be reached, or refuses.
+    130: interrupted. 141: who reads the output has gone away. 143: ended by SIGTERM.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is begun is cleaned up
     try:
         from redis_history.cli.commands import cli
+
+        cli(prog_name="redis-history")
     except ImportError as error:
         if error.name is None or error.name.split(".")[0] not in ("click", "rich"):
             raise
         sys.stderr.write("redis-history needs two more packages: pip install 'redis_history[cli]'\n")
         sys.exit(2)
-    cli()
+    except KeyboardInterrupt:  # while it was being imported
+        sys.exit(130)

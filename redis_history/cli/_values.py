@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-__all__ = ["Duration", "named_function"]
+from redis_history.model import Role, Scope
+
+__all__ = ["ROLES", "SCOPES", "Duration", "Moment", "named_function"]
+
+ROLES, SCOPES = get_args(Role), get_args(Scope)
+
+# Generic in newer versions of click only.
+if TYPE_CHECKING:
+    _Number = click.ParamType[float]
+    _Time = click.ParamType[str | datetime]
+else:
+    _Number = _Time = click.ParamType
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
+_POSITION = re.compile(r"-?\d+\.\d+")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class Duration(click.ParamType[float]):
+class Duration(_Number):
     """Seconds, or a number with a unit: 500ms, 30s, 5m, 12h, 7d, 2w."""
 
     name = "duration"
@@ -26,6 +39,27 @@ class Duration(click.ParamType[float]):
         if found is None:
             self.fail(f"{value!r} is no duration; write it like 30s, 5m, 12h or 7d", param, ctx)
         return float(found[1]) * _SECONDS[found[2] or "s"]
+
+
+class Moment(_Time):
+    """A time, such as 2026-01-31T12:00 (of this time zone, if it names none); how long ago, such as 2h; or the position
+    of a message."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | datetime:
+        text = str(value).strip()
+        if _POSITION.fullmatch(text):
+            return text
+        if (found := _DURATION.fullmatch(text)) and found[2]:
+            try:
+                return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _SECONDS[found[2] or "s"])
+            except OverflowError:
+                self.fail(f"{value!r} is too long ago", param, ctx)
+        try:
+            return datetime.fromisoformat(text).astimezone()
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time; write it like 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
 
 
 def named_function(name: str) -> Any:

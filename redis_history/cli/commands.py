@@ -2,81 +2,172 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import errno
+import io
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
 
 import click
-import orjson
 
 from redis_history._version import __version__
-from redis_history.errors import BackendError, CapabilityError, InvalidInputError, RedisHistoryError, StoreClosedError
+from redis_history.cli._text import to_json
+from redis_history.errors import RedisHistoryError
 
-__all__ = ["Context", "cli"]
+__all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define"]
 
-FAILED, WRONG, NO_SERVER, INTERRUPTED = 1, 2, 3, 130
+DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
+DEFAULT_URL = "redis://localhost:6379/0"
+
+#: Each in a module of its name, which is imported when it is asked for; and the first line of its help, so that the
+#: list of commands imports none of them.
 _COMMANDS = {
-    "compress": "redis_history.cli.compress",
-    "reindex": "redis_history.cli.reindex",
-    "serve": "redis_history.cli.serve",
+    "demo": "Watch many agents write at once, and check what became of it.",
+    "ls": "List conversations, the one that changed last first.",
+    "show": "Show a conversation.",
+    "tail": "Show the end of a conversation, and what is added to it.",
+    "search": "Find messages by what is said in them, the best first.",
+    "import": "Store the conversations of files.",
+    "export": "Write conversations to a file: these, or all of the namespace.",
+    "compress": "Replace the older part of long conversations by summaries.",
+    "serve": "Show conversations in a browser, live.",
+    "reindex": "Write the search index of a namespace anew.",
+    "doctor": "Check what works here, and say how to mend the rest.",
+    "embedded": "Manage the private server of this user.",
+    "completion": "Print the script that completes commands in a shell.",
 }
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is the same for all commands. `json`: one JSON value a line instead of text for people."""
+    """What is the same for all commands. `given_url`: None if there was none. `json`: one JSON value a line instead of
+    text for people."""
 
-    url: str
+    given_url: str | None
     namespace: str
     json: bool
 
-    def say(self, text: str, **fields: Any) -> None:
+    @property
+    def url(self) -> str:
+        return self.given_url or DEFAULT_URL
+
+    def say(self, text: str, /, **fields: Any) -> None:
         """A line on standard output: the text, or the fields."""
-        line = orjson.dumps(fields, default=str).decode() if self.json else text
-        click.echo(line)
+        if self.json:
+            self.emit(fields)
+        else:
+            click.echo(text)
+
+    @staticmethod
+    def emit(fields: dict[str, Any]) -> None:
+        """A line of JSON."""
+        click.echo(to_json(fields))
+
+
+def _set(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value and isinstance(ctx.obj, Context):
+        ctx.obj = replace(ctx.obj, **{"given_url" if param.name == "url" else str(param.name): value})
+
+
+def _shared(name: str, help: str, **more: Any) -> click.Option:
+    return click.Option([f"--{name}"], help=help, callback=_set, expose_value=False, **more)
+
+
+#: The options of `cli` once more, behind the name of a command.
+_SHARED = {
+    "url": _shared("url", "Where the conversations are.", metavar="URL"),
+    "namespace": _shared("namespace", "The namespace of the conversations.", metavar="NAME"),
+    "json": _shared("json", "Answer in JSON, one value a line.", is_flag=True),
+}
+
+
+class Command(click.Command):
+    """A command that takes the options of all commands behind its name, too; `shared` are those that mean something to
+    it."""
+
+    def __init__(self, *args: Any, shared: Sequence[str] = tuple(_SHARED), **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._shared = shared
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        *own, help_option = super().get_params(ctx)
+        return [*own, *(_SHARED[name] for name in self._shared), help_option]
+
+
+def define(name: str, *, shared: Sequence[str] = tuple(_SHARED)) -> Callable[[Callable[..., Any]], Command]:
+    """`click.command` for commands of ours."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    return click.command(name=name, cls=Command, context_settings=settings, shared=shared)
 
 
 class _Commands(click.Group):
-    """Loads a command when it is asked for, and gives errors of ours an exit status and a line."""
+    """Loads a command when it is asked for, and gives errors an exit status and a line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module: Any = __import__(_COMMANDS[cmd_name], fromlist=["command"])
-        command: click.Command = module.command
-        return command
+        name = "import_" if cmd_name == "import" else cmd_name  # a module of that name could not be imported
+        module: Any = import_module(f"redis_history.cli.{name}")
+        found: click.Command = module.command
+        return found
 
-    def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
-            return super().main(args, **options)
-        except RedisHistoryError as error:
-            _fail(error)
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
+        from redis_history.cli._failures import tell, warnings_to_stderr
+
         try:
-            return super().invoke(ctx)
+            with warnings_to_stderr():
+                outcome = super().invoke(ctx)
+                if sys.stdout is not None:  # as after >&-
+                    sys.stdout.flush()
+                return outcome
+        except RedisHistoryError as error:
+            ctx.exit(tell(error))
         except KeyboardInterrupt:
             click.echo("redis-history: interrupted", err=True)
-            sys.exit(INTERRUPTED)
-
-
-def _fail(error: RedisHistoryError) -> NoReturn:
-    click.echo(f"redis-history: {error}", err=True)
-    if isinstance(error, InvalidInputError | CapabilityError):
-        sys.exit(WRONG)
-    sys.exit(NO_SERVER if isinstance(error, BackendError) and not isinstance(error, StoreClosedError) else FAILED)
+            ctx.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+                raise
+            with contextlib.suppress(OSError, ValueError):  # what is still to be flushed goes nowhere
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if error.errno == errno.EPIPE:
+                ctx.exit(NO_READER)
+            click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
+            ctx.exit(FAILED)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--url",
     envvar="REDIS_HISTORY_URL",
-    default="redis://localhost:6379/0",
-    show_default=True,
+    show_default=DEFAULT_URL,
     show_envvar=True,
     metavar="URL",
     help="Where the conversations are: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, embedded://.",
@@ -88,14 +179,20 @@ def _fail(error: RedisHistoryError) -> NoReturn:
     show_default=True,
     show_envvar=True,
     metavar="NAME",
-    help="The namespace of the store.",
+    help="The namespace of the conversations.",
 )
 @click.option("--json", is_flag=True, help="Answer in JSON, one value a line.")
 @click.version_option(__version__, package_name="redis_history")
 @click.pass_context
-def cli(ctx: click.Context, url: str, namespace: str, json: bool) -> None:
+def cli(ctx: click.Context, url: str | None, namespace: str, json: bool) -> None:
     """Conversations of LLM agents in Redis.
 
-    Exit status: 0 done, 1 something failed, 2 wrong arguments, 3 no server, 130 interrupted.
+    The options may stand before or after the name of the command.
+
+    Exit status: 0 done, 1 something failed or is not there, 2 wrong arguments, 3 no server, 130 interrupted,
+    141 who reads the output has gone away, 143 ended by SIGTERM.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     ctx.obj = Context(url, namespace, json)

@@ -9,13 +9,17 @@ from typing import Any
 
 import click
 from msgspec import structs
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from redis_history._async.compressor import AsyncCompressor
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.cli._console import console
+from redis_history.cli._stores import open_store, search_options
+from redis_history.cli._text import counted, one_line
+from redis_history.cli._text import name as shown
 from redis_history.cli._values import Duration, named_function
-from redis_history.cli.commands import FAILED, Context
+from redis_history.cli.commands import FAILED, Context, define
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
 from redis_history.compaction.policy import KEEP_RECENT
@@ -41,7 +45,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
     return make(model, base_url=base_url, max_tokens=tokens or 1024)
 
 
-@click.command(name="compress")
+@define("compress")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Compress conversations of more tokens.")
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Compress conversations of more messages.")
 @click.option("--older-than", type=Duration(), metavar="AGE", help="Compress messages that are older, such as 7d.")
@@ -54,7 +58,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
 @click.option("--model", metavar="NAME", help="The model, for openai and anthropic.")
 @click.option("--base-url", metavar="URL", help="Another server that speaks the same, for openai and anthropic.")
 @click.option("--summary-tokens", type=click.IntRange(16), metavar="N", help="The most tokens of a summary.")
-@click.option("--language", default="english", show_default=True, metavar="NAME", help="For extractive.")
+@click.option("--language", default="english", show_default=True, metavar="NAME", help="Of the messages.")
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, metavar="N",
               help="Conversations at once.")  # fmt: skip
 @click.option("--timeout", type=Duration(), default="2m", show_default=True, help="For one summary.")
@@ -99,21 +103,24 @@ def command(
     def told(progress: CompressionProgress) -> None:
         _tell(context, progress, quiet)
 
+    def compressor_of(**searching: Any) -> tuple[AsyncHistoryStore, AsyncCompressor]:
+        store = AsyncHistoryStore(context.url, namespace=context.namespace, **searching)
+        return store, AsyncCompressor(
+            store,
+            chosen,
+            max_tokens=max_tokens,
+            max_entries=max_messages,
+            older_than=older_than,
+            on_progress=None if dry_run else told,
+            **options,
+        )
+
     async def work() -> CompressorStats | None:
-        async with AsyncHistoryStore(context.url, namespace=context.namespace) as store:
-            compressor = AsyncCompressor(
-                store,
-                chosen,
-                max_tokens=max_tokens,
-                max_entries=max_messages,
-                older_than=older_than,
-                on_progress=None if dry_run else told,
-                **options,
-            )
+        store, compressor = compressor_of(**searching)
+        async with store:
             if dry_run:
                 _show(context, await compressor.preview())
                 return None
-            await store.list_conversations(limit=1)  # a server that cannot be reached is told at once
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, compressor.stop)
@@ -121,12 +128,15 @@ def command(
                 click.echo(f"compressing in namespace {context.namespace!r} with {summarizer}", err=True)
             return await (compressor.run_once() if once else compressor.run())
 
-    stats = asyncio.run(work())
+    compressor_of()  # says what is wrong with the options before anything is connected
+    with open_store(context) as first:  # a server that cannot be reached is told soon
+        searching = search_options(first) or {"language": language}
+        stats = asyncio.run(work())
     if stats is None:
         return
     text = (
-        f"{stats.compressed:,} conversations compressed: {stats.messages:,} messages of {stats.tokens_before:,} tokens "
-        f"into {stats.tokens_after:,}; {stats.failed:,} failed"
+        f"{counted(stats.compressed, 'conversation')} compressed: {counted(stats.messages, 'message')} of "
+        f"{stats.tokens_before:,} tokens into {stats.tokens_after:,}; {stats.failed:,} failed"
     )
     if not quiet or stats.failed:
         context.say(text, kind="ended", **structs.asdict(stats))
@@ -138,27 +148,29 @@ def _tell(context: Context, progress: CompressionProgress, quiet: bool) -> None:
     wrong = progress.kind in ("failed", "lease_lost")
     if quiet and not wrong:
         return
-    name = progress.conversation_id
+    name = shown(progress.conversation_id)
     if context.json:
-        context.say("", **structs.asdict(progress))
+        context.emit(structs.asdict(progress))
     elif progress.kind == "compressed":
         click.echo(
-            f"{name}: {progress.messages:,} messages, {progress.tokens_before:,} tokens into "
+            f"{name}: {counted(progress.messages, 'message')}, {progress.tokens_before:,} tokens into "
             f"{progress.tokens_after:,}, {progress.seconds:.1f} s"
         )
     elif wrong or progress.kind == "conflict":
-        click.echo(f"{name}: {progress.kind}: {progress.error}; again in {progress.wait:.0f} s", err=True)
+        click.echo(
+            f"{name}: {progress.kind}: {one_line(str(progress.error))}; again in {progress.wait:.0f} s", err=True
+        )
 
 
 def _show(context: Context, planned: list[CompressionProgress]) -> None:
     if context.json:
         for progress in planned:
-            context.say("", **structs.asdict(progress))
+            context.emit(structs.asdict(progress))
         return
-    table = Table(title=f"{len(planned):,} conversations would be compressed")
+    table = Table(title=f"{counted(len(planned), 'conversation')} would be compressed")
     table.add_column("conversation", overflow="fold")
     table.add_column("messages", justify="right")
     table.add_column("tokens", justify="right")
     for progress in planned:
-        table.add_row(progress.conversation_id, f"{progress.messages:,}", f"{progress.tokens_before:,}")
-    Console().print(table)
+        table.add_row(Text(shown(progress.conversation_id)), f"{progress.messages:,}", f"{progress.tokens_before:,}")
+    console().print(table)

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
-from redis_history._sync.store import HistoryStore
-from redis_history.cli.commands import Context
+from redis_history.cli import _options
+from redis_history.cli._console import working
+from redis_history.cli._stores import open_store, search_options
+from redis_history.cli._text import counted
+from redis_history.cli.commands import Context, define
+from redis_history.errors import CapabilityError
 
 __all__ = ["command"]
 
 
-@click.command(name="reindex")
-@click.option("--language", default="english", show_default=True, metavar="NAME", help="That of the stores.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@define("reindex")
+@_options.language
+@_options.quiet
 @click.pass_obj
-def command(context: Context, /, language: str, quiet: bool) -> None:
+def command(context: Context, /, language: str | None, quiet: bool) -> None:
     """Write the search index of a namespace anew.
 
     Needed for what was stored before there was search. May run while others read and write.
     """
-    bar = Progress(console=Console(stderr=True), transient=True, disable=quiet or context.json)
-    with HistoryStore(context.url, namespace=context.namespace, language=language) as store, bar:
-        task = bar.add_task("conversations", total=None)
-        done = store.reindex(on_progress=lambda count, known: bar.update(task, completed=count, total=known))
+    with open_store(context) as first:
+        vectors = search_options(first).get("vectors")
+    if vectors is not None:
+        raise CapabilityError(
+            f"the index of this namespace has vectors of {vectors.dimension} numbers, which only its embedder makes: "
+            "call store.reindex() in a program that has it"
+        )
+    with (
+        open_store(context, lasting=True, searches=language) as store,
+        working("reindexing", context, quiet=quiet) as bar,
+    ):
+        done = store.reindex(on_progress=lambda count, known: bar.update(count, known, "conversations"))
     context.say(
-        f"{done.conversations:,} conversations, {done.documents:,} documents written, {done.removed:,} removed",
+        f"{counted(done.conversations, 'conversation')}, {counted(done.documents, 'document')} written, "
+        f"{done.removed:,} removed",
         conversations=done.conversations,
         documents=done.documents,
         removed=done.removed,

@@ -19,7 +19,8 @@ import click
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.urls import parse_url
-from redis_history.cli.commands import WRONG, Context
+from redis_history.cli._stores import open_store, search_options
+from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
 
 __all__ = ["command"]
@@ -32,7 +33,7 @@ _GRACE = 2
 _UNANSWERED = 60_000
 
 
-@click.command(name="serve")
+@define("serve")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="Where to listen. Any but a loopback address lets others in over the network.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
@@ -97,10 +98,9 @@ def command(
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    async def work() -> None:
+    async def work(searching: dict[str, Any]) -> None:
         retry = RetryPolicy(deadline=_PATIENCE)
-        async with AsyncHistoryStore(context.url, namespace=context.namespace, retry=retry) as store:
-            await store.list_conversations(limit=1)  # a server that cannot be reached is told at once
+        async with AsyncHistoryStore(context.url, namespace=context.namespace, retry=retry, **searching) as store:
             address = parse_url(context.url).address
             view = View(store, authorize=None, read_only=not allow_writes, address=address, limits=limits)
             config: Any = uvicorn.Config(
@@ -131,7 +131,8 @@ def command(
                     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
                 await server.serve(sockets=[listener])
 
-    asyncio.run(work())
+    with open_store(context) as first:  # a server that cannot be reached is told at once, and an index stays as it is
+        asyncio.run(work(search_options(first)))
 
 
 @contextlib.contextmanager

@@ -26,8 +26,11 @@ _MOST_AGENTS = 64
 _TOLD = 5  # problems of a file
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit status: 0 all is right, 1 a check failed, 2 wrong input or no server, 130 interrupted."""
+def main(arguments: Sequence[str] | None = None, *, make_screen: Callable[[int], Screen] = open_screen) -> int:
+    """Run the demo. The exit status: 0 all is right, 1 a check failed, 2 wrong input or no server, 130 interrupted.
+
+    `make_screen` makes what shows it, from the number of messages.
+    """
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
     problems: list[ImportProblem] = []
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         transcripts = load(options.data or SAMPLE, options.conversations, problems.append)
         plan = make_plan(transcripts, options.agents, options.seed)
         with reach(options.url) as server:
-            return _show(plan, server, problems)
+            return _show(plan, server, problems, make_screen)
     except RedisHistoryError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _show(plan: Plan, server: Server, problems: Sequence[ImportProblem]) -> int:
+def _show(plan: Plan, server: Server, problems: Sequence[ImportProblem], make_screen: Callable[[int], Screen]) -> int:
     print(
         f"{len(plan.shares)} agents replay {len(plan.transcripts):,} conversations, {plan.messages:,} messages, "
         f"from {plan.transcripts[0].format} into {server.address}\n"
@@ -55,7 +58,7 @@ def _show(plan: Plan, server: Server, problems: Sequence[ImportProblem]) -> int:
         print(f"! left out: {problem}", flush=True)
     names = [transcript.conversation_id for transcript in plan.transcripts]
     try:
-        with open_screen(plan.messages) as screen:
+        with make_screen(plan.messages) as screen:
             outcome = run(plan, server, screen)
             findings = Findings()
             for transcript in plan.transcripts:

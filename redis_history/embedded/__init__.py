@@ -13,6 +13,7 @@ from ._binaries import candidates, find_server
 from ._binary import Candidate, ServerBinary
 from ._install import install
 from ._instance import EmbeddedServer
+from ._keeper import hold, keep, let_go
 from ._status import EmbeddedStatus, status
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "ServerBinary",
     "candidates",
     "find_server",
+    "hold",
     "install",
+    "keep",
+    "let_go",
     "status",
 ]

@@ -13,6 +13,7 @@ from redis_history.errors import EmbeddedServerError
 from ._binaries import candidates
 from ._data import Snapshot, server_for
 from ._folder import DataFolder
+from ._keeper import keeper_of
 from ._locks import is_held
 from ._probe import Answer, ping
 from ._record import Record
@@ -33,7 +34,8 @@ class EmbeddedStatus:
     `supervised`: a supervisor is there; `running`: it is, and the server answers. `pid`, `running_binary`
     and `durability` are of the running server, else None. `users`: shares in it; None where the system
     does not tell (only Linux does). `binary`: what would be started here; if None, `problem` says why.
-    `data_writer`: the server that wrote the data, as "Redis 7.4.1"; None without data.
+    `data_writer`: the server that wrote the data, as "Redis 7.4.1"; None without data. `keeper`: the process that keeps
+    the server up without other users, if there is one: see `redis-history embedded start`.
     """
 
     path: str
@@ -49,6 +51,7 @@ class EmbeddedStatus:
     binary: ServerBinary | None
     candidates: tuple[Candidate, ...]
     problem: str | None
+    keeper: int | None = None
 
     @property
     def running(self) -> bool:
@@ -65,6 +68,7 @@ class EmbeddedStatus:
             f"folder   {self.path}",
             f"socket   {self.unix_socket}",
             f"server   {state}",
+            *([f"kept up  by process {self.keeper}"] if self.keeper else []),
             f"data     {'none yet' if self.data_writer is None else f'written by {self.data_writer}'}",
             f"choice   {self.binary or self.problem}",
             "looked at",
@@ -105,6 +109,7 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
         binary=binary,
         candidates=tuple(candidates()),
         problem=problem,
+        keeper=keeper_of(folder.path),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -25,6 +26,7 @@ __all__ = ["Exported", "async_export_messages", "async_import_messages", "export
 
 _log = logging.getLogger("redis_history.importers")
 _PAGE = 200
+_TOLD = 1000
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -125,20 +127,25 @@ def export_messages(
     target: str | PathLike[str] | IO[bytes],
     *,
     conversation_ids: Iterable[str] | None = None,
+    include_archived: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
     """Write conversations as lossless JSONL, which `import_messages` reads: these, or all of the namespace.
 
-    A file at the path `target` is replaced only when all is written. Ids that the store does not know raise
-    InvalidInputError. What others write meanwhile may or may not be in it.
+    A file at the path `target` is replaced only when all is written, and gzipped if its name ends in .gz. With
+    `include_archived` the messages that were compacted are written too, each summary behind what it replaced, as `get`
+    gives them. `on_progress` is called after each conversation, and after every 1,000 messages. Ids that the store does
+    not know raise InvalidInputError. What others write meanwhile may or may not be in it.
     """
     done = Exported()
     with _opened(target) as stream:
         for record in _chosen(store, conversation_ids):
             stream.write(record_line(record))
-            for message in store.iter(record.conversation_id):
+            for message in store.iter(record.conversation_id, include_archived=include_archived):
                 stream.write(message_line(record.conversation_id, message))
                 done = Exported(done.conversations, done.messages + 1)
+                if on_progress is not None and done.messages % _TOLD == 0:
+                    on_progress(done)
             done = Exported(done.conversations + 1, done.messages)
             if on_progress is not None:
                 on_progress(done)
@@ -150,6 +157,7 @@ async def async_export_messages(
     target: str | PathLike[str] | IO[bytes],
     *,
     conversation_ids: Iterable[str] | None = None,
+    include_archived: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
     """`export_messages` for an async store."""
@@ -157,9 +165,11 @@ async def async_export_messages(
     with _opened(target) as stream:
         async for record in _async_chosen(store, conversation_ids):
             stream.write(record_line(record))
-            async for message in store.iter(record.conversation_id):
+            async for message in store.iter(record.conversation_id, include_archived=include_archived):
                 stream.write(message_line(record.conversation_id, message))
                 done = Exported(done.conversations, done.messages + 1)
+                if on_progress is not None and done.messages % _TOLD == 0:
+                    on_progress(done)
             done = Exported(done.conversations + 1, done.messages)
             if on_progress is not None:
                 on_progress(done)
@@ -175,7 +185,11 @@ def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
     partial_ = path.with_name(f"{path.name}.part")
     try:
         with partial_.open("wb") as stream:
-            yield stream
+            if path.suffix == ".gz":
+                with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield stream
         partial_.replace(path)
     finally:
         partial_.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ class Options(Struct, frozen=True):
         if self.search not in ("auto", "require", "off"):
             raise ConfigurationError(f"search is 'auto', 'require' or 'off', not {self.search!r}")
         check_language(self.language)
-        if (self.embedder is None) != (self.vectors is None):
+        if self.embedder is not None and self.vectors is None:
             raise ConfigurationError("an embedder needs the dimension of its vectors: embedder=..., vectors=384")
         if self.embedder is not None and not callable(self.embedder):
             raise ConfigurationError(f"an embedder is a function of texts, not {self.embedder!r}")

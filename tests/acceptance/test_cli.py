@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,14 +11,8 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, user
+from tests.support.commands import environment, run, run_process
 from tests.support.servers import RealServer, free_port
-
-
-def run(*arguments: str, environment: dict[str, str] | None = None, python: tuple[str, ...] = ()) -> Any:
-    """The finished process."""
-    argv = [sys.executable, *(python or ("-m", "redis_history.cli")), *arguments]
-    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **(environment or {})}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env=env)
 
 
 def fill(store: HistoryStore, name: str, count: int) -> None:
@@ -42,7 +35,7 @@ def where(server: RealServer, namespace: str) -> tuple[str, ...]:
 def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
     done = run(*where, "compress", "--max-messages", "20", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "1 conversations would be compressed" in done.stdout
+    assert "1 conversation would be compressed" in done.stdout
     assert "long" in done.stdout
     done = run(*where, "--json", "compress", "--max-messages", "20", "--dry-run")
     (planned,) = map(json.loads, done.stdout.splitlines())
@@ -55,7 +48,7 @@ def test_once_compresses_what_is_too_long_and_ends(store: Any, where: tuple[str,
     done = run(*where, "compress", "--max-messages", "20", "--once")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("long: ")
-    assert "1 conversations compressed" in done.stdout
+    assert "1 conversation compressed" in done.stdout
     assert len(store.get("long")) <= 20
     assert store.get("long")[0].is_summary
     assert len(store.get("short")) == 5
@@ -65,8 +58,8 @@ def test_once_compresses_what_is_too_long_and_ends(store: Any, where: tuple[str,
 
 
 def test_url_and_namespace_of_the_environment(store: Any, server: RealServer, namespace: str) -> None:
-    environment = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": namespace}
-    done = run("compress", "--max-messages", "20", "--once", "--quiet", environment=environment)
+    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": namespace}
+    done = run_process("compress", "--max-messages", "20", "--once", "--quiet", **settings)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert len(store.get("long")) <= 20
 
@@ -122,9 +115,11 @@ def test_help_and_version_and_an_unknown_command() -> None:
     assert run("explode").returncode == 2
 
 
-def test_without_the_extra() -> None:
-    code = "import sys; sys.modules['click'] = None; from redis_history.cli import main; main()"
-    done = run("compress", python=("-c", code))
+@pytest.mark.parametrize(("package", "arguments"), [("click", ()), ("rich", ("ls",))])
+def test_without_the_extra(package: str, arguments: tuple[str, ...]) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from redis_history.cli import main; main()"
+    argv = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment(), check=False)
     assert done.returncode == 2
     assert done.stderr == "redis-history needs two more packages: pip install 'redis_history[cli]'\n"
 
@@ -146,7 +141,7 @@ def test_reindex_writes_what_search_needs(server: RealServer, namespace: str, wh
         assert store.search_all("suitcase") == []
         done = run(*where, "reindex")
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "1 conversations, 30 documents written, 0 removed\n"
+        assert done.stdout == "1 conversation, 30 documents written, 0 removed\n"
         assert len(store.search_all("suitcase", limit=50, token_cap=None)) == 30
     done = run(*where, "--json", "reindex")
     assert json.loads(done.stdout) == {"conversations": 1, "documents": 30, "removed": 0}

@@ -282,9 +282,7 @@ if FILES:
             wanted[f"{number} {transcript.conversation_id}"] = transcript
         assert len({transcript.format for transcript in wanted.values()}) >= 4
         most, keep = 3_000, 4
-        # On a machine with much else to do a second may be over before the lease is kept.
-        lease = "3s" if long else "1s"
-        options = ("--max-tokens", str(most), "--keep-recent", str(keep), "--lease", lease, "--concurrency", "2")
+        options = ("--max-tokens", str(most), "--keep-recent", str(keep), "--lease", "2s", "--concurrency", "2")
         policy = Policy(max_tokens=most, keep_recent=keep)
         chance = random.Random(11)
         server = own_server()

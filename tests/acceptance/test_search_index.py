@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message, user
+from redis_history import AsyncHistoryStore, HistoryStore, Message, VectorField, user
 from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.planner import plan
+from redis_history.backends.redis.searching import Searching, read_index_form
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -305,7 +306,7 @@ def test_servers_without_search(own_server: Callable[..., RealServer], server: R
         store.delete_conversation("c")
     with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
         store.get("c")
-    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 3}, {"vectors": 0}):
+    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 0}):
         with pytest.raises(ConfigurationError):
             HistoryStore(server.url, **bad)  # type: ignore[arg-type]
     for url in ("memory://", "redis+cluster://localhost:1"):
@@ -390,3 +391,25 @@ def _works(condition: Callable[[], bool]) -> bool:
     with contextlib.suppress(BackendUnavailableError):
         return condition()
     return False
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_store_without_the_embedder_keeps_to_an_index_with_vectors(
+    own_server: Callable[..., RealServer], protocol: int
+) -> None:
+    server = own_server()
+    field = VectorField(2, "hnsw")
+    with (
+        HistoryStore(server.url, embedder=meaning, vectors=field) as embedding,
+        HistoryStore(f"{server.url}?protocol={protocol}", vectors=field) as plain,
+    ):
+        embedding.append("c", user("kitten", id="by its vector"))
+        before = indexes(server)
+        plain.append("c", user("another cat", id="by its word"))
+        assert found(plain, "c", "cat") == {"by its word"}
+        assert found(embedding, "c", "cat") == {"by its word", "by its vector"}
+        assert indexes(server) == before
+        backend: Any = plain._backend
+        [[told]] = backend.ask([[b"FT.INFO", Keyspace("default").index]])
+        assert read_index_form(Keyspace("default"), told) == Searching("english", field)
+        assert read_index_form(Keyspace("other"), told) is None

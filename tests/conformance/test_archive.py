@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from msgspec.structs import replace
 
 from redis_history import Expanded, user
 from redis_history.errors import MessageConflictError, MessageNotFoundError
+from redis_history.importers import read_transcripts
 from tests.conformance.test_compaction import _expected_totals, _filled, _ids, _totals, summary
+from tests.conformance.test_transfer import bare, exported
 
 
 async def test_what_is_archived_is_known(store: Any) -> None:
@@ -154,3 +157,19 @@ async def test_a_conversation_without_documents_gets_them(stores: Any) -> None:
         }
         hits = await reader.search("c", "fish", archived=True, limit=100)
         assert {hit.message.id for hit in hits} == set("abcd")
+
+
+async def test_the_archive_is_exported_if_asked_for_and_gzipped_by_name(store: Any, tmp_path: Any) -> None:
+    said = [user(f"Message {number}") for number in range(4)]
+    await store.append_many("c", said)
+    await store.compact("c", through=said[2].id, summary="Three.")
+    every = await store.get("c", include_archived=True)
+    assert len(every) == 5
+    path, seen = tmp_path / "a.jsonl.gz", []
+    done = await exported(store, path, include_archived=True, on_progress=seen.append)
+    assert (done.messages, seen[-1]) == (5, done)
+    with gzip.open(path, "rt") as lines:
+        assert len(lines.readlines()) == 6
+    (found,) = read_transcripts(path)
+    assert bare(found.messages) == bare(every)
+    assert (await exported(store, tmp_path / "b.jsonl")).messages == 2

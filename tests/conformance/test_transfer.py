@@ -34,7 +34,7 @@ async def _import(store: Any, path: Any, **options: Any) -> Any:
     return import_messages(path, target, **options)
 
 
-async def _export(store: Any, path: Any, **options: Any) -> Any:
+async def exported(store: Any, path: Any, **options: Any) -> Any:
     target = getattr(store, "_target", None)
     if target is None:
         return await async_export_messages(store, path, **options)
@@ -96,7 +96,7 @@ async def test_out_and_in_again_is_the_same(stores: Any, tmp_path: Any) -> None:
     await store.append_many("c1", said)
     await store.append("c2", user("alone"))
     path = tmp_path / "out.jsonl"
-    done = await _export(store, path)
+    done = await exported(store, path)
     assert (done.conversations, done.messages) == (2, 4)
     before = {name: await store.get(name) for name in ("c1", "c2")}
     assert [t.conversation_id for t in read_transcripts(path)] == ["c2", "c1"]
@@ -113,11 +113,11 @@ async def test_some_conversations_into_a_stream(store: Any) -> None:
     await store.append("c1", user("a"))
     await store.append("c2", user("b"))
     stream = io.BytesIO()
-    done = await _export(store, stream, conversation_ids=["c2"])
+    done = await exported(store, stream, conversation_ids=["c2"])
     assert (done.conversations, done.messages) == (1, 1)
     assert stream.getvalue().count(b"\n") == 2
     with pytest.raises(InvalidInputError, match="nobody"):
-        await _export(store, stream, conversation_ids=["nobody"])
+        await exported(store, stream, conversation_ids=["nobody"])
 
 
 async def test_a_failed_export_leaves_the_file_that_was_there(store: Any, tmp_path: Any) -> None:
@@ -126,7 +126,7 @@ async def test_a_failed_export_leaves_the_file_that_was_there(store: Any, tmp_pa
     path = folder / "out.jsonl"
     path.write_text("before")
     with pytest.raises(InvalidInputError):
-        await _export(store, path, conversation_ids=["nobody"])
+        await exported(store, path, conversation_ids=["nobody"])
     assert path.read_text() == "before"
     assert [one.name for one in folder.iterdir()] == ["out.jsonl"]
 

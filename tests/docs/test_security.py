@@ -11,10 +11,11 @@ import redis
 
 from redis_history import HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.rights import RIGHTS, patterns
 from redis_history.errors import BackendError, BackendRefusedError, CapabilityError
 from redis_history.importers import export_messages
 from tests.conftest import drop_indexes
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS, blocks, prose
 from tests.support.servers import RealServer, wait_until
 
 KEYS = Keyspace("support")
@@ -121,6 +122,16 @@ def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[...
         # Who cannot see whether notifications are on tries to listen to what is published as well.
         tried = "rh:{support:" if rule == "+config|get" else "no channel"
         assert {one for one in _denied(server) if not one.startswith(tried)} == {rule.removeprefix("+")}
+
+
+def test_the_doctor_looks_for_these_rights() -> None:
+    """For those that the test above has shown to be needed; the others are of a cluster."""
+    looked_for = {command.split()[0] for purpose, commands in RIGHTS.items() for command in commands}
+    allowed = {rule.removeprefix("+") for rule in ACL if rule.startswith("+")}
+    assert looked_for - {command.split()[0] for command in RIGHTS["clustering"]} == allowed
+    named = prose(DOCS / "how-to" / "cluster.md")
+    assert all(f"`+{command.split()[0]}`" in named for command in RIGHTS["clustering"])
+    assert set(patterns(KEYS, 0)) == {rule for rule in ACL if rule[0] in "~&"}
 
 
 def test_the_access_rights_end_at_the_namespace(own_server: Callable[..., RealServer]) -> None:

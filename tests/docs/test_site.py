@@ -17,7 +17,7 @@ _FROM = re.compile(r'<(?:link|script|img|iframe|source)\b[^>]*?\b(?:href|src|src
 def _build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
     strict = ["--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
     command = [sys.executable, "-m", "sphinx", *strict, "--conf-dir", str(DOCS), str(source), str(target)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import time
@@ -30,16 +31,18 @@ async def test_a_message_of_another_process_is_seen_within_a_second(window: Wind
     await expect(page.locator(".row")).to_have_count(1)
     fastest = PATIENCE
     with Appender(site.url, site.store.namespace) as append:
-        for number in range(3):  # one of them may fall on a busy moment
+        for number in range(30):
             begun = time.monotonic()
             append(name, f"Here is number {number}.")
             await expect(window.said(f"Here is number {number}.")).to_be_in_viewport()
             fastest = min(fastest, time.monotonic() - begun)
             append.stored()
+            if number >= 2 and fastest < 1:  # on an idle machine each is; here some may fall on busy moments
+                break
         assert fastest < 1
         await expect(page.locator("#activity")).to_contain_text("Other process is writing")
-    await expect(page.locator(".conversations .card-last").first).to_contain_text("Here is number 2.")
-    await expect(page.locator("#announcer")).to_contain_text(re.compile("Other process: Here is number|3 new messages"))
+    await expect(page.locator(".conversations .card-last").first).to_contain_text(f"Here is number {number}.")
+    await expect(page.locator("#announcer")).to_contain_text(re.compile("Other process: Here is number|new messages"))
 
 
 @pytest.mark.parametrize("what", ["redis", "web"])
@@ -185,7 +188,11 @@ async def test_what_was_not_seen_is_counted(windows: Windows, site: Site) -> Non
     await expect(card.locator(".badge")).to_have_text("2")
     await expect(page.locator(f"li[data-id='{one}'] .badge")).to_have_count(0)
     await window.until("() => /^\\(\\d+\\) /.test(document.title)")
-    await page.reload()
+    await page.goto("about:blank")
+    created = site.name("created")
+    site.store.append(created, user("While nobody looked."))
+    await window.open()
+    await expect(page.locator(f"li[data-id='{created}'] .badge")).to_have_text("1")
     await expect(card.locator(".badge")).to_have_text("2")
     await card.locator("a").click()
     await expect(page.locator(".unread-line")).to_have_count(1)
@@ -206,9 +213,18 @@ async def test_tabs_share_the_stream_of_the_list(windows: Windows, site: Site) -
         await expect(window.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("Both hear this.")
     streams = [url for url in first.requests if url.endswith("api/events")]  # of both: they share a profile
     assert len(streams) == 1
-    await first.page.close()
+    # A tab that its browser has put to sleep gives the lead to one that is looked at.
+    asleep = first.page.evaluate("() => { const end = Date.now() + 4000; while (Date.now() < end); }")
+    waking = asyncio.ensure_future(asleep)
+    await second.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    site.store.append(name, user("The second hears this by itself."))
+    await expect(second.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("by itself")
+    await waking
+    site.store.append(name, user("Now the first hears it from the second."))
+    await expect(first.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("hears it from the second")
+    await second.page.close()
     site.store.append(name, user("So does the one that is left."))
-    await expect(second.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("the one that is left")
+    await expect(first.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("the one that is left")
 
 
 async def test_texts_of_the_page_follow_the_conversation_that_is_open(window: Window, site: Site) -> None:

@@ -29,6 +29,7 @@ from redis_history.operations import (
     SweepDocuments,
     WriteDocuments,
 )
+from redis_history.search.languages import LANGUAGES, UNSTEMMED
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
     ARCHIVED,
@@ -54,6 +55,7 @@ __all__ = [
     "plan_fetch",
     "plan_search",
     "plan_search_all",
+    "read_index_form",
     "read_index_info",
 ]
 
@@ -101,12 +103,29 @@ def create_index(keyspace: Keyspace, searching: Searching) -> tuple[bytes, list[
 def read_index_info(reply: Any) -> IndexState:
     """The reply to FT.INFO, RESP2 or RESP3."""
     try:
-        info = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+        info = _fields(reply)
         share = float(info[b"percent_indexed"])
         complete = float(info[b"indexing"]) == 0 and share >= 1
         return IndexState(info[b"index_name"], int(info[b"num_docs"]), share, complete)
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptDataError(f"this is no reply to FT.INFO: {str(reply)[:200]}") from error
+
+
+def read_index_form(keyspace: Keyspace, reply: Any) -> Searching | None:
+    """How the stores search whose index this is, from the reply to FT.INFO; None for an index of another version."""
+    info = _fields(reply)
+    name, vector = info.get(b"index_name"), None
+    for attribute in info.get(b"attributes", ()):
+        said = _fields([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
+        if said.get(b"attribute") == VECTOR and said.get(b"type") == b"VECTOR":
+            algorithm, distance = said[b"algorithm"].decode().lower(), said[b"distance_metric"].decode().lower()
+            vector = VectorField(int(said[b"dim"]), algorithm, distance)
+    every = (Searching(language, vector) for language in (*sorted(LANGUAGES), UNSTEMMED))
+    return next((one for one in every if create_index(keyspace, one)[0] == name), None)
+
+
+def _fields(reply: Any) -> Mapping[bytes, Any]:
+    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def is_lost_index(error: Exception) -> bool:

@@ -25,7 +25,8 @@ export class Activity {
   wrote(messages) {
     for (const message of messages) {
       const who = author(message);
-      if (who.kind === "agent" && who.key !== "role:tool") this.recent.set(who.key, { name: who.name, until: Date.now() + WRITES });
+      if (who.kind === "agent" && who.key !== "role:tool")
+        this.recent.set(who.key, { name: who.name, until: Date.now() + WRITES });
     }
   }
 

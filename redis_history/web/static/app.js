@@ -24,7 +24,10 @@ const sidebar = new Sidebar({ unread, isSeen: (id) => timeline.id === id && time
 const timeline = new Timeline({
   unreadOf: (info) => unread.count(info),
   announce,
-  onSeen: () => sidebar.show(),
+  onSeen: () => {
+    const info = sidebar.info(timeline.id);
+    if (info && unread.count(info)) sidebar.show();
+  },
 });
 const search = new Search({
   here: () => timeline.id,
@@ -208,6 +211,7 @@ bindKeys({
       if (timeline.id !== null) timeline.scroller.focus({ preventScroll: true });
     },
     fromField: (field, key) => {
+      if (field === sidebar.filter) sidebar.render(); // what was typed last counts
       if (field === search.input && key === "Enter") search.run();
       else focusLink((search.active ? search : sidebar).links()[0]);
     },

@@ -218,7 +218,7 @@ export class Conversation {
   }
 
   on_deleted({ ids }) {
-    this.onChange({ kind: "deleted", removed: this.drop(ids) });
+    this.onChange({ kind: "deleted", ids, removed: this.drop(ids) });
   }
 
   on_compacted({ summary, removed_ids: removed, count }) {

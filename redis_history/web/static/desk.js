@@ -121,6 +121,13 @@ export class Desk {
     }
   }
 
+  /** Originals may be deleted, too. */
+  forget(ids) {
+    for (const one of this.summaries.values()) {
+      if (one.messages) one.messages = one.messages.filter((message) => !ids.includes(message.id));
+    }
+  }
+
   unfolded() {
     return new Map([...this.summaries].filter(([, one]) => one.open && one.messages));
   }

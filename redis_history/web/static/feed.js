@@ -4,6 +4,8 @@
 import { address } from "./api.js";
 import { Stream } from "./stream.js";
 
+const ANSWER = 2_000; // milliseconds; a tab that says nothing for so long when asked was put to sleep by its browser
+
 /** `onEvent(name, data)`; a "hello" means: read the list now, what changes later will be told. `onState` as of Stream. */
 export function openFeed({ onEvent, onState }) {
   const listen = (tell = () => {}) =>
@@ -25,24 +27,47 @@ export function openFeed({ onEvent, onState }) {
     return;
   }
   const channel = new BroadcastChannel(name);
-  let leads = false;
+  let stream = null; // of the tab that leads
   let state = "opening";
+  let patience = null;
+
   channel.onmessage = ({ data }) => {
-    if (leads) {
+    if (stream) {
       if (data.ask) channel.postMessage({ state, name: "hello", data: {} });
       return;
     }
+    if (data.ask) return;
+    clearTimeout(patience);
     if (data.state) onState(data.state, null);
     if (data.name) onEvent(data.name, data.data);
   };
-  channel.postMessage({ ask: true });
-  // Granted when no other tab holds it; held until this tab is closed.
-  navigator.locks.request(name, () => {
-    leads = true;
-    listen((told) => {
-      state = told.state ?? state;
-      channel.postMessage(told);
-    });
-    return new Promise(() => {});
-  });
+
+  /** Lead when no other tab does; with `steal`, at once. */
+  const lead = (options = {}) => {
+    navigator.locks
+      .request(name, options, () => {
+        clearTimeout(patience);
+        stream = listen((told) => {
+          state = told.state ?? state;
+          channel.postMessage(told);
+        });
+        return new Promise(() => {}); // held until the tab is closed
+      })
+      .catch(() => {
+        stream.close(); // another tab took it
+        stream = null;
+        lead();
+      });
+  };
+
+  const ask = () => {
+    if (stream || document.hidden) return;
+    clearTimeout(patience);
+    patience = setTimeout(() => lead({ steal: true }), ANSWER);
+    channel.postMessage({ ask: true });
+  };
+
+  lead();
+  ask();
+  document.addEventListener("visibilitychange", ask);
 }

@@ -139,9 +139,8 @@ export class Sidebar {
 
   render() {
     const words = this.filter.value.trim().toLowerCase();
-    const sorted = [...this.items.values()].sort((left, right) =>
-      (right.conversation.updated_at ?? "").localeCompare(left.conversation.updated_at ?? ""),
-    );
+    const changed = ({ conversation }) => conversation.updated_at ?? ""; // ISO times in UTC sort as texts
+    const sorted = [...this.items.values()].sort((left, right) => (changed(left) < changed(right) ? 1 : -1));
     const steady = Date.now() - this.pointed < STEADY;
     if (steady) setTimeout(this.show, STEADY);
     const order = steady ? this.asShown(sorted) : sorted;

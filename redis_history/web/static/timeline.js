@@ -128,7 +128,7 @@ export class Timeline {
     return null;
   }
 
-  changed({ kind, told = [], added = [], removed = [], summary, count }) {
+  changed({ kind, told = [], added = [], removed = [], ids = [], summary, count }) {
     if (kind === "opened") {
       this.opened = true;
       this.findUnread();
@@ -139,6 +139,7 @@ export class Timeline {
       this.keepFresh([summary]);
       this.announce([`${plural(count ?? removed.length, "message")} folded into a summary`]);
     }
+    if (kind === "deleted") this.desk.forget(ids);
     if (["compacted", "deleted"].includes(kind)) this.fold(removed);
     if (kind === "info") this.header.info(this.conversation.info);
     else if (!["older", "newer"].includes(kind)) this.header.say(kind);
@@ -158,8 +159,8 @@ export class Timeline {
     this.activity.wrote(told);
     this.keepFresh(added);
     if (!told.length) return;
-    if (this.atEnd) this.conversation.letGo("older");
-    else {
+    this.conversation.letGo(this.list.pinned ? "older" : "newer");
+    if (!this.atEnd) {
       this.below += told.length;
       if (document.hidden) this.firstUnread ??= told[0].id;
     }

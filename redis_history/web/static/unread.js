@@ -7,7 +7,8 @@ export class Unread {
     this.key = `redis-history:seen:${name}`;
     this.seen = new Map();
     this.started = Date.now();
-    this.first = true;
+    this.first = true; // the first visit, as long as nothing was read
+    this.timer = null;
     try {
       const stored = JSON.parse(localStorage.getItem(this.key) ?? "null");
       if (stored) {
@@ -18,6 +19,7 @@ export class Unread {
     } catch {
       // refused, or not ours: as on a first visit
     }
+    addEventListener("pagehide", () => this.write());
     // Another tab of this page has seen something.
     addEventListener("storage", (event) => {
       if (event.key !== this.key || !event.newValue) return;
@@ -38,9 +40,9 @@ export class Unread {
 
   /** From now on, what comes is new. */
   begin(conversations) {
-    for (const { id, message_count: count } of conversations) {
-      if (!this.seen.has(id) && (this.first || this.count({ id, message_count: count }) === 0))
-        this.seen.set(id, count);
+    for (const conversation of conversations) {
+      const { id, message_count: count } = conversation;
+      if (!this.seen.has(id) && (this.first || this.count(conversation) === 0)) this.seen.set(id, count);
     }
     this.first = false;
     this.save();
@@ -55,14 +57,17 @@ export class Unread {
   }
 
   save() {
+    this.timer ??= setTimeout(() => this.write(), 300);
+  }
+
+  write() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => {
-      try {
-        const seen = [...this.seen].slice(-KEPT);
-        localStorage.setItem(this.key, JSON.stringify({ started: this.started, seen }));
-      } catch {
-        // full, or refused
-      }
-    }, 300);
+    this.timer = null;
+    if (this.first) return; // nothing is known yet
+    try {
+      localStorage.setItem(this.key, JSON.stringify({ started: this.started, seen: [...this.seen].slice(-KEPT) }));
+    } catch {
+      // full, or refused
+    }
   }
 }

@@ -25,7 +25,8 @@ export class VirtualList {
     this.resizes = new ResizeObserver((entries) => this.measured(entries));
     this.resizes.observe(scroller);
     scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
-    for (const own of ["wheel", "touchmove"]) scroller.addEventListener(own, () => (this.held = null), { passive: true });
+    for (const own of ["wheel", "touchmove"])
+      scroller.addEventListener(own, () => (this.held = null), { passive: true });
   }
 
   reset() {
@@ -105,6 +106,7 @@ export class VirtualList {
       } else if (!drawn) drawn = this.make(row);
       drawn.row = row;
       drawn.element.ariaPosInSet = String(this.index.get(key) + 1);
+      drawn.element.ariaSetSize = "-1"; // not all rows are here
       if (drawn.element === place) place = place.nextElementSibling;
       else this.slice.insertBefore(drawn.element, place);
     }

@@ -4,11 +4,24 @@ import { api } from "./api.js";
 import { byId, el, icon } from "./dom.js";
 import { go } from "./route.js";
 
+const newId = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
 export function offerWrites(timeline) {
   const composer = byId("composer");
   const draft = byId("draft");
   const actions = byId("actions");
+  const drafts = new Map(); // by conversation
+  let owner = timeline.id;
   let pending = null; // the id of what is being sent: sent again after a failure, it is stored once
+
+  addEventListener("hashchange", () => {
+    if (owner === timeline.id) return;
+    drafts.set(owner, draft.value);
+    owner = timeline.id;
+    draft.value = drafts.get(owner) ?? "";
+    pending = null;
+  });
 
   const failed = (error) => {
     byId("banner").textContent = error.message;
@@ -19,7 +32,7 @@ export function offerWrites(timeline) {
     event.preventDefault();
     const text = draft.value.trim();
     if (!text || timeline.id === null) return;
-    if (pending?.text !== text) pending = { text, id: crypto.randomUUID?.() };
+    if (pending?.text !== text) pending = { text, id: newId() };
     try {
       await api.post(timeline.id, { role: "user", ...pending });
       draft.value = "";

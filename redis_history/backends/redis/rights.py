@@ -1,0 +1,135 @@
+"""What a user of a server must be allowed, and how to ask the server whether it is. docs/operations.md says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from redis_history.backends.redis.keys import Keyspace
+
+__all__ = ["RIGHTS", "missing_rights", "patterns", "rights_question"]
+
+#: By what they are for, each command with arguments that it would take; in these, the names of keys and channels.
+RIGHTS: Final[dict[str, tuple[str, ...]]] = {
+    "storing": (
+        "info",
+        "eval 0 1 {state}",
+        "evalsha 0 1 {state}",
+        "time",
+        "hmget {state} a",
+        "hget {state} a",
+        "hset {state} a b",
+        "hdel {state} a",
+        "zadd {messages} 1 a",
+        "zrange {messages} 0 1",
+        "zrangebyscore {messages} 0 1",
+        "zcount {messages} 0 1",
+        "zcard {registry}",
+        "zrem {registry} a",
+        "xadd {log} * a b",
+        "xrange {log} - +",
+        "xrevrange {log} + -",
+        "unlink {state}",
+        "pexpire {log} 1",
+        "pexpireat {state} 1",
+        "persist {log}",
+        "pttl {state}",
+        "exists {messages}",
+        "zrevrange {messages} 0 1",
+        "zscore {registry} a",
+        "zrangestore {archive} {messages} 0 1",
+        "zremrangebyrank {messages} 0 1",
+    ),
+    "following": (
+        "subscribe {channel} rh:doorbell",
+        "unsubscribe {channel}",
+        "psubscribe {pattern}",
+        "punsubscribe {pattern}",
+        "config|get notify-keyspace-events",
+        "pubsub|numsub a",
+        "pubsub|numpat",
+    ),
+    "searching": (
+        "rename {graves} {grave}",
+        "hkeys {graves}",
+        "zpopmin {grave}",
+        "scan 0",
+        "ft.create {index} schema t text",
+        "ft.aliasadd {index} {index}",
+        "ft.aliasupdate {index} {index}",
+        "ft.dropindex {index}",
+        "ft.info {index}",
+        "ft.search {index} a",
+        "hset {document} a b",
+    ),
+    "confirming": ("waitaof 1 0 0", "wait 1 0"),
+    "describing": ("client|setinfo lib-name a", "module|list"),
+    #: Of nodes of a cluster only.
+    "clustering": ("cluster|slots", "asking"),
+}
+
+_SCRIPT: Final = b"""
+local refused, at = {}, 1
+while at <= #ARGV do
+  local words = tonumber(ARGV[at])
+  local known, allowed = pcall(redis.acl_check_cmd, unpack(ARGV, at + 1, at + words))
+  refused[#refused + 1] = not known and 2 or allowed and 0 or 1
+  at = at + 1 + words
+end
+return refused
+"""
+
+
+def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tuple[str, str, list[bytes]]]:
+    keys = keyspace.conversation("doctor")
+    names = {
+        "state": keys.state,
+        "messages": keys.messages,
+        "log": keys.log,
+        "registry": keys.registry,
+        "archive": keys.archive(1),
+        "graves": keys.graves,
+        "grave": keys.graves + b":1",
+        "index": keyspace.index,
+        "document": keyspace.documents_of("doctor", b"1") + b"1",
+        "channel": b"__keyspace@%d__:%b" % (database, keys.log),
+        "pattern": b"__keyspace@%d__:%b" % (database, keyspace.logs),
+    }
+    for purpose, commands in RIGHTS.items():
+        for command in commands if cluster or purpose != "clustering" else ():
+            name, *arguments = command.split()
+            words = [names.get(word.strip("{}"), word.encode()) for word in arguments]
+            yield purpose, name, [*name.encode().split(b"|"), *words]
+
+
+def rights_question(keyspace: Keyspace, database: int, *, cluster: bool) -> list[bytes]:
+    """The command to send, to each node; its reply is for `missing_rights`."""
+    arguments: list[bytes] = []
+    for _, _, words in _questions(keyspace, database, cluster):
+        arguments += (b"%d" % len(words), *words)
+    return [b"EVAL", _SCRIPT, b"0", *arguments]  # touches no key, so any node will do
+
+
+def missing_rights(
+    keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool
+) -> dict[str, list[str]] | None:
+    """The commands that are not allowed (as they are used here: of these keys and channels), by what they are for, from
+    the replies of all nodes. What a server does not know it cannot forbid. None: a server does not tell (before 7.0).
+    """
+    missing: dict[str, list[str]] = {}
+    for reply in replies:
+        if not isinstance(reply, list) or all(answer == 2 for answer in reply):
+            return None
+        for (purpose, name, _), answer in zip(_questions(keyspace, database, cluster), reply, strict=True):
+            if answer == 1 and name not in missing.setdefault(purpose, []):
+                missing[purpose].append(name)
+    return {purpose: names for purpose, names in missing.items() if names}
+
+
+def patterns(keyspace: Keyspace, database: int) -> list[str]:
+    """The patterns of keys and channels of a namespace, as rules of an ACL."""
+    prefix = keyspace.patterns[0].decode().removesuffix("??}:*")
+    index = keyspace.index.decode()
+    channel = f"__keyspace@{database}__:"
+    keys = [f"~{prefix}*", f"~rhd{prefix[2:]}*", f"~{index}", f"~{index}:*"]
+    return [*keys, f"&{channel}{prefix}*", f"&{channel}{keyspace.logs.decode()}", "&rh:doorbell"]

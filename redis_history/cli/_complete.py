@@ -1,0 +1,39 @@
+"""Ids of conversations, for shells that complete what is typed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+__all__ = ["conversation_ids"]
+
+_MOST = 100
+
+
+def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The newest that begin so. None if no server answers at once: nobody is told of errors while typing."""
+    from redis_history._sync.store import HistoryStore
+    from redis_history.backends.redis.failures import RetryPolicy
+    from redis_history.cli.commands import DEFAULT_URL
+    from redis_history.errors import RedisHistoryError
+
+    given: dict[str, Any] = ctx.find_root().params
+    url = given.get("url") or os.environ.get("REDIS_HISTORY_URL") or DEFAULT_URL
+    namespace = given.get("namespace") or os.environ.get("REDIS_HISTORY_NAMESPACE") or "default"
+    if url.startswith("memory:"):
+        return []
+    if url.startswith(("redis://", "rediss://", "unix://")) and "socket_" not in url:
+        url += ("&" if "?" in url else "?") + "socket_connect_timeout=0.5&socket_timeout=0.5"
+    try:
+        with HistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0), search="off") as store:
+            found = store.list_conversations(limit=_MOST)
+    except (RedisHistoryError, OSError):
+        return []
+    return [
+        CompletionItem(one.conversation_id, help=(one.title or "") if (one.title or "").isprintable() else "")
+        for one in found
+        if one.conversation_id.startswith(incomplete) and one.conversation_id.isprintable()
+    ]

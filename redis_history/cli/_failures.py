@@ -1,0 +1,85 @@
+"""What an error means to somebody at a terminal: a line, what to do about it, and an exit status."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from redis_history.cli._text import visible
+from redis_history.cli.commands import FAILED, NO_SERVER, WRONG
+from redis_history.errors import (
+    BackendError,
+    BackendRefusedError,
+    BackendUnavailableError,
+    CapabilityError,
+    InvalidInputError,
+    MissingExtraError,
+    RedisHistoryError,
+    StoreClosedError,
+)
+
+__all__ = ["complain", "hint", "tell", "warnings_to_stderr"]
+
+_REPEATED = 60.0  # seconds after which the same warning is told again
+
+_NO_ANSWER = """\
+Is the server there, and is this its address? Start one with `docker compose up -d` or `redis-server`, name another with
+--url or REDIS_HISTORY_URL, or use the private server of this user: --url embedded://"""
+_NO_ENTRY = "User name and password belong into the URL: redis://user:password@host:6379/0"
+_NO_RIGHT = "`redis-history doctor` says which rights are missing, and how to grant them"
+
+
+def complain(text: str, hint: str | None = None) -> None:
+    """An error on standard error, and what to do about it."""
+    click.echo(f"redis-history: {visible(text)}", err=True)
+    for line in (hint or "").splitlines():
+        click.echo(f"  {visible(line)}", err=True)
+
+
+def tell(error: RedisHistoryError) -> int:
+    """Tell of an error that ended a command; the exit status."""
+    complain(str(error), hint(error))
+    if isinstance(error, InvalidInputError | CapabilityError | MissingExtraError):
+        return WRONG
+    return NO_SERVER if isinstance(error, BackendError) and not isinstance(error, StoreClosedError) else FAILED
+
+
+def hint(error: RedisHistoryError) -> str | None:
+    """What to do about it."""
+    if isinstance(error, BackendUnavailableError):
+        return _NO_ANSWER
+    if isinstance(error, BackendRefusedError):
+        text = str(error)
+        if "password" in text:
+            return _NO_ENTRY
+        if "does not allow this user" in text:
+            return _NO_RIGHT
+    return None
+
+
+class _ToStderr(logging.Handler):
+    """Warnings of the library, each text at most once a minute."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._told: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text, now = record.getMessage(), time.monotonic()
+        if now - self._told.get(record.msg, -_REPEATED) >= _REPEATED:
+            self._told[record.msg] = now
+            complain(text)
+
+
+@contextmanager
+def warnings_to_stderr() -> Iterator[None]:
+    logger, handler = logging.getLogger("redis_history"), _ToStderr()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,96 @@
+"""The store of a command, opened so that a server that is not there is told soon, and an index that is there stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
+
+from redis_history._sync.store import HistoryStore
+from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.searching import read_index_form
+from redis_history.backends.redis.urls import parse_url
+from redis_history.cli._failures import complain
+from redis_history.cli._text import name
+from redis_history.cli.commands import Context
+from redis_history.errors import ConfigurationError, ConversationNotFoundError, RedisHistoryError
+
+__all__ = ["PATIENCE", "check_url", "no_conversation", "open_store", "search_options"]
+
+#: Somebody waits at a terminal. What runs for long goes on for as long as stores do by default, once it has begun.
+PATIENCE = RetryPolicy(deadline=2.0)
+_SCANS, _SCANNED = 20, 1000  # keys that are looked at for names of other namespaces
+
+
+def check_url(context: Context) -> None:
+    """Raises ConfigurationError for a URL that is none, or makes no sense here."""
+    if parse_url(context.url).scheme == "memory":
+        raise ConfigurationError(
+            "memory:// is within one process, so this command would find nothing there; for conversations that are "
+            "kept without a server of yours, use --url embedded://"
+        )
+
+
+@contextmanager
+def open_store(context: Context, *, lasting: bool = False, searches: str | None = "off") -> Iterator[HistoryStore]:
+    """A store. `lasting`: what is done with it goes on through a restart of the server, but for the beginning.
+
+    `searches`: "off", neither searches nor writes; None, with the index as it is; or the language of the index.
+    """
+    check_url(context)
+    where: dict[str, Any] = {"namespace": context.namespace}
+    with ExitStack() as stack:
+        first = stack.enter_context(HistoryStore(context.url, **where, retry=PATIENCE, search="off"))
+        first.list_conversations(limit=1)
+        if searches == "off" and not lasting:
+            yield first
+            return
+        where |= {"search": "off"} if searches == "off" else search_options(first, searches)
+        if not lasting:
+            where["retry"] = PATIENCE
+        yield stack.enter_context(HistoryStore(context.url, **where))
+
+
+def search_options(store: HistoryStore, language: str | None = None) -> dict[str, Any]:
+    """The options of a store that searches with the index which the namespace has. One of another language, or without
+    vectors, would take its place."""
+    backend: Any = store._backend
+    keyspace = Keyspace(store.namespace)
+    replies = backend.ask([[b"FT.INFO", keyspace.index]])
+    if len(replies) > 1 or isinstance(replies[0][0], Exception):  # a cluster; no index, or no search
+        return {} if language is None else {"language": language}
+    form = read_index_form(keyspace, replies[0][0])
+    if form is None:
+        complain("the search index of this namespace is of another version of redis_history; it is left alone")
+        return {"search": "off"}
+    return {"language": language or form.language, "vectors": form.vector}
+
+
+def no_conversation(store: HistoryStore, conversation_id: str) -> NoReturn:
+    """Raises ConversationNotFoundError, with what may be the reason."""
+    text = f"there is no conversation '{name(conversation_id[:80])}' in the namespace '{name(store.namespace)}'"
+    if store.list_conversations(limit=1):
+        raise ConversationNotFoundError(f"{text}; `redis-history ls` lists those that there are")
+    others = ", ".join(f"--namespace '{name(other)}'" for other in _namespaces(store))
+    what = f" There are conversations with {others}." if others else ""
+    raise ConversationNotFoundError(f"{text}, which is empty.{what}")
+
+
+def _namespaces(store: HistoryStore) -> list[str]:
+    """Some namespaces in which there are conversations, if this user may look."""
+    found: set[str] = set()
+    backend: Any = store._backend
+    cursor = b"0"
+    try:
+        for _ in range(_SCANS):
+            [[reply], *_] = backend.ask([[b"SCAN", cursor, b"MATCH", b"rh:{*:??}:c", b"COUNT", b"%d" % _SCANNED]])
+            if isinstance(reply, Exception):
+                break
+            cursor, keys = reply
+            found.update(Keyspace.name_to_id(key[4:].partition(b":")[0]) for key in keys)
+            if cursor == b"0":
+                break
+    except RedisHistoryError:
+        pass
+    return sorted(found)[:5]

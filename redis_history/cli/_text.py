@@ -1,0 +1,81 @@
+"""Text that others wrote, shown so that it cannot steer a terminal; and JSON that cannot either."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any, Final
+
+import orjson
+
+__all__ = ["counted", "name", "one_line", "to_json", "visible"]
+
+# What turns the direction of text around it, hides text (tags), or breaks lines in another way than \n; and the control
+# characters of C1, among which are one-byte forms of ESC [. Joiners stay: emoji and many scripts are written with them.
+_BEYOND_ASCII: Final = (
+    "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+)
+_STEERS: Final = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
+_STEERS_OR_BREAKS: Final = re.compile(f"[\x00-\x1f{_BEYOND_ASCII}]")
+_STEERS_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")  # the others are escaped already
+
+
+def visible(text: str) -> str:
+    """The text, line by line as it is, with all else that could steer a terminal made visible: ESC as ␛."""
+    return _STEERS.sub(_sign, text.replace("\r\n", "\n").expandtabs(4))
+
+
+def name(text: str) -> str:
+    """The same for an id or another name, whose blanks count: in one line."""
+    return _STEERS_OR_BREAKS.sub(_sign, text)
+
+
+def one_line(text: str, width: int | None = None) -> str:
+    """The same with each run of blanks and line breaks as one blank, and cut to so many characters."""
+    cut = text if width is None else text[: 4 * width]
+    line = name(" ".join(cut.split()))
+    if width is None or (len(line) <= width and len(cut) == len(text)):
+        return line
+    return line[: width - 1].rstrip() + "…"
+
+
+def counted(count: int, what: str) -> str:
+    """1 message, 2 messages."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def to_json(value: Any) -> bytes:
+    """JSON in UTF-8, on one line. Bytes are base64."""
+    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+    try:
+        text = orjson.dumps(value, default=_plain, option=option).decode()
+    except TypeError:  # keys that JSON cannot have, such as bytes
+        text = orjson.dumps(_with_text_keys(value), default=_plain, option=option).decode()
+    return _STEERS_IN_JSON.sub(_escaped, text).encode()
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_with_text_keys(item) for item in value]
+    return value
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    return str(value)

@@ -1,0 +1,27 @@
+"""`redis-history completion`: what a shell needs to complete commands, options and ids."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from redis_history.cli.commands import cli, define
+
+__all__ = ["command"]
+
+
+@define("completion", shared=())
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def command(shell: str) -> None:
+    """Print the script that completes commands in a shell.
+
+    \b
+    bash: eval "$(redis-history completion bash)"     in ~/.bashrc
+    zsh:  eval "$(redis-history completion zsh)"      in ~/.zshrc
+    fish: redis-history completion fish > ~/.config/fish/completions/redis-history.fish
+
+    Options and the ids of conversations are completed, too.
+    """
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 -- it is one of those above
+    click.echo(made(cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").source())

@@ -1,0 +1,235 @@
+"""`redis-history tail`: the end of a conversation, and what happens to it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import orjson
+from rich.text import Text
+
+from redis_history._sync._feed import Feed
+from redis_history._sync.store import HistoryStore
+from redis_history.cli._changes import told
+from redis_history.cli._complete import conversation_ids
+from redis_history.cli._console import console, put
+from redis_history.cli._failures import complain
+from redis_history.cli._fields import event_fields, message_fields
+from redis_history.cli._options import parts_shown
+from redis_history.cli._stores import no_conversation, open_store
+from redis_history.cli._text import name
+from redis_history.cli._timeline import Timeline
+from redis_history.cli.commands import Context, define
+from redis_history.errors import BackendUnavailableError
+from redis_history.events import ConversationDeleted, Event
+from redis_history.operations import Snapshot
+
+__all__ = ["command"]
+
+_LOOK = 1.0  # seconds between looks at whether the reader of the output and the server are still there
+
+
+class _Stopped(BaseException):
+    """SIGINT or SIGTERM: that is how a follower ends."""
+
+
+@define("tail")
+@click.argument("conversation", metavar="[ID]", required=False, shell_complete=conversation_ids)
+@click.option("--all", "every", is_flag=True, help="All conversations of the namespace, also those to come.")
+@click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
+              help="Begin with the newest N messages.")  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from then on, until SIGINT or SIGTERM.")
+@click.option("--after", metavar="CURSOR", help="Begin with the changes after this, which --json tells with each.")
+@click.option("--resume", type=click.File("rb"), metavar="FILE",
+              help="Begin after the last lines in FILE, which an earlier tail with --json wrote.")  # fmt: skip
+@parts_shown
+@click.pass_obj
+def command(
+    context: Context,
+    /,
+    conversation: str | None,
+    every: bool,
+    lines: int,
+    follow: bool,
+    after: str | None,
+    resume: Any,
+    **shown: bool,
+) -> None:
+    """Show the end of a conversation, and what is added to it.
+
+    With --follow, every change is shown as it happens, whoever makes it: also through a restart of the server. If
+    changes cannot be told (the log does not reach back so far, the server has lost them), that is said. With --json
+    each line is a change with its cursor: to go on there later, give the last one as --after, or the file as --resume.
+    """
+    if every == (conversation is not None):
+        raise click.UsageError("name one conversation, or give --all")
+    if after and (every or resume):
+        raise click.UsageError("--after is for one conversation, and without --resume")
+    if every and not (follow or resume):
+        raise click.UsageError("--all is for --follow or --resume; `redis-history ls` shows which changed last")
+    cursors = _cursors(resume) if resume else {}
+    show = _Shown(context, shown, headings=every)
+    with open_store(context) as store, _until_stopped():
+        if conversation is None:
+            with store.subscribe_all(after=cursors or None) as all_changes:
+                _tell(all_changes, store, show, follow)
+            return
+        start = after or cursors.get(conversation)
+        if start is None:
+            if not follow and store.get_conversation(conversation) is None:
+                no_conversation(store, conversation)
+            snapshot = store.snapshot(conversation, limit=max(lines, 1))
+            if follow and not snapshot.cursor.revision:
+                complain(f"there is no conversation '{name(conversation)}' yet; waiting for it")
+            show.beginning(conversation, snapshot, lines)
+            start = str(snapshot.cursor)
+            if not follow:
+                return
+        with store.subscribe(conversation, after=start) as changes:
+            _tell(changes, store, show, follow)
+
+
+def _cursors(lines: Any) -> dict[str, str]:
+    """The last cursor of each conversation that is not deleted by then."""
+    found: dict[str, str] = {}
+    for line in lines:
+        try:
+            said = orjson.loads(line)
+            identity, cursor, event = said["conversation_id"], said["cursor"], said["event"]
+        except (ValueError, TypeError, KeyError):
+            continue  # cut off in the middle, or something else
+        if event == ConversationDeleted.__struct_config__.tag:
+            found.pop(identity, None)
+        else:
+            found[identity] = cursor
+    return found
+
+
+class _Shown:
+    """Shows changes. `headings`: with the conversation above those of each."""
+
+    def __init__(self, context: Context, shown: dict[str, Any], *, headings: bool) -> None:
+        self._context = context
+        self._screen = console()
+        self._timeline = Timeline(self._screen, **shown)
+        self._headings = headings
+        self._above: str | None = None
+
+    def beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
+        """The newest `lines` messages, and where changes go on after them."""
+        messages = snapshot.messages[-lines:] if lines else []
+        if not self._context.json:
+            self._timeline.together(messages)
+            return
+        self._context.say(
+            "",
+            conversation_id=conversation_id,
+            event="snapshot",
+            revision=snapshot.cursor.revision,
+            cursor=str(snapshot.cursor),
+            message_count=snapshot.message_count,
+            messages=[message_fields(message) for message in messages],
+        )
+
+    def change(self, event: Event) -> None:
+        if self._context.json:
+            self._context.emit(event_fields(event))
+            return
+        if self._headings and event.conversation_id != self._above:
+            self._above = event.conversation_id
+            self._screen.print(Text(f"==> {name(event.conversation_id)} <==", style="bold"))
+        note, messages, words = told(event)
+        for message in messages:
+            self._timeline.one(message, note=note)
+        if words:
+            put(self._screen, Text(words, style="dim"))
+            self._screen.print()
+
+
+def _tell(changes: Feed, store: HistoryStore, show: _Shown, follow: bool) -> None:
+    """Show changes: all there are, or all that come, too."""
+    with _waiting(store) as waiting:
+        while True:
+            event = changes.get(timeout=_LOOK if follow else 0)
+            if event is not None:
+                show.change(event)
+            elif not follow or changes.closed:
+                return
+            else:
+                _check_reader()
+                waiting.look()
+
+
+class _Waiting(logging.Handler):
+    """Hears that a subscription waits for the server, and tells when it is back."""
+
+    def __init__(self, store: HistoryStore) -> None:
+        super().__init__(logging.WARNING)
+        self._store = store
+        self._waits = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._waits = self._waits or "waits for the server" in str(record.msg)
+
+    def look(self) -> None:
+        if self._waits:
+            try:
+                self._store.list_conversations(limit=1)
+            except BackendUnavailableError:
+                return
+            self._waits = False
+            complain("the server answers again")
+
+
+@contextmanager
+def _waiting(store: HistoryStore) -> Iterator[_Waiting]:
+    logger, waiting = logging.getLogger("redis_history"), _Waiting(store)
+    logger.addHandler(waiting)
+    try:
+        yield waiting
+    finally:
+        logger.removeHandler(waiting)
+
+
+@contextmanager
+def _until_stopped() -> Iterator[None]:
+    """Ends what is inside, without a word, at SIGINT or SIGTERM."""
+
+    def stop(*_: Any) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise _Stopped
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    except _Stopped:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_reader() -> None:
+    """Raises BrokenPipeError if nobody reads the output any more, which else only the next line would tell."""
+    try:
+        output = sys.stdout.fileno()
+        if not stat.S_ISFIFO(os.fstat(output).st_mode):
+            return
+    except (OSError, ValueError):
+        return
+    poll = select.poll()
+    poll.register(output, 0)
+    if any(state & select.POLLERR for _, state in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, "who reads the output has gone away")

@@ -1,0 +1,168 @@
+"""`redis-history doctor`: it sees what a server lacks, and what it says to do about it does it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, RetryPolicy, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.cli import doctor
+from tests.conftest import Servers
+from tests.support.commands import run
+from tests.support.servers import RealServer, free_port, wait_until
+
+
+def examined(url: str, *arguments: str, status: int = 0) -> dict[str, dict[str, Any]]:
+    """Findings by what was looked at."""
+    done = run("--url", url, "--json", "doctor", *arguments)
+    assert done.returncode == status, done.stdout + done.stderr
+    return {one["check"]: one for one in done.lines}
+
+
+def mend(server: RealServer, fix: str) -> None:
+    """Type the command, without redis-cli, which need not be there."""
+    words = shlex.split(fix)
+    assert words[:3] == ["redis-cli", "-s", str(server.socket)]
+    with server.client() as client:
+        client.execute_command(*words[3:])
+
+
+def test_a_good_server(server: RealServer, namespace: str) -> None:
+    done = run("--url", server.url, "--namespace", namespace, "doctor", "--write")
+    assert done.returncode == 0, done.stdout
+    rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
+    assert [row[0] for row in rows] == [
+        "server", "version", "servers", "memory", "persistence", "durability", "rights", "notifications", "search",
+        "latency", "clock", "append", "following", "searching", "this package", "extras", "private server",
+    ]  # fmt: skip
+    states = {row[0]: row[1] for row in rows}
+    assert {name for name, state in states.items() if state != "ok"} <= {"version", "durability"}, "of Redis 7.4.1"
+    assert "20 of 20 messages just written are found" in done.stdout
+    with HistoryStore(server.url, namespace=namespace) as store:
+        assert store.list_conversations() == []
+
+
+def test_on_a_terminal_commands_can_be_copied(server: RealServer) -> None:
+    terminal = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "60"}
+    shown = run("--url", server.url, "doctor", environment=terminal).stdout
+    assert "To mend it:" in shown
+    assert f"    redis-cli -s {server.socket} CONFIG SET appendfsync always\n" in shown, "not wrapped"
+    assert "CONFIG REWRITE" in shown
+
+
+def test_settings_that_cost_conversations_and_how_they_are_mended(own_server: Callable[..., RealServer]) -> None:
+    options = ("--maxmemory-policy", "allkeys-lru", "--appendonly", "no", "--maxmemory", "2mb")
+    server = own_server("plain", options=options)
+    found = examined(server.url, status=1)
+    assert {name for name, one in found.items() if one["state"] == "problem"} == {"memory", "persistence"}
+    assert "allkeys-lru" in found["memory"]["detail"]
+    assert "a restart loses everything" in found["persistence"]["detail"]
+    assert found["search"]["state"] == "limited"
+    for name in ("memory", "persistence", "notifications"):
+        mend(server, found[name]["fix"])
+    found = examined(server.url)
+    assert {found[name]["state"] for name in ("persistence", "notifications")} == {"ok"}
+    assert "on: subscribers are woken at once" in found["notifications"]["detail"]
+    assert found["notifications"]["fix"] is None
+    assert "noeviction" in found["memory"]["detail"]
+    while found["memory"]["state"] != "ok":
+        mend(server, found["memory"]["fix"])  # more memory
+        found = examined(server.url)
+    mend(server, found["durability"]["fix"])
+    found = examined(server.url)
+    assert found["durability"]["detail"] == "can be kept: server, fsync"
+    with server.client() as client:
+        client.config_set("appendfsync", "no")
+    assert "never fsynced" in examined(server.url, status=1)["persistence"]["detail"]
+
+
+def test_a_server_that_takes_no_settings(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain", options=("--rename-command", "CONFIG", ""))
+    found = examined(server.url)
+    assert found["notifications"]["state"] == "limited"
+    assert found["notifications"]["fix"].endswith("CONFIG SET notify-keyspace-events Kt")
+    assert "the server does not tell" in found["persistence"]["detail"]
+
+
+def test_a_user_without_rights_and_how_they_are_given(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(options=("--notify-keyspace-events", "Kt"))
+    rules = ["on", ">secret", "resetkeys", "~rh:{support:*", "resetchannels", "-@all", "+@read", "+@write", "+info"]
+    rules += ["+eval", "+evalsha", "+time", "+acl|whoami", "-xadd"]
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "ann", *rules)
+    url = f"unix://ann:secret@{server.socket}"
+    done = run("--url", url, "--namespace", "support", "--json", "doctor")
+    found = {one["check"]: one for one in done.lines}
+    assert done.returncode == 1
+    rights = found["rights"]
+    assert rights["state"] == "problem"
+    assert "xadd" in rights["detail"]
+    assert "secret" not in done.stdout + done.stderr
+    assert found["notifications"]["state"] == "limited"
+    mend(server, rights["fix"])
+    done = run("--url", url, "--namespace", "support", "--json", "doctor", "--write")
+    found = {one["check"]: one for one in done.lines}
+    assert done.returncode == 0, done.stdout
+    assert found["rights"] == {
+        "check": "rights", "state": "ok", "detail": "scripts run; ann may do all that is needed", "fix": None,
+    }  # fmt: skip
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "ann", "-eval", "-evalsha")
+    refused = examined(f"{url}", status=1)
+    assert "problem" in {one["state"] for one in refused.values()}
+
+
+@pytest.mark.parametrize("kind", ["valkey", "plain", "cluster"])
+def test_other_servers(server_of: Servers, namespace: str, kind: str) -> None:
+    url = server_of(kind).url
+    done = run("--url", url, "--namespace", namespace, "--json", "doctor", "--write")
+    assert done.returncode == 0, done.stdout
+    found = {one["check"]: one for one in done.lines}
+    assert found["searching"]["state"] == found["following"]["state"] == found["rights"]["state"] == "ok"
+    assert found["version"]["detail"].startswith("valkey" if kind == "valkey" else "redis")
+    if kind != "valkey":
+        assert found["search"]["state"] == "limited"
+    if kind == "cluster":
+        assert "cluster of 3 primaries" in found["servers"]["detail"]
+
+
+def test_an_index_that_is_missing_or_empty(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace, search="off") as store:
+        store.append("c", user("x"))
+    where = ("--url", server.url, "--namespace", namespace)
+
+    def search() -> dict[str, Any]:
+        lines = map(json.loads, run(*where, "--json", "doctor").stdout.splitlines())
+        return next(one for one in lines if one["check"] == "search")
+
+    assert search()["fix"] == "redis-history reindex"
+    with HistoryStore(server.url, namespace=namespace, language="german") as store:
+        store.get("c")
+    assert "0 messages in the index (german), though there are conversations" in search()["detail"]
+    assert run(*where, *search()["fix"].split()[1:]).returncode == 0
+    assert search()["state"] == "ok"
+    assert "1 messages in the index (german)" in search()["detail"]
+    with server.client() as client:
+        assert client.exists(Keyspace(namespace).conversation("c").state)
+
+
+def test_a_replica(own_server: Callable[..., RealServer]) -> None:
+    primary = own_server("plain", tcp=True, options=("--repl-diskless-sync-delay", "0"))
+    replica = own_server("plain", options=("--replicaof", "127.0.0.1", str(primary.port)))
+    with replica.client() as client:
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica to follow")
+    found = examined(replica.url, status=1)
+    assert "this is a replica, which takes no writes" in found["servers"]["detail"]
+
+
+def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PATIENCE", RetryPolicy(deadline=0.1))
+    found = examined(f"redis://127.0.0.1:{free_port()}", status=1)
+    assert found["server"]["state"] == "problem"
+    assert "--url embedded://" in found["server"]["fix"]
+    assert "this package" in found, "what is here is told all the same"

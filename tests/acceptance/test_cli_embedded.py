@@ -1,0 +1,200 @@
+"""`redis-history embedded`, `demo` and `completion`; and what the command as a whole imports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from redis_history import HistoryStore, embedded, user
+from redis_history.cli import commands
+from redis_history.cli.demo import command as demo_command
+from redis_history.demo import cli as demo
+from redis_history.embedded._keeper import keeper_of
+from tests.support.commands import command, environment, run
+from tests.support.servers import RealServer, wait_until
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    yield folder
+    embedded.let_go(folder)
+    wait_until(lambda: not embedded.status(folder).supervised, "the private server to end")
+
+
+def test_it_stays_up_between_users_until_it_is_stopped(folder: Path) -> None:
+    done = run("embedded", "start", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == f"The server is up: embedded://{folder}"
+    with HistoryStore(f"embedded://{folder}") as store:
+        store.append("c", user("x"))
+        pid = embedded.status(folder).pid
+    (told,) = run("embedded", "status", "--json", str(folder)).lines
+    assert (told["running"], told["pid"], told["users"]) == (True, pid, 1)
+    assert told["keeper"] == keeper_of(folder)
+    assert f"kept up  by process {told['keeper']}" in run("embedded", "status", str(folder)).stdout
+    assert "was up already" in run("embedded", "start", str(folder)).stdout
+    assert run("--url", f"embedded://{folder}", "ls").stdout.startswith("c\t")
+    (told,) = run("embedded", "stop", str(folder), "--json").lines
+    assert told == {"path": str(folder), "kept": True, "running": False, "users": None}
+    assert run("embedded", "stop", str(folder)).stdout == "The server does not run.\n"
+
+
+def test_who_still_uses_it_keeps_it(folder: Path) -> None:
+    run("embedded", "start", str(folder), "--durability", "always")
+    assert embedded.status(folder).durability == "always"
+    with embedded.EmbeddedServer(folder):
+        assert "still used by 1 other," in run("embedded", "stop", str(folder)).stdout
+        assert embedded.status(folder).running
+    wait_until(lambda: not embedded.status(folder).supervised, "it to end with the last of them")
+
+
+def test_a_server_that_is_killed_is_started_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = command("embedded", "start", "--foreground", "--json", str(folder))
+    code = f"import redis_history.embedded._keeper as k, runpy, sys; k._LOOK = 0.05; sys.argv = {argv[2:]!r}; "
+    code += "runpy.run_module('redis_history.cli', run_name='__main__')"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["url"] == f"embedded://{folder}"
+        os.kill(told["pid"], signal.SIGKILL)
+        wait_until(lambda: (now := embedded.status(folder)).running and now.pid != told["pid"], "another server")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_what_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.txt").touch()
+    done = run("embedded", "start", str(tmp_path))
+    assert done.returncode == 3
+    assert "holds other things" in done.stderr
+    monkeypatch.setenv("REDIS_HISTORY_SERVER", "/no/such/server")
+    done = run("embedded", "status", str(tmp_path / "new"))
+    assert done.returncode == 1
+    assert "there is no file /no/such/server" in done.stdout
+    assert not (tmp_path / "new").exists()
+
+
+def test_install_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def install(*, target: Any, progress: Callable[[str], None] | None) -> Path:
+        if progress:
+            progress("fetching \x1b[2J")
+        return Path(target)
+
+    monkeypatch.setattr(embedded, "install", install)
+    done = run("embedded", "install", "--target", str(tmp_path))
+    assert (done.stdout, done.stderr) == (f"{tmp_path}\n", "fetching ␛[2J\n")
+    assert run("embedded", "install", "--target", "x", "-q", "--json").lines == [{"path": "x"}]
+
+
+def test_what_the_demo_is_given_and_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is the demo, and right, is shown in test_demo.py."""
+    given: list[list[str]] = []
+
+    def main(arguments: list[str], *, make_screen: Callable[[int], demo.Screen] | None = None) -> int:
+        given.append(arguments)
+        print("10 agents replay")
+        if make_screen is not None:
+            with make_screen(5) as screen:
+                screen.note("one was killed")
+                screen.table("WRONG: gaps", [("gaps", "1", False), ("duplicates", "0", True), ("messages", "5", None)])
+        return 1
+
+    monkeypatch.setattr("redis_history.cli.demo.main", main)
+    done = run("--json", "--url", "unix:///s", "demo", "--agents", "2", "--data", "x")
+    assert (done.returncode, done.stderr) == (1, "10 agents replay\n")
+    (told,) = done.lines
+    assert (told["ok"], told["title"]) == (False, "WRONG: gaps")
+    assert told["rows"][0] == {"name": "gaps", "value": "1", "ok": False}
+    done = run("demo", "--conversations", "3")
+    assert (done.returncode, done.stdout) == (1, "10 agents replay\n")
+    assert [sorted(one) for one in given] == [
+        ["--agents=2", "--data=x", "--seed=1", "--url=unix:///s"],
+        ["--agents=4", "--conversations=3", "--seed=1"],
+    ]
+
+
+def test_the_demo_has_the_same_options_here() -> None:
+    theirs = {
+        action.option_strings[-1]: action.default
+        for action in demo._parser()._actions
+        if not isinstance(action, argparse._HelpAction)
+    }
+    ours = {option.opts[0]: option.default for option in demo_command.params if isinstance(option, click.Option)}
+    assert set(ours) | {"--url"} == set(theirs)
+    assert ours["--agents"] == theirs["--agents"]
+    assert ours["--seed"] == theirs["--seed"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    done = run("completion", shell)
+    assert done.returncode == 0
+    assert f"_REDIS_HISTORY_COMPLETE={shell}_complete" in done.stdout
+
+
+def completed(words: str, **settings: str) -> list[str]:
+    """What the shell is told, in bash's form."""
+    count = str(len(words.split(" ")) - 1)
+    shell = {"_REDIS_HISTORY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
+    from click.shell_completion import BashComplete
+
+    made = BashComplete(commands.cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**shell, **settings}.items():
+            patch.setenv(name, value)
+        return made.complete().splitlines()
+
+
+def test_commands_options_and_ids_are_completed(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        for name in ("trip", "trip\x1b[2J", "other"):
+            store.append(name, user("x"))
+    assert completed("redis-history e") == ["plain,export", "plain,embedded"]
+    assert completed("redis-history embedded st") == ["plain,start", "plain,status", "plain,stop"]
+    assert "plain,--archived" in completed("redis-history show --a")
+    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": namespace}
+    assert completed("redis-history show t", **settings) == ["plain,trip"]
+    given = f"redis-history --url {server.url} --namespace {namespace} tail "
+    assert completed(given) == ["plain,other", "plain,trip"]
+    assert completed("redis-history show t", REDIS_HISTORY_URL="redis://127.0.0.1:1") == []
+    assert completed("redis-history show t", REDIS_HISTORY_URL="nonsense") == []
+
+
+def test_help_is_there_at_once() -> None:
+    code = (
+        "import sys\n"
+        "from redis_history.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('redis', 'rich', 'msgspec', 'asyncio', 'tenacity') if name in sys.modules])"
+    )
+    argv = [sys.executable, "-c", code, "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment(), check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "Commands:" in done.stdout
+
+
+def test_the_list_of_commands_is_that_of_the_commands() -> None:
+    context = click.Context(commands.cli)
+    for name, text in commands._COMMANDS.items():
+        found = commands.cli.get_command(context, name)
+        assert found is not None
+        assert found.name == name
+        assert found.get_short_help_str(200) == text
+
+
+def test_a_command_that_there_is_not() -> None:
+    done = run("serach", "x")
+    assert done.returncode == 2
+    assert "Did you mean 'search'?" in done.stderr

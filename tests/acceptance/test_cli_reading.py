@@ -1,0 +1,380 @@
+"""`redis-history ls`, `show` and `search`: what people see, what programs get, and what cannot do harm."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from redis_history import (
+    AttachmentPart,
+    Conversation,
+    HistoryStore,
+    Message,
+    Participant,
+    ReasoningPart,
+    RetryPolicy,
+    Source,
+    TextPart,
+    assistant,
+    system,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.cli import _stores
+from tests.support.commands import Done, command, environment, run, run_process
+from tests.support.servers import RealServer, free_port
+
+TERMINAL = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
+ANN = Participant(kind="user", id="u1", display_name="Ann")
+DESK = Participant(kind="agent", id="desk", display_name="Desk")
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 [bold red]x[/] \u202egnp.exe \x9b31m \x08\x7f\r\n\u2028second \U000e0041line"
+
+
+def plain(text: str) -> str:
+    """Without what rich itself sends to set colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+def suitcase() -> list[Message]:
+    calls = (tool_use("c1", "find_bag", {"flight": "KL 4711"}), tool_use("c1", "find_bag", {"flight": "TP 1"}))
+    return [
+        system("You are a desk.", timestamp="2026-01-30T10:00:00Z"),
+        user("I lost my green suitcase.\nFlight KL 4711.", participant=ANN, timestamp="2026-01-31T10:00:00Z"),
+        Message(
+            role="assistant",
+            parts=(ReasoningPart(text="Look it up."), TextPart(text="Let me look."), *calls),
+            participant=DESK,
+            timestamp="2026-01-31T10:00:01Z",
+        ),
+        tool(tool_result("c1", "Nothing.", is_error=True), timestamp="2026-01-31T10:00:02Z"),
+        tool(tool_result("c1", "Tag seen in Porto.\nBelt 4"), timestamp="2026-01-31T10:00:03Z"),
+        Message(
+            role="assistant",
+            parts=(
+                TextPart(text="It is in Porto."),
+                AttachmentPart(name="claim.pdf", mime_type="application/pdf", size=12345, reference="s3://b/claim.pdf"),
+            ),
+            participant=DESK,
+            scope="thread",
+            sources=(Source(document_name="Handbook"),),
+            timestamp="2026-01-31T10:00:04Z",
+        ),
+    ]
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+@pytest.fixture
+def on(server: RealServer, namespace: str) -> Any:
+    """Runs a command on the conversations of this test."""
+
+    def on(*arguments: str, **options: Any) -> Done:
+        return run("--url", server.url, "--namespace", namespace, *arguments, **options)
+
+    return on
+
+
+def test_ls_gives_lines_to_pipes_and_a_table_to_people(store: HistoryStore, on: Any) -> None:
+    store.create_conversation(Conversation("first", title="Lost suitcase", user_id="ann", agent_name="desk"))
+    store.append_many("第二", [user("你好"), assistant("很好")])
+    done = on("ls")
+    assert (done.returncode, done.stderr) == (0, "")
+    newest, oldest = (line.split("\t") for line in done.stdout.splitlines())
+    assert newest[:4] == ["第二", "", "2", "2"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", newest[4])
+    assert oldest[:4] + oldest[5:] == ["first", "Lost suitcase", "0", "0", "ann", "desk"]
+    shown = plain(on("ls", environment=TERMINAL).stdout).splitlines()
+    assert shown[0].split() == ["ID", "TITLE", "MESSAGES", "TOKENS", "CHANGED", "USER", "AGENT"]
+    width = [sum(1 + (unicodedata.east_asian_width(c) == "W") for c in line.rstrip()) for line in shown]
+    assert max(width) <= 100
+    assert "0 s" in shown[1] or " s " in shown[1]
+
+
+def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
+    for number in range(5):
+        store.create_conversation(Conversation(f"c{number}", user_id=f"u{number % 2}", agent_name="desk"))
+    done = on("ls", "--limit", "2", "--offset", "1", "--json")
+    assert [one["conversation_id"] for one in done.lines] == ["c3", "c2"]
+    assert done.stderr == "There are more: --offset 3, or --all\n"
+    assert set(done.lines[0]) == set(Conversation.__struct_fields__) - {"extra"}
+    assert done.lines[0]["updated_at"].endswith("Z")
+    assert len(on("ls", "--all").stdout.splitlines()) == 5
+    assert [one["conversation_id"] for one in on("--json", "ls", "--user", "u1").lines] == ["c3", "c1"]
+    assert on("ls", "--agent", "nobody").stderr.startswith("There are no such conversations in the namespace 'test-")
+
+
+def test_a_title_gives_way_where_an_id_needs_room(store: HistoryStore, on: Any) -> None:
+    identity = "tenant-17/customer-4711/2026-01-31"
+    store.create_conversation(Conversation(identity, title="T" * 300, user_id="ann"))
+    _, row = plain(on("ls", environment=TERMINAL).stdout).splitlines()
+    assert row.startswith(identity)
+    assert "T…" in row
+
+
+def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore, on: Any) -> None:
+    store.create_conversation(Conversation("bag", title="Lost suitcase", user_id="ann"))
+    store.append_many("bag", suitcase())
+    done = on("show", "bag")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, facts, _, *body = done.stdout.splitlines()
+    assert head == "bag  Lost suitcase"
+    assert facts.startswith("6 messages · ")
+    assert "\n".join(body) == (
+        "── 2026-01-30 ──\n"
+        "10:00:00  system\n"
+        "  You are a desk.\n"
+        "\n"
+        "── 2026-01-31 ──\n"
+        "10:00:00  Ann  user\n"
+        "  I lost my green suitcase.\n"
+        "  Flight KL 4711.\n"
+        "\n"
+        "10:00:01  Desk  assistant\n"
+        "  Look it up.\n"
+        "  Let me look.\n"
+        '  → find_bag(flight="KL 4711")\n'
+        "    ← Tag seen in Porto.\n"
+        "      Belt 4\n"
+        '  → find_bag(flight="TP 1")\n'
+        "    ✗ Nothing.\n"
+        "\n"
+        "10:00:04  Desk  assistant  thread\n"
+        "  It is in Porto.\n"
+        "  ▤ claim.pdf  application/pdf, 12,345 bytes, s3://b/claim.pdf\n"
+        "  sources: Handbook\n"
+    )
+
+
+def test_show_leaves_out_what_is_not_wanted(store: HistoryStore, on: Any) -> None:
+    store.append_many("bag", suitcase())
+    shown = on("show", "bag", "--no-tools", "--no-reasoning").stdout
+    assert "find_bag" not in shown
+    assert "Look it up" not in shown
+    assert "Let me look." in shown
+    assert [one["role"] for one in on("--json", "show", "bag", "--role", "user", "--role", "tool").lines] == [
+        "user",
+        "tool",
+        "tool",
+    ]
+    assert len(on("--json", "show", "bag", "--participant", "desk", "--scope", "thread").lines) == 1
+    done = on("--json", "show", "bag", "-n", "2")
+    assert [one["text"] for one in done.lines] == ["Tag seen in Porto.\nBelt 4", "It is in Porto."]
+    assert done.stderr == "Only the newest 2 are shown: --limit N, or --all\n"
+    position = done.lines[0]["position"]
+    assert len(on("--json", "show", "bag", "--before", position).lines) == 4
+    assert len(on("--json", "show", "bag", "--since", "2026-01-31T10:00:03").lines) == 2, "of this time zone: UTC"
+    assert len(on("--json", "show", "bag", "--since", "2026-01-31T11:00:03+01:00").lines) == 2
+    assert on("--json", "show", "bag", "--since", "1h").lines == []
+    assert on("show", "bag", "--since", "2026").returncode == 2
+
+
+def test_a_result_that_is_far_from_its_call_stands_alone(store: HistoryStore, on: Any) -> None:
+    store.append_many(
+        "c",
+        [
+            assistant(tool_use("c1", "clock", "not {json")),
+            user("Hurry."),
+            tool(tool_result("c1", [{"type": "text", "text": "noon"}])),
+            tool(tool_result("c9", {"a": 1})),
+        ],
+    )
+    shown = on("show", "c").stdout
+    assert '  → clock("not {json")\n\n' in shown
+    assert "  ← c1: noon\n" in shown
+    assert '  ← c9: {"a":1}\n' in shown
+
+
+def test_long_results_are_cut_unless_they_are_wanted(store: HistoryStore, on: Any) -> None:
+    store.append_many("c", [assistant(tool_use("1", "read", {"a": "b" * 500})), tool(tool_result("1", "line\n" * 99))])
+    shown = on("show", "c").stdout
+    assert shown.count("line") == 12 + 1
+    assert "(100 lines, 495 characters; --full shows all)" in shown
+    assert "b" * 500 not in shown
+    shown = on("show", "c", "--full").stdout
+    assert shown.count("line") == 99
+    assert "b" * 500 in shown
+
+
+def test_summaries_and_what_they_stand_for(store: HistoryStore, on: Any) -> None:
+    messages = [system("Stay."), *(user(f"Message {number}") for number in range(6))]
+    store.append_many("c", messages)
+    store.compact("c", through=messages[4].id, summary="Four were said.")
+    shown = on("show", "c").stdout
+    assert "Summary of earlier messages\n  Four were said.\n" in shown
+    assert "Message 0" not in shown
+    shown = on("show", "c", "--archived").stdout
+    assert re.findall(r"user  archived\n  (Message \d)", shown) == [f"Message {number}" for number in range(4)]
+    assert re.findall(r"user\n  (Message \d)", shown) == ["Message 4", "Message 5"]
+    assert "system\n  Stay." in shown
+    assert len(on("--json", "show", "c", "--archived", "--all").lines) == 8
+
+
+def test_json_has_all_of_a_message(store: HistoryStore, on: Any) -> None:
+    data = {"signature": b"\x00\xff", "big": 2**63, "keys": {5: "a number", b"\xff": "bytes"}}
+    store.append("c", user("x", id="m", provider_meta=data, metadata={"channel_id": "7"}, trace_id="t"))
+    store.append_many("c", suitcase())
+    *_, one = on("--json", "show", "c", "--all").lines
+    assert one["id"] == "m"
+    assert one["provider_meta"] == {"signature": "AP8=", "big": 2**63, "keys": {"5": "a number", "b'\\xff'": "bytes"}}
+    assert set(one) == {
+        "id", "role", "participant", "timestamp", "sequence", "position", "scope", "text", "parts", "is_summary",
+        "tokens", "metadata", "sources", "trace_id", "provider_meta",
+    }  # fmt: skip
+    call = on("--json", "show", "c", "--all").lines[2]["parts"][2]
+    assert call == {"type": "tool_use", "id": "c1", "name": "find_bag", "input": {"flight": "KL 4711"},
+                    "provider_meta": None}  # fmt: skip
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal shows it, and does nothing else."""
+    text = plain(text)
+    return not any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") and c not in "\n\t\u200d" for c in text)
+
+
+@pytest.mark.parametrize("settings", [{}, TERMINAL], ids=["pipe", "terminal"])
+def test_what_others_wrote_cannot_steer_the_terminal(store: HistoryStore, on: Any, settings: dict[str, str]) -> None:
+    identity = HOSTILE[:60]
+    person = Participant(kind="user", id=HOSTILE, display_name=HOSTILE)
+    store.create_conversation(Conversation(identity, title=HOSTILE, user_id=HOSTILE, agent_name=HOSTILE))
+    parts = (
+        TextPart(text=f"suitcase {HOSTILE}"),
+        ReasoningPart(text=HOSTILE),
+        tool_use(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}),
+        tool_result("c", HOSTILE, is_error=True),
+        AttachmentPart(name=HOSTILE, mime_type=HOSTILE, reference=HOSTILE),
+    )
+    sources = (Source(document_name=HOSTILE),)
+    store.append(identity, Message(role="user", parts=parts, participant=person, sources=sources))
+    commands = [("ls",), ("show", identity), ("tail", identity), ("search", "suitcase"), ("search", "suitcase", "-c")]
+    commands[-1] += (identity,)
+    for words in commands:
+        done = on(*words, environment=settings)
+        assert done.returncode == 0, done.stderr
+        assert harmless(done.stdout), words
+        assert "[bold red]x[/]" in done.stdout, "markup is text"
+        assert "␛[2J" in done.stdout, words
+        as_json = on("--json", *words, environment=settings)
+        assert harmless(as_json.stdout)
+        assert "\\u009b31m" in as_json.stdout
+    assert on("--json", "ls").lines[0]["title"] == HOSTILE, "and JSON loses nothing"
+    missing = on("show", HOSTILE)
+    assert missing.returncode == 1
+    assert harmless(missing.stderr)
+
+
+def test_joined_emoji_and_wide_letters_stay_as_they_are(store: HistoryStore, on: Any) -> None:
+    text = "我的行李箱丢了 👨‍👩‍👧 می‌خواهم"
+    store.append("c", user(text))
+    assert f"  {text}\n" in on("show", "c").stdout
+    wrapped = on("show", "c", environment={**TERMINAL, "COLUMNS": "20"}).stdout
+    assert max(map(cell_len, plain(wrapped).splitlines()[4:])) <= 20
+
+
+def test_search_shows_where_the_words_are(store: HistoryStore, on: Any) -> None:
+    store.append_many("bag", suitcase())
+    store.append("other", user("Another suitcase."))
+    done = on("search", "suitcases", "--conversation", "bag", "--context", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "bag  2026-01-31 10:00  Ann\n"
+        "    system: You are a desk.\n"
+        "  Ann: I lost my green suitcase. Flight KL 4711.\n"
+        "    Desk: Let me look.\n"
+        "\n"
+    )
+    marked = on("search", "suitcases", "-c", "bag", environment={"FORCE_COLOR": "1", "NO_COLOR": ""}).stdout
+    assert re.search(r"\x1b\[[\d;]*43m\s*suitcase\x1b", marked)
+    assert {one["conversation_id"] for one in on("--json", "search", "suitcase").lines} == {"bag", "other"}
+    (hit,) = (
+        on("--json", "search", "porto", "--role", "tool", "--tool", "find_bag").lines
+        or on("--json", "search", "porto", "--role", "tool").lines
+    )
+    assert hit["message"]["text"] == "Tag seen in Porto.\nBelt 4"
+    (fragment,) = hit["highlights"]
+    assert [fragment["text"][start:end] for start, end in fragment["ranges"]] == ["Porto"]
+    nothing = on("search", "elephant")
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, "", "Nothing was found.\n")
+
+
+def test_search_leaves_an_index_of_another_language_alone(server: RealServer, namespace: str, on: Any) -> None:
+    with HistoryStore(server.url, namespace=namespace, language="german") as store, server.client() as client:
+        store.append("c", user("Die Koffer sind in Porto."))
+        before = client.execute_command("FT._LIST")
+        assert len(on("--json", "search", "Koffern").lines) == 1
+        assert client.execute_command("FT._LIST") == before
+
+
+def test_without_search_on_the_server_one_conversation_can_be_searched(own_server: Any) -> None:
+    server = own_server("plain")
+    with HistoryStore(server.url) as store:
+        store.append_many("bag", suitcase())
+    assert len(run("--url", server.url, "--json", "search", "porto", "-c", "bag").lines) == 2
+    done = run("--url", server.url, "search", "porto")
+    assert done.returncode == 2
+    assert "Name one conversation with --conversation" in done.stderr
+
+
+def test_what_is_not_there(store: HistoryStore, server: RealServer, namespace: str, on: Any) -> None:
+    for words in (("show", "c"), ("tail", "c"), ("search", "x", "-c", "c"), ("export", "c")):
+        done = on(*words)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"redis-history: there is no conversation 'c' in the namespace '{namespace}'")
+    assert "which is empty" in done.stderr
+    store.append("real", user("x"))
+    assert "`redis-history ls` lists those that there are" in on("show", "c").stderr
+    elsewhere = run("--url", server.url, "--namespace", f"{namespace}-other", "show", "real")
+    assert f"There are conversations with --namespace '{namespace}'" in elsewhere.stderr
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
+    done = run("--url", f"redis://127.0.0.1:{free_port()}", "ls")
+    assert done.returncode == 3
+    assert "gave no answer" in done.stderr
+    assert "--url embedded://" in done.stderr
+
+
+def test_the_memory_of_a_process_is_refused(on: Any) -> None:
+    for words in ("ls", "tail -f --all", "import /dev/null", "doctor", "compress --once --max-tokens 5"):
+        done = run("--url", "memory://", *words.split())
+        assert done.returncode == 2
+        assert "memory:// is within one process" in done.stderr
+
+
+def test_options_may_stand_behind_the_command(store: HistoryStore, server: RealServer, namespace: str) -> None:
+    store.append("c", user("x"))
+    (one,) = run("ls", "--url", server.url, "--json", "--namespace", namespace).lines
+    assert one["conversation_id"] == "c"
+
+
+def test_a_reader_who_leaves_early_is_no_error(store: HistoryStore, server: RealServer, namespace: str) -> None:
+    for _ in range(3):
+        store.append_many("c", [user("x" * 200) for _ in range(1000)])
+    argv = command("--url", server.url, "--namespace", namespace, "show", "c", "--all")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_an_output_without_unicode(store: HistoryStore, server: RealServer, namespace: str) -> None:
+    store.append("c", user("你好"))
+    where = ("--url", server.url, "--namespace", namespace)
+    done = run_process(*where, "show", "c", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u4f60\\u597d" in done.stdout

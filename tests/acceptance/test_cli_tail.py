@@ -1,0 +1,234 @@
+"""`redis-history tail`: the end of a conversation, and what others do to it, also through a restart."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from typing import IO, Any
+
+import pytest
+
+from redis_history import HistoryStore, assistant, user
+from tests.support.commands import command, environment, run
+from tests.support.servers import RealServer, wait_until
+
+SECONDS = 30.0
+
+
+class Follower:
+    """The command in a process of its own, whose lines are read as they come."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+        self._lines: Queue[str] = Queue()
+        self.told: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self._lines.put)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.told.append)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream: IO[str], take: Callable[[str], object]) -> None:
+        for line in stream:
+            take(line.rstrip("\n"))
+
+    def line(self) -> str:
+        try:
+            return self._lines.get(timeout=SECONDS)
+        except Empty:
+            raise AssertionError(f"nothing came; on standard error: {self.told}") from None
+
+    def until(self, wanted: str) -> list[str]:
+        """Lines up to one that has this in it."""
+        lines = [self.line()]
+        while wanted not in lines[-1]:
+            lines.append(self.line())
+        return lines
+
+    def event(self) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(self.line())
+        return event
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(SECONDS)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def following(*arguments: str) -> Iterator[Follower]:
+    follower = Follower(*arguments)
+    try:
+        yield follower
+    finally:
+        follower.close()
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+@pytest.fixture
+def where(server: RealServer, namespace: str) -> tuple[str, ...]:
+    return ("--url", server.url, "--namespace", namespace)
+
+
+def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple[str, ...]) -> None:
+    store.append_many("c", [user(f"Message {number}") for number in range(5)])
+    with following(*where, "tail", "c", "-f", "-n", "2") as tail:
+        shown = tail.until("Message 4")
+        assert [line for line in shown if "Message" in line] == ["  Message 3", "  Message 4"]
+        store.append("c", assistant("Hello."))
+        assert "assistant" in tail.until("  Hello.")[-2]
+        store.update_message("c", user("Message 4!", id=store.get("c")[4].id))
+        assert "edited" in tail.until("  Message 4!")[-2]
+        store.update_conversation("c", title="Greetings")
+        tail.until("-- the record was written: title: Greetings")
+        store.compact("c", through=store.get("c")[3], summary="Four were said.")
+        assert "in place of 4 messages" in tail.until("  Four were said.")[-2]
+        store.delete_messages("c", [store.get("c")[-1].id])
+        tail.until("-- 1 message deleted")
+        store.clear("c")
+        tail.until("-- all messages were removed")
+        store.delete_conversation("c")
+        tail.until("-- the conversation was deleted")
+        assert tail.end(signal.SIGINT) == 0
+        assert tail.told == []
+
+
+def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
+    server = own_server()
+    where = ("--url", server.url, "--json", "tail", "c")
+    with HistoryStore(server.url) as store:
+        store.append("c", user("before"))
+        with following(*where, "-f") as tail:
+            first = tail.event()
+            assert first["event"] == "snapshot"
+            assert [message["text"] for message in first["messages"]] == ["before"]
+            assert (first["revision"], first["message_count"]) == (1, 1)
+            server.kill()
+            wait_until(lambda: any("waits for the server" in line for line in tail.told), "the follower to notice")
+            server.start()
+            store.append("c", user("after"))
+            second = tail.event()
+            assert (second["event"], second["revision"]) == ("messages_appended", 2)
+            assert [message["text"] for message in second["messages"]] == ["after"]
+            wait_until(lambda: any("answers again" in line for line in tail.told), "it to say so")
+            assert tail.end() == 0
+        # Resumed, in another process, from a cursor, and from what was written.
+        store.append("c", user("meanwhile"))
+        (third,) = run(*where, "--after", second["cursor"]).lines
+        assert third["messages"][0]["text"] == "meanwhile"
+        written = tmp_path / "log.jsonl"
+        written.write_text("\n".join(map(json.dumps, (first, second))) + '\n{"conversation_id": "c", "cur')
+        assert run(*where, "--resume", str(written)).lines == [third]
+        assert run(*where, "--after", third["cursor"]).lines == []
+
+
+def test_all_conversations_and_those_to_come(store: HistoryStore, where: tuple[str, ...], tmp_path: Path) -> None:
+    store.append("old", user("not shown"))
+    log = tmp_path / "log.jsonl"
+    with following(*where, "tail", "--all", "-f") as shown, following(*where, "--json", "tail", "--all", "-f") as tail:
+
+        def listening() -> bool:
+            store.append("warm", user("up"))
+            return tail._lines.qsize() > 0 and shown._lines.qsize() > 0
+
+        wait_until(listening, "the followers to listen", SECONDS)
+        store.append("old", user("one"))
+        store.append("new", user("two"))
+        assert shown.until("  two").count("==> new <==") == 1
+        events = []
+        while not events or events[-1]["conversation_id"] != "new":
+            events.append(tail.event())
+        assert tail.end() == 0
+        log.write_text("\n".join(map(json.dumps, events)))
+        store.append("new", user("three"))
+        store.append("newer", user("four"))
+        resumed = run(*where, "--json", "tail", "--all", "--resume", str(log)).lines
+        texts = {one["conversation_id"]: one["messages"][0]["text"] for one in resumed if one["messages"]}
+        assert {name: texts[name] for name in ("new", "newer")} == {"new": "three", "newer": "four"}
+        assert "old" not in texts
+
+
+def test_a_conversation_that_is_to_come(store: HistoryStore, where: tuple[str, ...]) -> None:
+    with following(*where, "tail", "c", "-f") as tail:
+        wait_until(lambda: any("waiting for it" in line for line in tail.told), "the follower to wait")
+        store.append("c", user("Here I am."))
+        tail.until("  Here I am.")
+        assert tail.end() == 0
+
+
+def test_what_cannot_be_told_is_said(server: RealServer, namespace: str, where: tuple[str, ...]) -> None:
+    with HistoryStore(server.url, namespace=namespace, log_length=2) as store:
+        for number in range(5):
+            store.append("c", user(str(number)))
+        cursor = str(store.snapshot("c").cursor)
+        for number in range(250):  # the server trims whole blocks
+            store.append("c", user(str(number)))
+        done = run(*where, "tail", "c", "--after", cursor)
+        assert "some changes cannot be told: there were more changes than the change log keeps" in done.stdout
+        (reset,) = run(*where, "--json", "tail", "c", "--after", cursor).lines
+        assert (reset["event"], reset["reason"], reset["revision"]) == ("reset", "log_trimmed", 255)
+        store.delete_conversation("c")
+        assert "the conversation is not there any more" in run(*where, "tail", "c", "--after", cursor).stdout
+
+
+def test_a_server_that_refuses_notifications(own_server: Callable[..., RealServer]) -> None:
+    server = own_server("plain", options=("--rename-command", "CONFIG", ""))
+    with HistoryStore(server.url) as store, following("--url", server.url, "tail", "c", "-f") as tail:
+        store.append("c", user("Are you there?"))
+        tail.until("  Are you there?")
+        wait_until(lambda: any("To fix it: CONFIG SET" in line for line in tail.told), "what to do", SECONDS)
+        assert tail.end() == 0
+
+
+def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) -> None:
+    store.append("c", user("x"))
+    argv = command(*where, "tail", "c", "-f")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while b"  x" not in process.stdout.readline():
+            pass
+        process.stdout.close()  # nothing more is written, and yet it notices
+        assert process.wait(SECONDS) == 141
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "name one conversation, or give --all"),
+        (("c", "--all"), "name one conversation, or give --all"),
+        (("--all",), "--all is for --follow"),
+        (("c", "--after", "x", "--resume", "/dev/null"), "--after is for one conversation"),
+        (("c", "--after", "x"), "is not a cursor"),
+        (("c", "--resume", "/no/such/file"), "No such file"),
+        (("c", "-n", "-1"), "not in the range"),
+    ],
+)
+def test_wrong_arguments(where: tuple[str, ...], arguments: tuple[str, ...], why: str) -> None:
+    done = run(*where, "tail", *arguments)
+    assert done.returncode == 2
+    assert why in done.stderr

@@ -1,0 +1,263 @@
+"""`redis-history import` and `export`: files into a store, and out of it again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_history import Conversation, HistoryStore, tool, tool_result, user
+from redis_history.cli import _console
+from redis_history.demo.plan import SAMPLE
+from tests.conftest import Servers
+from tests.support.commands import Done, command, environment, run
+from tests.support.servers import RealServer, wait_until
+
+FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+SMALL = 250_000  # bytes
+FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
+
+
+@pytest.fixture
+def on(server: RealServer, namespace: str) -> Any:
+    def on(*arguments: str, **options: Any) -> Done:
+        return run("--url", server.url, "--namespace", namespace, *arguments, **options)
+
+    return on
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+def chats(path: Path, count: int, *, broken: bool = False) -> Path:
+    lines = [json.dumps({"id": n, "messages": [{"role": "user", "content": f"Question {n}"}]}) for n in range(count)]
+    path.write_text("\n".join([*lines, *(["{broken"] if broken else [])]))
+    return path
+
+
+def test_what_is_read_is_counted_and_again_nothing_is_stored_twice(store: Any, on: Any, tmp_path: Path) -> None:
+    path = chats(tmp_path / "chats.jsonl", 3)
+    done = on("import", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{path} (openai_chat): 3 conversations, 3 messages: 3 new, 0 known\n"
+    assert [message.text for message in store.get("openai_chat:chats:1")] == ["Question 1"]
+    assert on("import", str(path)).stdout.endswith("3 messages: 0 new, 3 known\n")
+    assert len(store.search_all("question")) == 3, "what is imported can be searched"
+
+
+def test_what_is_left_out_is_told_and_is_the_exit_status(store: Any, on: Any, tmp_path: Path) -> None:
+    good, bad = chats(tmp_path / "good.jsonl", 2), chats(tmp_path / "bad.jsonl", 1, broken=True)
+    done = on("import", str(good), str(bad))
+    assert done.returncode == 1
+    assert re.fullmatch(rf"{bad}:2: left out: not JSON: .*\n", done.stderr)
+    *_, last = done.stdout.splitlines()
+    assert last == "Together: 3 conversations, 3 messages: 3 new, 0 known; 1 problem"
+    lines = on("import", "--json", str(good), str(bad)).lines
+    assert [one["kind"] for one in lines] == ["problem", "file", "file", "ended"]
+    assert (lines[0]["path"], lines[0]["line"]) == (str(bad), 2)
+    assert lines[-1] == {
+        "kind": "ended", "dry_run": False, "conversations": 3, "messages": 3, "new": 0, "duplicates": 3, "problems": 1,
+    }  # fmt: skip
+
+
+def test_many_problems_are_counted(on: Any, tmp_path: Path) -> None:
+    path = chats(tmp_path / "chats.jsonl", 1)
+    path.write_text(path.read_text() + "\n{\x1b[2J" * 30)
+    done = on("import", str(path))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 21
+    assert "… and 10 more problems" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_dry_run_needs_no_server(tmp_path: Path) -> None:
+    path = chats(tmp_path / "chats.jsonl", 2, broken=True)
+    done = run("--url", "redis://127.0.0.1:1", "import", "--dry-run", str(path))
+    assert done.returncode == 1
+    assert done.stdout == f"{path} (openai_chat): 2 conversations, 2 messages; 1 problem\n"
+
+
+def test_standard_input_has_a_name_of_its_own(store: Any, on: Any) -> None:
+    lines = b'{"messages":[{"role":"user","content":"hi"}]}\n' * 2
+    assert on("import", "-", stdin=lines).stdout.startswith("- (openai_chat): 2 conversations")
+    assert on("import", "-", "--name", "monday", stdin=gzip.compress(lines)).returncode == 0
+    names = {one.conversation_id for one in store.list_conversations()}
+    assert names == {"openai_chat:stdin:1", "openai_chat:stdin:2", "openai_chat:monday:1", "openai_chat:monday:2"}
+    bad = on("import", "-", stdin=lines + b"{")
+    assert bad.stderr.startswith("-:3: left out:"), "not the name of a file of ours"
+    assert on("import", "-", "-", stdin=lines).returncode == 2
+    assert on("import", "-", "--name", "a/b", stdin=lines).returncode == 2
+
+
+def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_path: Path) -> None:
+    good, empty = chats(tmp_path / "good.jsonl", 1), tmp_path / "empty.jsonl"
+    empty.touch()
+    for arguments, why in (
+        ((str(good), str(empty)), "holds no JSON records"),
+        ((str(good), str(tmp_path / "missing")), "does not exist"),
+        ((str(good), "--format", "slack"), "is not a folder or zip archive"),
+        ((str(good), "--format", "klingon"), "is not one of"),
+    ):
+        done = on("import", *arguments)
+        assert done.returncode == 2
+        assert why in done.stderr
+    assert store.list_conversations() == []
+
+
+def test_progress_in_plain_lines_where_there_is_no_terminal(
+    on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_console, "LINE_SECONDS", 0.0)
+    path = chats(tmp_path / "chats.jsonl", 2)
+    assert "importing: 2, 2 conversations\n" in on("import", str(path)).stderr
+    assert "exporting: 2, 2 conversations\n" in on("export", "-o", str(tmp_path / "e.jsonl")).stderr
+    assert on("import", "--quiet", str(path)).stderr == ""
+    assert on("import", "--json", str(path)).stderr == ""
+
+
+def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
+    """Exit status, standard output, and what a terminal got as standard error."""
+    ours, theirs = pty.openpty()
+    settings = environment(TERM="xterm-256color")
+    with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=theirs, env=settings) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while block := os.read(ours, 65_536):
+                shown += block
+        except OSError:  # Linux's way to say that the other end is closed
+            pass
+        assert process.stdout is not None
+        out = process.stdout.read().decode()
+        status = process.wait(120)
+    os.close(ours)
+    return status, out, shown.decode()
+
+
+@pytest.mark.parametrize("files", [[SAMPLE], FILES] if FILES else [[SAMPLE]], ids=lambda files: f"{len(files)}")
+def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, files: list[Path], long: bool) -> None:
+    """Each file that a developer has; without --long those that are small."""
+    files = [path for path in files if long or path.stat().st_size < SMALL]
+    where = ("--url", server_of("plain").url, "--namespace", namespace)
+    status, out, shown = on_a_terminal(*where, "import", *map(str, files))
+    assert status == 0, shown
+    *lines, together = out.splitlines() if len(files) > 1 else [*out.splitlines(), ""]
+    found = [
+        re.fullmatch(r"(.+) \(\w+\): ([\d,]+) conversations?, ([\d,]+) messages: \3 new, 0 known", one) for one in lines
+    ]
+    assert [match and match[1] for match in found] == [str(path) for path in files]
+    total = sum(int(match[3].replace(",", "")) for match in found if match)
+    assert "importing" in shown
+    assert f"{total:,} of {total:,}" in shown, "the bar is filled"
+    assert "━" in shown
+    assert not together or together.startswith("Together: ")
+    with HistoryStore(where[1], namespace=namespace) as store:
+        assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
+
+
+def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
+    store.create_conversation(Conversation("c", title="Title", metadata={"a": [1]}, user_id="ann"))
+    store.append_many("c", [user("x", metadata={"k": b"\x00"}), tool(tool_result("1", {"a": 1}))])
+    store.append("d", user("你好"))
+    for name in ("all.jsonl", "all.jsonl.gz"):
+        done = on("export", "--output", str(tmp_path / name))
+        assert (done.stdout, done.stderr) == (f"{tmp_path / name}: 2 conversations, 3 messages\n", "")
+        assert [path.name for path in tmp_path.glob("*.part")] == []
+        namespace = f"{store.namespace}-{name}"
+        with HistoryStore(server.url, namespace=namespace) as other:
+            assert run("--url", server.url, "--namespace", namespace, "import", str(tmp_path / name)).returncode == 0
+            assert other.get("c") == store.get("c")
+            assert other.get_conversation("c").metadata == {"a": [1]}
+            for one in ("c", "d"):
+                other.delete_conversation(one)
+    plain = (tmp_path / "all.jsonl").read_bytes()
+    assert gzip.decompress((tmp_path / "all.jsonl.gz").read_bytes()) == plain
+    done = on("export", "d", "c")
+    assert (done.returncode, done.stderr) == (0, "2 conversations, 3 messages\n")
+    assert sorted(done.stdout.encode().splitlines()) == sorted(plain.splitlines())
+    (told,) = on("export", "d", "-o", str(tmp_path / "d.jsonl"), "--json").lines
+    assert told == {"path": str(tmp_path / "d.jsonl"), "conversations": 1, "messages": 1}
+
+
+def test_export_packs_what_goes_to_a_pipe(store: Any, server: RealServer, namespace: str) -> None:
+    store.append("c", user("x"))
+    argv = command("--url", server.url, "--namespace", namespace, "export", "--gzip", "-q")
+    done = subprocess.run(argv, capture_output=True, env=environment(), timeout=60, check=True)
+    assert len(gzip.decompress(done.stdout).splitlines()) == 2
+    assert done.stderr == b""
+
+
+def test_export_of_the_archive(store: Any, on: Any) -> None:
+    messages = [user(f"Message {number}") for number in range(4)]
+    store.append_many("c", messages)
+    store.compact("c", through=messages[2].id, summary="Three.")
+    assert len(on("export", "c").stdout.splitlines()) == 1 + 2
+    lines = on("export", "c", "--archived").lines
+    assert [line["message"]["id"] for line in lines[1:4]] == [message.id for message in messages[:3]]
+    assert len(lines) == 1 + 5
+
+
+def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -> None:
+    store.append("c", user("x"))
+    done = on("export", "-o", str(tmp_path / "no" / "such" / "folder.jsonl"))
+    assert done.returncode == 2
+    assert "cannot be written: No such file or directory" in done.stderr
+    assert on("export", "-o", "x.jsonl", "--gzip").returncode == 2
+
+
+def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: RealServer, tmp_path: Path) -> None:
+    for number in range(40):
+        store.append_many(f"c{number}", [user("x" * 100) for _ in range(250)])
+    path = tmp_path / "e.jsonl"
+    path.write_text("as it was")
+    argv = command("--url", server.url, "--namespace", store.namespace, "export", "-o", str(path))
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment()) as process:
+        part = tmp_path / "e.jsonl.part"
+        wait_until(part.exists, "the export to begin")
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert (path.read_text(), part.exists()) == ("as it was", False)
+
+
+def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    argv = command("export")
+    with subprocess.Popen(argv, stdout=theirs, stderr=subprocess.PIPE, env=environment(), text=True) as process:
+        os.close(theirs)
+        assert "name a file with --output, or use a pipe" in process.communicate(timeout=60)[1]
+    os.close(ours)
+    assert process.returncode == 2
+
+
+def test_an_import_goes_on_through_a_restart(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
+    server = own_server()
+    path = chats(tmp_path / "chats.jsonl", 500)
+    argv = command("--url", server.url, "import", str(path))
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        with HistoryStore(server.url) as store:
+            while not store.list_conversations(limit=1):
+                assert process.poll() is None
+        server.kill()
+        assert process.poll() is None, "it was over too soon"
+        server.start()
+        out, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert "500 conversations, 500 messages: " in out
+    with HistoryStore(server.url) as store:
+        assert len(store.list_conversations(limit=1000)) == 500
+    assert run("--url", server.url, "import", "-q", str(path)).stdout.endswith(": 0 new, 500 known\n")

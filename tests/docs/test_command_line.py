@@ -1,0 +1,87 @@
+"""docs/how-to/command-line.md: every command and option, the fields of JSON, and commands that can be typed."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from typing import Any
+
+import click
+import pytest
+
+from redis_history import Conversation, SearchHit, user
+from redis_history.cli import _fields, commands
+from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, name, rows, sections
+from tests.support.commands import run
+from tests.support.servers import RealServer
+
+PAGE = DOCS / "how-to" / "command-line.md"
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "help"))
+#: Lines of shell in the documentation that call the command.
+TYPED = [(block, line) for page in PAGES for block in blocks(page) if block.language == "sh"
+         for line in block.content.splitlines() if re.search(r"(^|[|(] ?|&& )redis-history ", line)]  # fmt: skip
+
+
+def test_the_options_are_those_of_the_commands() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == SCRIPT["page"](text), "run scripts/help"
+
+
+def test_every_command_and_option_is_there() -> None:
+    """By what click knows, not by what the script writes."""
+    found = sections(PAGE)
+    for path, command in SCRIPT["commands"](commands.cli, "redis-history"):
+        section = found[path]
+        assert command.help
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{path} {option.opts}"
+                assert all(f"`{spelling}`" in section for spelling in (*option.opts, *option.secondary_opts)), path
+    for setting in ("REDIS_HISTORY_URL", "REDIS_HISTORY_NAMESPACE"):
+        assert setting in found["redis-history"]
+
+
+@pytest.mark.parametrize(("block", "line"), TYPED, ids=lambda one: name(one.page) if isinstance(one, Block) else None)
+def test_what_is_typed_is_understood(block: Block, line: str) -> None:
+    inner = re.findall(r"\$\(([^)]*)\)", line)
+    outer = re.sub(r"\$\([^)]*\)", "x", line.partition("  #")[0])
+    for call in re.findall(r"redis-history [^|]*", "|".join((outer, *inner))):
+        words = shlex.split(call.partition(" >")[0])[1:]
+        if words in ([], ["--help"]) or "[" in call:
+            continue
+        context = commands.cli.make_context("redis-history", words, resilient_parsing=True)
+        rest = [*context._protected_args, *context.args] if hasattr(context, "_protected_args") else context.args
+        _, command, rest = commands.cli.resolve_command(context, rest)
+        while isinstance(command, click.Group):
+            _, command, rest = command.resolve_command(context, rest)
+        assert command is not None
+        command.make_context("", rest, parent=context, resilient_parsing=True)
+
+
+def _documented(heading: str) -> set[str]:
+    """Names in the first column of the table below this line of the section on JSON."""
+    table = sections(PAGE)["JSON"].partition(heading)[2].partition("\n\n|")[2].partition("\n\n")[0]
+    return {found for row in rows("|" + table) for found in re.findall(r"`(\w+)`", row[0])}
+
+
+def test_the_fields_of_json() -> None:
+    message = user("x")
+    assert _documented("A conversation, of") == set(_fields.conversation_fields(Conversation("c")))
+    assert _documented("A message, of") == set(_fields.message_fields(message))
+    assert _documented("A hit, of") == set(_fields.hit_fields(SearchHit(message, 1.0, "c")))
+
+
+def test_the_checks_of_the_doctor(server: RealServer, namespace: str) -> None:
+    documented = {
+        found for row in rows(sections(PAGE)["See what a server lacks"]) for found in re.findall(r"`([\w ]+)`", row[0])
+    }
+    where = ("--url", server.url, "--namespace", namespace, "--json")
+    done = run(*where, "doctor", "--write")
+    assert {one["check"] for one in done.lines} | {"disk"} == documented
+
+
+def test_the_exit_statuses() -> None:
+    documented = {int(row[0]) for row in rows(sections(PAGE)["Exit status"]) if row[0].isdecimal()}
+    names = ("DONE", "FAILED", "WRONG", "NO_SERVER", "INTERRUPTED", "NO_READER", "TERMINATED")
+    assert documented == {getattr(commands, one) for one in names}

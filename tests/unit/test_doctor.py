@@ -1,0 +1,161 @@
+"""What the answers of servers mean that are hard to have at hand."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.searching import IndexState, Searching
+from redis_history.capabilities import Capabilities
+from redis_history.doctor.finding import Finding
+from redis_history.doctor.here import EXTRAS
+from redis_history.doctor.questions import Answers, read_answers
+from redis_history.doctor.search import check_search
+from redis_history.doctor.server import check_server
+from redis_history.doctor.where import Where, where_is
+from redis_history.errors import ConfigurationError
+
+KEYS = Keyspace("n")
+WHERE = where_is("redis://ann:secret@db.example:6380/0?socket_timeout=1", 0)
+GOOD = Capabilities(
+    "redis", "8.4.0", "standalone", search_module="search 8.4.0", notifications=True, aof=True, appendfsync="everysec",
+    snapshots=True, eviction="noeviction", replicas=0, durability=("server", "fsync"),
+)  # fmt: skip
+ANSWERS = Answers(info=[{"role": "master", "used_memory": "5"}], settable=True, clock=[0.0], refusal=None, missing={})
+
+
+def findings(where: Where = WHERE, answers: dict[str, Any] | None = None, **changes: Any) -> dict[str, Finding]:
+    said = structs.replace(ANSWERS, **(answers or {}))
+    return {one.check: one for one in check_server(structs.replace(GOOD, **changes), said, KEYS, where)}
+
+
+def test_a_server_without_a_fault() -> None:
+    assert {one.state for one in findings().values()} == {"ok"}
+    assert [one.fix for one in findings().values()] == [None] * 7
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "first"),
+    [
+        ("redis", "6.2.19", "6.2.20"), ("redis", "7.0.15", "7.2.11"), ("redis", "7.2.10", "7.2.11"),
+        ("redis", "7.4.5", "7.4.6"), ("redis", "8.0.3", "8.0.4"), ("redis", "8.2.1", "8.2.2"),
+        ("valkey", "7.2.10", "7.2.11"), ("valkey", "8.0.5", "8.0.6"), ("valkey", "8.1.3", "8.1.4"),
+        ("redis", "6.2.20", None), ("redis", "7.4.6", None), ("redis", "8.4.0", None), ("valkey", "9.0.0", None),
+    ],
+)  # fmt: skip
+def test_versions_with_the_hole(backend: str, version: str, first: str | None) -> None:
+    found = findings(backend=backend, version=version)["version"]
+    if first is None:
+        assert found == Finding("version", "ok", f"{backend} {version}")
+    else:
+        assert (found.state, found.fix) == ("limited", f"upgrade to {backend} {first} or newer")
+        private = findings(WHERE._replace(private=True), backend=backend, version=version)["version"]
+        assert private.state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "answers", "check", "state", "said"),
+    [
+        ({"version": None}, {}, "version", "limited", "does not tell its version"),
+        ({"mode": "sentinel"}, {}, "servers", "limited", "none has a replica"),
+        ({"mode": "sentinel", "replicas": 2}, {}, "servers", "ok", "sentinel, 2 replicas"),
+        ({}, {"info": [{"role": "slave"}]}, "servers", "problem", "takes no writes"),
+        ({"eviction": "volatile-lru"}, {}, "memory", "problem", "throws conversations away"),
+        ({}, {"info": [{"used_memory": "95", "maxmemory": "100"}]}, "memory", "limited", "nearly full"),
+        ({}, {"info": [{"used_memory": "5", "maxmemory": "100"}]}, "memory", "ok", "5 bytes in use of 100 bytes"),
+        ({}, {"info": [{"aof_last_write_status": "err"}]}, "disk", "problem", "aof_last_write_status"),
+        ({"aof": False}, {}, "persistence", "problem", "all since the last snapshot"),
+        ({"aof": False, "snapshots": False}, {}, "persistence", "problem", "loses everything"),
+        ({"aof": None}, {}, "persistence", "limited", "does not tell"),
+        ({"appendfsync": "no"}, {}, "persistence", "problem", "never fsynced"),
+        ({"appendfsync": "always"}, {}, "persistence", "ok", "loses nothing that was confirmed"),
+        ({"version": "7.0.0"}, {}, "durability", "limited", "came with version 7.2"),
+        ({"backend": "valkey", "version": "9.1.2"}, {}, "durability", "limited", "confirms before it has fsynced"),
+        ({}, {"refusal": "NOPERM"}, "rights", "problem", "cannot be run: NOPERM"),
+        ({}, {"missing": None}, "rights", "ok", "this server does not tell"),
+        ({}, {"missing": {"storing": ["xadd"]}}, "rights", "problem", "lacks what is needed to store and read: xadd"),
+        ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited", "to keep a search index: ft.search"),
+        ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok", "module|list"),
+        ({"notifications": None}, {}, "notifications", "limited", "may not see"),
+        ({"notifications": False}, {}, "notifications", "ok", "the first subscriber turns them on"),
+        ({"notifications": False}, {"settable": False}, "notifications", "limited", "may not turn them on"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong(changes: dict[str, Any], answers: dict[str, Any], check: str, state: str, said: str) -> None:
+    found = findings(answers=answers, **changes)[check]
+    assert (found.state, said in found.detail) == (state, True), found
+
+
+def test_the_command_that_grants_rights() -> None:
+    missing = {"storing": ["xadd", "hset"], "searching": ["hset"]}
+    fix = findings(answers={"missing": missing, "user": "ann"})["rights"].fix
+    assert fix is not None
+    assert fix.startswith("redis-cli -h db.example -p 6380 ACL SETUSER ann '~rh:{n:*' '~rhd:{n:*' '~rh:n' '~rh:n:*' ")
+    assert fix.endswith(" +xadd +hset")
+
+
+@pytest.mark.parametrize(
+    ("module", "index", "stored", "state", "said"),
+    [
+        (None, None, True, "limited", "no search module"),
+        ("search 8.0.0", None, False, "limited", "empty results at times"),
+        ("search 8.4.0", None, False, "ok", "the index is made when something is stored"),
+        ("search 8.4.0", None, True, "limited", "no index: nothing is found"),
+        ("search 8.4.0", IndexState(b"i", 5, 0.5, complete=False), True, "limited", "being filled: 50 %"),
+        ("search 8.4.0", IndexState(b"i", 0, 1.0, complete=True), True, "limited", "though there are conversations"),
+        ("search 8.4.0", IndexState(b"i", 5, 1.0, complete=True), True, "ok", "5 messages in the index (german)"),
+        (None, IndexState(b"i", 5, 1.0, complete=True), True, "ok", "5 messages in the index"),
+    ],
+)
+def test_search(module: str | None, index: IndexState | None, stored: bool, state: str, said: str) -> None:
+    answers = structs.replace(ANSWERS, index=index, form=Searching("german") if index else None)
+    found = check_search(structs.replace(GOOD, search_module=module), answers, WHERE, stored=stored)
+    assert (found.state, said in found.detail) == (state, True), found
+    if module and index:
+        failed = check_search(GOOD, structs.replace(answers, failures=3), WHERE, stored=stored)
+        assert failed.state == "limited"
+
+
+def test_search_on_another_database_and_in_a_cluster() -> None:
+    assert "database 3" in check_search(GOOD, ANSWERS, WHERE._replace(database=3), stored=False).detail
+    assert "cluster" in check_search(GOOD, ANSWERS, WHERE._replace(several=True), stored=False).detail
+
+
+@pytest.mark.parametrize(
+    ("url", "database", "command"),
+    [
+        ("redis://u:secret@h:1/2", 2, "redis-cli -h h -p 1 -n 2 CONFIG SET a b"),
+        ("rediss://h", 0, "redis-cli -h h -p 6379 --tls CONFIG SET a b"),
+        ("unix:///tmp/a b/s?db=1", 1, "redis-cli -s '/tmp/a b/s' -n 1 CONFIG SET a b"),
+        ("redis+cluster://h:1,i:2", 0, "redis-cli -h h -p 1 CONFIG SET a b  (on each node)"),
+        ("redis+sentinel://h:1/main/0", 0, "redis-cli -h THE-PRIMARY CONFIG SET a b"),
+        ("embedded:///tmp/x", 0, "redis-cli -s /tmp/x/redis.sock CONFIG SET a b"),
+    ],
+)
+def test_commands_that_can_be_typed(url: str, database: int, command: str) -> None:
+    where = where_is(url, database)
+    assert where.config("a", "b") == command
+    assert "secret" not in repr(where)
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(ConfigurationError):
+        where_is("http://x", 0)
+
+
+def test_every_extra_is_looked_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
+
+
+def test_answers_that_are_refusals() -> None:
+    refused = RuntimeError("NOPERM this user has no permissions to run the command")
+    found = read_answers(KEYS, 0, [[refused] * 6], cluster=False)
+    assert found == Answers([{}], settable=False, clock=[], refusal=str(refused), missing=None)
+    wrong = RuntimeError("CONFIG SET failed - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")
+    assert read_answers(KEYS, 0, [[refused, wrong, *[refused] * 4]], cluster=False).settable
