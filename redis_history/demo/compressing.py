@@ -20,7 +20,7 @@ from redis_history.errors import RedisHistoryError
 
 __all__ = ["CompressJob", "Compressed", "Finished", "run_compressor"]
 
-_LEASE = 1.0  # seconds; so long it takes until another one goes on with the work of one that was killed
+_LEASE = 2.0  # seconds; so long it takes until another one goes on with the work of one that was killed
 _THINKS = 0.03  # seconds at most: a model would think for longer, and the agents write on
 _SUMMARY_TOKENS = 100
 _PATIENCE = 20.0  # seconds for what is left in the end
