@@ -21,15 +21,21 @@ from tests.support.servers import RealServer, wait_until
 settings.register_profile(
     "project",
     deadline=None,
-    max_examples=50,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+settings.register_profile("long", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run soaks and kill loops in full length")
     parser.addoption("--screenshots", action="store_true", help="write the pictures of the documentation anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        settings.load_profile("long")
 
 
 @pytest.fixture(scope="session")

@@ -105,8 +105,9 @@ def pytest_generate_tests(metafunc):
 
 if FILES:
 
-    def test_real_transcripts(url, path):
-        status, out, err = demo("--url", url, "--data", path)
+    def test_real_transcripts(url, path, long):
+        some = () if long else ("--conversations", 4 if "irc" in path.name else 40)
+        status, out, err = demo("--url", url, "--data", path, *some)
         assert status == 0, out + err
 
 

@@ -107,7 +107,7 @@ async def test_callbacks_in_every_loop(store: AsyncHistoryStore) -> None:
 
 
 async def test_closing_in_one_loop_ends_the_others(server: RealServer, namespace: str) -> None:
-    store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
+    store = AsyncHistoryStore(f"{server.url}?client_name={namespace}", namespace=namespace, poll_interval=NEVER)
     await store.append("c", user("x"))
     watching = threading.Barrier(5)
 
@@ -132,7 +132,7 @@ async def test_closing_in_one_loop_ends_the_others(server: RealServer, namespace
 
     def alone() -> bool:
         with server.client() as client:
-            return not any(one["sub"] != "0" for one in client.client_list())
+            return not any(one["sub"] != "0" for one in client.client_list() if one["name"] == namespace)
 
     await asyncio.to_thread(wait_until, alone, "the doorbells to go")
 

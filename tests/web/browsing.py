@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, async_playwright, expect
 
 from redis_history import HistoryStore
-from tests.conftest import Servers
+from tests.support.servers import RealServer
 from tests.support.web import Serve, serve
 from tests.web.browser import find_browser
 
@@ -170,12 +170,14 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def site(server_of: Servers) -> Iterator[Site]:
-    namespace = f"live-{uuid.uuid4().hex[:12]}"
-    url = server_of("redis").url
-    with serve(url, namespace) as served, HistoryStore(url, namespace=namespace) as store:
-        yield Site(url, served, store)
-    server_of.clear(namespace)
+def site() -> Iterator[Site]:
+    """On a server of its own: it listens for as long as it is there, and other tests look at who listens to theirs."""
+    server = RealServer("redis").start()
+    try:
+        with serve(server.url, "live") as served, HistoryStore(server.url, namespace="live") as store:
+            yield Site(server.url, served, store)
+    finally:
+        server.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
