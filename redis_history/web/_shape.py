@@ -206,6 +206,6 @@ def _plain(value: Any) -> Any:
 def _strict(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else str(key): _strict(item) for key, item in value.items()}
-    if not isinstance(value, str | bytes | tuple) and isinstance(value, Iterable):
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return [_strict(item) for item in value]
-    return [_strict(item) for item in value] if isinstance(value, tuple) else value
+    return value
