@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import threading
 import uuid
 from collections import Counter
@@ -34,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background so, and it is inherited: tests that interrupt need the usual way.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--long"):
         settings.load_profile("long")
 
@@ -59,21 +63,23 @@ class Servers:
 
     def clear(self, namespace: str) -> None:
         for node in self._nodes():
-            with node.client() as client, client.pipeline(transaction=False) as pipe:
-                for pattern in Keyspace(namespace).patterns:
-                    for key in client.scan_iter(match=pattern, count=1000):
-                        pipe.unlink(key)
-                pipe.execute()
-                if node.binary.search:
-                    drop_indexes(client, namespace)
+            client = node.watcher
+            if client.dbsize():
+                with client.pipeline(transaction=False) as pipe:
+                    for pattern in Keyspace(namespace).patterns:
+                        for key in client.scan_iter(match=pattern, count=1000):
+                            pipe.unlink(key)  # each for itself: in a cluster they are of many slots
+                    pipe.execute()
+            if node.binary.search:
+                drop_indexes(client, namespace)
 
     def listened_to(self, kind: str, channel: bytes | None) -> bool:
         """Whether somebody listens to a channel (None: to any pattern), on every node of the server."""
         server = self(kind)
         counts = []
         for node in getattr(server, "nodes", [server]):
-            with node.client() as client:
-                counts.append(client.pubsub_numpat() if channel is None else client.pubsub_numsub(channel)[0][1])
+            client = node.watcher
+            counts.append(client.pubsub_numpat() if channel is None else client.pubsub_numsub(channel)[0][1])
         return all(counts)
 
     def _nodes(self) -> list[RealServer]:

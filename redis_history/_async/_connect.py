@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,8 +139,13 @@ def connect(url: str | None, client: Any) -> Connected:
     return Connected(target.address, make=lambda: _client(target.url))
 
 
+@functools.cache
+def _driver() -> DriverInfo:
+    """What connections call themselves; redis-py reads its own version from disk for each of these."""
+    return DriverInfo().add_upstream_driver("redis_history", __version__)
+
+
 def _client(url: str) -> Redis:
-    driver = DriverInfo().add_upstream_driver("redis_history", __version__)
     try:
         pool = ConnectionPool.from_url(
             url,
@@ -147,7 +153,7 @@ def _client(url: str) -> Redis:
             socket_connect_timeout=SOCKET_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
             max_connections=MAX_CONNECTIONS,
-            driver_info=driver,
+            driver_info=_driver(),
         )
         pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its own options
     except (ValueError, TypeError) as error:

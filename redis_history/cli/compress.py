@@ -126,6 +126,8 @@ def command(
                 loop.add_signal_handler(number, compressor.stop)
             if not quiet and not context.json:
                 click.echo(f"compressing in namespace {context.namespace!r} with {summarizer}", err=True)
+            elif not quiet and not once:  # from here on SIGTERM ends it in order
+                context.emit({"kind": "started", "namespace": context.namespace, "summarizer": summarizer})
             return await (compressor.run_once() if once else compressor.run())
 
     compressor_of()  # says what is wrong with the options before anything is connected

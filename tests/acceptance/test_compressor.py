@@ -314,6 +314,7 @@ if FILES:
                     kills += 1
             assert kills >= goals // 2
             for worker in workers:
+                worker.until("started")
                 assert worker.end(signal.SIGTERM) == 0
 
             shortened = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import shutil
 import signal
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from redis_history.embedded import ServerBinary, find_server
 
@@ -62,15 +65,21 @@ class RealServer:
         assert self._process is not None
         assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
-            with self.client() as client:
+            with self.client(retry=Retry(NoBackoff(), 0)) as client:
                 return bool(client.ping())
         except redis.AuthenticationError:
             return True
         except (redis.RedisError, OSError):
             return False
 
-    def client(self) -> Any:
-        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=5)
+    def client(self, **options: Any) -> Any:
+        # Without driver_info: redis-py looks its own version up for every client, in milliseconds.
+        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=5, driver_info=None, **options)
+
+    @functools.cached_property
+    def watcher(self) -> Any:
+        """A client that is kept, for what is asked often; it connects anew after a restart."""
+        return self.client()
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         if self._process is not None:
@@ -80,6 +89,8 @@ class RealServer:
             self._process = None
 
     def close(self) -> None:
+        if "watcher" in vars(self):
+            self.watcher.close()
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 

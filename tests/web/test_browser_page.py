@@ -407,11 +407,7 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     most = await page.evaluate(size)
     await page.locator("#timeline").hover()
     for _ in range(12):  # up, past several pages
-        await page.evaluate("document.querySelector('#timeline').scrollTop -= 6000")
-        await window.until(
-            "() => { const box = document.querySelector('#timeline');"
-            "return box.scrollTop > 0 && box.ariaBusy !== 'true' }"
-        )
+        await _scroll(window, -6000)
         most = max(most, await page.evaluate(size))
     numbers = [int(one[1:]) for one in await window.ids()]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
@@ -420,8 +416,7 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     await expect(window.said("Line 0.")).to_be_in_viewport()
     assert (await window.ids())[0] == "m0"
     for _ in range(6):  # and down again
-        await page.evaluate("document.querySelector('#timeline').scrollTop += 8000")
-        await window.until("() => document.querySelector('#timeline').ariaBusy !== 'true'")
+        await _scroll(window, 8000)
         most = max(most, await page.evaluate(size))
     numbers = [int(one[1:]) for one in await window.ids()]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
@@ -430,6 +425,20 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     await expect(window.said("Line 9999.")).to_be_in_viewport()
     assert most < 1200
     site.store.delete_conversation(name)
+
+
+async def _scroll(window: Window, by: int) -> None:
+    """Scroll the conversation, and wait until other rows are drawn and no page is on its way."""
+    before = await window.ids()
+    await window.page.evaluate("by => { document.querySelector('#timeline').scrollTop += by }", by)
+    await window.until(
+        """before => {
+          const box = document.querySelector('#timeline')
+          const drawn = [...box.querySelectorAll('.row[data-id]')].map(row => row.dataset.id)
+          return box.scrollTop > 0 && box.ariaBusy !== 'true' && String(drawn) !== String(before)
+        }""",
+        before,
+    )
 
 
 async def _no_sideways_scrolling(page: Page) -> None:
