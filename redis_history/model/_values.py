@@ -22,6 +22,8 @@ def check_values(message: Message) -> None:
     _Walk().fields(message, "", 0)
 
 
+#: What most values are; subclasses of these, and all others, are looked at more closely.
+_LEAVES = frozenset({str, int, bool, bytes, type(None)})
 _PLAIN = (str, int, float, bool, bytes, datetime, msgspec.msgpack.Ext, type(None))
 _KINDS: dict[str, type] = {"participant": Participant, "sources": Source}
 
@@ -52,6 +54,8 @@ class _Walk:
             raise MessageTooLargeError(f"the message has more than {MAX_ITEMS:,} items, counted at {path[:80]}")
         if depth > MAX_DEPTH:
             raise MessageTooLargeError(f"{path[:80]} is nested deeper than {MAX_DEPTH} levels")
+        if type(value) in _LEAVES:
+            return
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InvalidMessageError(f"{path[:80]} is {value}, which JSON cannot carry; use None or a string")

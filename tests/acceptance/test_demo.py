@@ -88,9 +88,9 @@ def test_the_sample_is_replayed_and_right(url):
     assert row(out, "compressors killed and replaced") == 1
 
 
-@pytest.mark.parametrize("agents", [1, 9])
+@pytest.mark.parametrize("agents", [1, 6])
 def test_any_number_of_agents(url, agents):
-    start = ("redis_history.cli", "demo") if agents == 9 else ("redis_history.demo",)  # it is the same
+    start = ("redis_history.cli", "demo") if agents == 6 else ("redis_history.demo",)  # it is the same
     status, out, err = demo("--url", url, "--agents", agents, "--conversations", 2, "--seed", agents, start=start)
     assert status == 0, out + err
     assert row(out, "conversations") == 2
@@ -106,7 +106,7 @@ def pytest_generate_tests(metafunc):
 if FILES:
 
     def test_real_transcripts(url, path, long):
-        some = () if long else ("--conversations", 4 if "irc" in path.name else 40)
+        some = () if long else ("--conversations", 2 if "irc" in path.name else 15)
         status, out, err = demo("--url", url, "--data", path, *some)
         assert status == 0, out + err
 

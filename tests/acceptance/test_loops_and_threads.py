@@ -183,22 +183,23 @@ async def test_a_write_opens_the_subscriptions_of_its_own_loop_only(store: Async
     await mine.aclose()
 
 
-async def test_loops_that_begin_together(server: RealServer, namespace: str) -> None:
+async def test_loops_that_begin_together(server: RealServer, namespace: str, long: bool) -> None:
     """Every one connects many times at the same moment: no lock, pool or connection is shared with another."""
     store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
     together = threading.Barrier(8)
+    times, each = (3, 100) if long else (2, 40)
 
     async def work(name: str) -> None:
         together.wait(20)
-        await asyncio.gather(*(store.append("c", user("x", id=f"{name}-{number}")) for number in range(100)))
+        await asyncio.gather(*(store.append("c", user("x", id=f"{name}-{number}")) for number in range(each)))
 
-    for rounds in range(3):
+    for rounds in range(times):
         names = [f"{rounds}-{number}" for number in range(8)]
         await in_loops(*(lambda name=name: work(name) for name in names))
         together.reset()
     stored = await store.get("c")
-    assert [message.sequence for message in stored] == list(range(1, 2401))
-    assert len({message.id for message in stored}) == 2400
+    assert [message.sequence for message in stored] == list(range(1, 8 * times * each + 1))
+    assert len({message.id for message in stored}) == 8 * times * each
     await store.aclose()
     gc.collect()
 
@@ -282,13 +283,13 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
     store.close()
 
 
-async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[..., RealServer]) -> None:
+async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[..., RealServer], long: bool) -> None:
     """Each writer gives up on its calls at random moments, some replies are lost too, and sends the same again."""
     server = own_server(tcp=True)
     proxy = LossyProxy(server.port, loss=0.02)
     patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
     chance = random.Random(11)
-    cancelled = 0
+    rounds, cancelled = 30 if long else 10, 0
 
     async def surely(call: Callable[[], Any]) -> Any:
         nonlocal cancelled
@@ -308,7 +309,7 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[...
     async with AsyncHistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=patient) as store:
 
         async def write(writer: int) -> None:
-            for number in range(30):
+            for number in range(rounds):
                 one = user("x", id=f"{writer}-{number}")
                 pair = [user("y", id=f"{writer}-{number}-{part}") for part in "ab"]
                 await surely(lambda one=one: store.append("c", one))
@@ -317,21 +318,21 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[...
 
         await asyncio.gather(*(write(writer) for writer in range(10)))
     await asyncio.to_thread(proxy.close)
-    assert cancelled > 100
+    assert cancelled > 4 * rounds
     with HistoryStore(server.url) as reader:
         stored = reader.get("c")
-        assert [message.sequence for message in stored] == list(range(1, 901))
+        assert [message.sequence for message in stored] == list(range(1, 30 * rounds + 1))
         assert {message.id: message.text for message in stored} == {
             f"{writer}-{number}{part}": text
             for writer in range(10)
-            for number in range(30)
+            for number in range(rounds)
             for part, text in (("", "z"), ("-a", "y"), ("-b", "y"))
         }
-        assert reader.snapshot("c").cursor.revision == 900
+        assert reader.snapshot("c").cursor.revision == 30 * rounds
         record = reader.get_conversation("c")
         assert record is not None
-        assert record.message_count == 900
-        assert record.characters == 900
+        assert record.message_count == 30 * rounds
+        assert record.characters == 30 * rounds
 
 
 async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namespace: str) -> None:

@@ -330,7 +330,7 @@ def test_redis_does_what_memory_does(own_server: Any, long: bool, machine: type[
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=400 if long else 25,
+            max_examples=400 if long else 12,
             stateful_step_count=50,
             deadline=None,
             # Shrinking a failure takes minutes: done when asked for the long run.

@@ -20,7 +20,7 @@ FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].
 FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
 
 #: Of a file, about so many go to all providers and back in the default run.
-_MESSAGES = 1000
+_MESSAGES = 400
 
 if FILES:
 
