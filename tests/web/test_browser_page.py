@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from redis_history import Conversation, HistoryStore, Message, assistant, system, tool_use, user
 from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
@@ -425,6 +426,41 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     await expect(window.said("Line 9999.")).to_be_in_viewport()
     assert most < 1200
     site.store.delete_conversation(name)
+
+
+async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site) -> None:
+    """Also of conversations that changed in the same millisecond, and when a card moves that has the focus."""
+    names = [site.name("order") for _ in range(6)]
+    for name in names:
+        site.store.append(name, user("Hello."))
+
+    async def alike(route: Route) -> None:
+        answer = await route.fetch()
+        found = await answer.json()
+        for conversation in found["conversations"]:
+            conversation["updated_at"] = "2026-01-01T00:00:00+00:00"
+        await route.fulfill(response=answer, body=json.dumps(found))
+
+    await window.page.route("**/api/conversations*", alike)
+    page = await window.open()
+    shown = "() => [...document.querySelectorAll('#conversations > li:not([hidden])')].map(one => one.dataset.id)"
+    await page.locator("#filter").fill("order-")
+    await window.until("() => document.querySelectorAll('#conversations > li:not([hidden])').length === 6")
+    before = await page.evaluate(shown)
+    for _ in range(3):
+        await page.evaluate("() => document.querySelector('#filter').dispatchEvent(new Event('input'))")
+        await page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert await page.evaluate(shown) == before
+    await page.keyboard.press("ArrowDown")
+    for _ in range(3):
+        await page.keyboard.press("j")
+    focused = page.locator(":focus")
+    await expect(focused).to_contain_text(before[3])
+    site.store.append(before[3], user("Newer."))
+    await window.until("first => document.querySelector('#conversations > li').dataset.id === first", before[3])
+    await expect(focused).to_contain_text(before[3])
+    for name in names:
+        site.store.delete_conversation(name)
 
 
 async def _scroll(window: Window, by: int) -> None:

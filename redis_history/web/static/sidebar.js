@@ -140,13 +140,14 @@ export class Sidebar {
   render() {
     const words = this.filter.value.trim().toLowerCase();
     const changed = ({ conversation }) => conversation.updated_at ?? ""; // ISO times in UTC sort as texts
-    const sorted = [...this.items.values()].sort((left, right) => (changed(left) < changed(right) ? 1 : -1));
+    const sorted = [...this.items.values()].sort((left, right) => compare(changed(right), changed(left)));
     const steady = Date.now() - this.pointed < STEADY;
     if (steady) setTimeout(this.show, STEADY);
     const order = steady ? this.asShown(sorted) : sorted;
     let unread = 0;
     let matched = 0;
     const places = steady ? null : this.places();
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     let place = this.list.firstElementChild;
     for (const item of order) {
       if (this.isSeen(item.conversation.id)) this.unread.see(item.conversation.id, item.conversation.message_count);
@@ -159,6 +160,7 @@ export class Sidebar {
       if (item.element === place) place = place.nextElementSibling;
       else this.list.insertBefore(item.element, place);
     }
+    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // what is moved loses it
     if (places) this.slide(places);
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
@@ -260,6 +262,8 @@ export class Sidebar {
     return [...this.list.children].filter((element) => !element.hidden).map((element) => element.firstElementChild);
   }
 }
+
+const compare = (left, right) => Number(left > right) - Number(left < right);
 
 function matches({ conversation, last }, words) {
   const text = [conversation.title, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
