@@ -64,41 +64,44 @@ class Compressing:
         """Compress one conversation; whatever happens is its own affair."""
         started = time.monotonic()
 
-        def failed(kind: Any, error: Exception, wait: float | None = None) -> float:
-            resting = self._work.rest(conversation_id, wait)
+        def failed(kind: Any, error: Exception, wait: float) -> None:
             seconds = time.monotonic() - started
-            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=resting, error=_told(error)))
-            return resting
+            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=_told(error)))
 
         lease: Lease | None = None
         keep = 0.0
+        rest: float | None = None
         try:
             lease = self._store._backend.execute(TakeLease(conversation_id, self._options.lease))
             if lease is None:
                 self._work.count(busy=1)
-                self._work.rest(conversation_id, self._options.lease)
+                rest = self._options.lease
                 return
-            done = self._compress(lease, revision, signal, started)
-            self._tell(done)
+            self._tell(self._compress(lease, revision, signal, started))
         except _StoppedError:
             self._work.done(conversation_id)
         except ConflictError as error:
+            rest = self._options.first_wait
             # Who has lost the lease may meet what its successor has done before it meets the lease.
             if isinstance(error, LeaseLostError) or (lease is not None and not self._keep(lease, 0.0)):
                 self._work.count(leases_lost=1)
-                failed("lease_lost", error, self._options.first_wait)
+                failed("lease_lost", error, rest)
             else:
                 self._work.count(conflicts=1)
-                failed("conflict", error, self._options.first_wait)
+                failed("conflict", error, rest)
             lease = None
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and others go on
             self._work.count(failed=1)
+            rest = self._work.failed(conversation_id)
             # Others leave it alone as well; a little shorter, so that it is this one's turn first.
-            keep = 0.9 * failed("failed", error)
+            keep = 0.9 * rest
+            failed("failed", error, rest)
             _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
         finally:
             if lease is not None:
                 self._keep(lease, keep)
+            if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
+                self._work.rest(conversation_id, rest)
 
     def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end then, whatever happens; whether it was still the present one."""

@@ -217,17 +217,19 @@ class Work:
                 while len(self._settled) > _SETTLED:
                     self._settled.popitem(last=False)
 
-    def rest(self, conversation_id: str, wait: float | None = None) -> float:
-        """It failed: leave it alone for a while, longer each time, or for `wait` seconds; how long."""
+    def failed(self, conversation_id: str) -> float:
+        """How many seconds to leave it alone: longer each time."""
+        with self._lock:
+            self._failures[conversation_id] += 1
+            doublings = min(self._failures[conversation_id] - 1, 30)
+        wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
+        return wait * random.uniform(0.75, 1.25)  # noqa: S311 -- workers must not come back all at once
+
+    def rest(self, conversation_id: str, wait: float) -> None:
+        """Leave it alone for so many seconds from now on."""
         with self._lock:
             self._working.pop(conversation_id, None)
-            if wait is None:
-                self._failures[conversation_id] += 1
-                doublings = min(self._failures[conversation_id] - 1, 30)
-                wait = min(self._longest_wait, self._first_wait * 2**doublings)
-                wait *= random.uniform(0.75, 1.25)  # noqa: S311 -- workers must not come back all at once
             self._resting[conversation_id] = self._clock() + wait
-            return wait
 
     def drop(self) -> None:
         """Forget what waits."""

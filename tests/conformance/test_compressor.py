@@ -11,6 +11,7 @@ import pytest
 
 from redis_history import (
     AsyncCompressor,
+    AsyncHistoryStore,
     CompressionProgress,
     Compressor,
     HistoryStore,
@@ -24,6 +25,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.operations import KeepLease
 from tests.conformance.conftest import Awaitable, Stores
 from tests.support.servers import until
 
@@ -262,6 +264,33 @@ async def test_one_that_failed_rests_longer_each_time_and_is_tried_again(store: 
     waits = [progress.wait for progress in told if progress.kind == "failed"]
     assert len(waits) == 3
     assert 0.03 < waits[0] < waits[1] < waits[2] < 0.3
+
+
+async def test_a_lease_that_is_slow_to_end_does_not_hold_up_its_own_worker() -> None:
+    """After a failure the lease is made to end before the next attempt; that call may take longer than the rest."""
+    async with AsyncHistoryStore("memory://") as store:
+        await store.append_many("c", LOTS)
+        execute = store._backend.execute
+
+        async def slow(operation: Any) -> Any:
+            if isinstance(operation, KeepLease):
+                await asyncio.sleep(0.2)
+            return await execute(operation)
+
+        store._backend.execute = slow  # type: ignore[method-assign]
+        answers = iter([ValueError("1"), ValueError("2")])
+
+        def fails(messages: Sequence[Message], previous: str | None) -> str:
+            for error in answers:
+                raise error
+            return "At last."
+
+        compressor = compressor_of(store, fails, first_wait=0.02)
+        work = asyncio.create_task(compressor.run())
+        await until(lambda: compressor.stats.compressed == 1)
+        compressor.stop()
+        stats = await work
+    assert (stats.failed, stats.busy) == (2, 0)
 
 
 async def test_other_workers_leave_alone_what_failed(store: Any, stores: Stores) -> None:
