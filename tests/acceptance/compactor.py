@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from redis_history import HistoryStore, user
 from redis_history.errors import CompactionConflictError
 
 
-def main(url: str, name: str, count: int) -> None:
+def main(url: str, name: str, count: int) -> int:
+    """How many of its summaries were stored."""
     rounds = done = 0
     with HistoryStore(url) as store:
         while True:
@@ -24,8 +23,4 @@ def main(url: str, name: str, count: int) -> None:
                     continue
             if arrived == count:
                 break
-    print(done, flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    return done

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,20 +11,11 @@ import pytest
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import CompactionConflictError, InvalidInputError
+from tests.acceptance import compactor, writer
+from tests.support.forks import Forked
 from tests.support.servers import RealServer, wait_until
 
 KEYS = Keyspace("default").conversation("c")
-
-
-def _start(module: str, *arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", f"tests.acceptance.{module}", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
-
-
-def _ended(processes: list[subprocess.Popen[bytes]]) -> list[bytes]:
-    outputs = [process.communicate(timeout=200)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes)
-    return outputs
 
 
 def _fill(store: HistoryStore, count: int) -> list[Message]:
@@ -51,11 +40,12 @@ def test_what_four_processes_append_while_a_summariser_thinks_stays(
     with HistoryStore(server.url) as store, server.client() as client:
         seen = _fill(store, 300)
         bytes_before = client.zrange(KEYS.messages, 0, -1, withscores=True)
-        writers = [_start("writer", server.url, name, 125) for name in range(4)]
+        writers = [Forked(writer.main, server.url, name, 125) for name in range(4)]
         wait_until(lambda: _arrived(store, 300 + 250), "half of the appends", 120)
         done = store.compact("c", through=seen[-1], summary=_summary("s"), seen=seen)
         assert done.count == 300
-        _ended(writers)
+        for process in writers:
+            process.result()
         live = store.get("c")
         assert live[0] == done.summary
         appended = {f"{name}-{number}" for name in range(4) for number in range(125)}
@@ -72,15 +62,16 @@ def test_what_is_appended_while_a_long_conversation_expands_stays(own_server: Ca
     with HistoryStore(server.url) as store:
         before = _fill(store, 5000)
         store.compact("c", through=before[2499], summary=_summary("s"))
-        writers = [_start("writer", server.url, name, 200) for name in range(4)]
+        writers = [Forked(writer.main, server.url, name, 200) for name in range(4)]
         count, times = 2501, 0
-        while any(process.poll() is None for process in writers) or times == 0:
+        while any(process.running for process in writers) or times == 0:
             goal = count + 1
-            wait_until(lambda goal=goal: _arrived(store, goal) or writers[0].poll() is not None, "an append", 120)
+            wait_until(lambda goal=goal: _arrived(store, goal) or not writers[0].running, "an append", 120)
             store.expand("c", "s")
             store.compact("c", through=before[2499], summary=_summary("s"), seen=before[:2500])
             count, times = store.snapshot("c", limit=1).message_count, times + 1
-        _ended(writers)
+        for process in writers:
+            process.result()
         store.expand("c", "s")
         after = store.get("c")
         assert after[:5000] == before
@@ -90,22 +81,24 @@ def test_what_is_appended_while_a_long_conversation_expands_stays(own_server: Ca
             assert client.keys("*:a:*") == []
 
 
-def test_four_compactors_and_four_writers(own_server: Callable[..., RealServer]) -> None:
+def test_four_compactors_and_four_writers(own_server: Callable[..., RealServer], long: bool) -> None:
     """One summary at any time, nothing lost, and all of it comes back in its order."""
     server = own_server()
+    each = 150 if long else 60
     with HistoryStore(server.url) as store:
-        compactors = [_start("compactor", server.url, f"k{name}", 600) for name in range(4)]
-        writers = [_start("writer", server.url, name, 150) for name in range(4)]
-        while any(process.poll() is None for process in writers):
+        compactors = [Forked(compactor.main, server.url, f"k{name}", 4 * each) for name in range(4)]
+        writers = [Forked(writer.main, server.url, name, each) for name in range(4)]
+        while any(process.running for process in writers):
             assert sum(message.is_summary for message in store.get("c")) <= 1
-        _ended(writers)
-        done = sum(map(int, _ended(compactors)))
+        for process in writers:
+            process.result()
+        done = sum(compactor.result() for compactor in compactors)
         everything = store.get("c", include_archived=True)
         originals = [message for message in everything if not message.is_summary]
-        assert [message.sequence for message in originals] == list(range(1, 601))
-        assert len(everything) - 600 == done > 1
+        assert [message.sequence for message in originals] == list(range(1, 4 * each + 1))
+        assert len(everything) - 4 * each == done > 1
         hits = store.search("c", "1", limit=1000, token_cap=None)
-        assert {hit.message.id for hit in hits} >= {f"1-{number}" for number in range(150)}
+        assert {hit.message.id for hit in hits} >= {f"1-{number}" for number in range(each)}
         for _ in range(done):
             [summary] = [message for message in store.get("c") if message.is_summary]
             store.expand("c", summary.id)

@@ -27,6 +27,8 @@ from redis_history.history._groups import groups
 from redis_history.importers import read_transcripts
 from redis_history.importers.transcript import Transcript
 from redis_history.tokens import message_tokens
+from tests.acceptance import writer
+from tests.support.forks import Forked
 from tests.support.models import ModelServer
 from tests.support.sdk import is_valid
 from tests.support.servers import RealServer, wait_until
@@ -132,12 +134,8 @@ def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
         summarizer = f"{SUMMARIZERS}:{'thirty_seconds' if long else 'held'}"
         worker = start(server.url, summarizer, "--max-messages", "299", "--keep-recent", "10", "--lease", "2s")
         worker.until("held")
-        writers = [
-            subprocess.Popen([sys.executable, "-m", "tests.acceptance.writer", server.url, f"w{number}", "125"])
-            for number in range(4)
-        ]
-        for writer in writers:
-            assert writer.wait(120) == 0
+        for process in [Forked(writer.main, server.url, f"w{number}", 125) for number in range(4)]:
+            process.result(120)
         assert "compressed" not in worker.kinds
         worker.go()
         worker.until("compressed")
@@ -278,7 +276,7 @@ if FILES:
             key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
         )
         wanted: dict[str, Transcript] = {}
-        for number, transcript in enumerate(islice(_again(transcripts), 300 if long else 60)):
+        for number, transcript in enumerate(islice(_again(transcripts), 300 if long else 40)):
             wanted[f"{number} {transcript.conversation_id}"] = transcript
         assert len({transcript.format for transcript in wanted.values()}) >= 4
         most, keep = 3_000, 4
@@ -303,7 +301,7 @@ if FILES:
             begun = len(too_long())
             assert begun > len(wanted) // 4
             workers = [start(server.url, f"{SUMMARIZERS}:slow", *options) for _ in range(4)]
-            kills, goals = 0, 40 if long else 10
+            kills, goals = 0, 40 if long else 6
             deadline = time.monotonic() + (900 if long else 240)
             while left := too_long():
                 assert time.monotonic() < deadline, left

@@ -81,7 +81,7 @@ def _at_once(workers: Callable[..., Worker], mode: str, url: str, processes: int
 def test_processes_that_load_add_and_save_keep_everything(
     own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, long: bool
 ) -> None:
-    rounds = 200 if long or processes == 2 else 40
+    rounds = 200 if long else 80 // processes
     url = own_server("plain").url
     read = _at_once(workers, "rounds", url, processes, rounds)
     assert sorted(read[0]) == sorted(f"{name}-{number}" for name in range(processes) for number in range(rounds))
@@ -104,7 +104,7 @@ def test_writing_the_whole_list_back_loses_messages(
 
 def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Callable[..., Worker], long: bool) -> None:
     url = own_server("plain").url
-    kills, count = (100, 3000) if long else (12, 400)
+    kills, count = (100, 3000) if long else (6, 200)
     chance = random.Random(5)
     acknowledged = {"a": 0, "b": 0}
     running = {name: workers("killed", url, name, count) for name in acknowledged}

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 
 from redis_history import HistoryStore
+from tests.acceptance import writer
+from tests.support.forks import Forked
 from tests.support.servers import RealServer, wait_until
-
-
-def _start(url: str, name: str, count: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.acceptance.writer", url, name, str(count)])
 
 
 def test_eight_writers_killed_at_random(own_server: Callable[..., RealServer], long: bool) -> None:
     server = own_server()
     writers, count, kills = 8, 1000, 100 if long else 12
     chance = random.Random(7)
-    running = {str(index): _start(server.url, str(index), count) for index in range(writers)}
+    running = {str(index): Forked(writer.main, server.url, str(index), count) for index in range(writers)}
     with HistoryStore(server.url) as store:
         for kill in range(1, kills + 1):
             goal = kill * writers * count // (kills + 1)
             wait_until(lambda goal=goal: store.snapshot("c", limit=1).message_count >= goal, f"{goal} messages", 120)
             name = chance.choice(sorted(running))
             running[name].kill()
-            running[name].wait()
-            running[name] = _start(server.url, name, count)
+            running[name] = Forked(writer.main, server.url, name, count)
         for process in running.values():
-            assert process.wait(300) == 0
+            process.result(300)
         stored = list(store.iter("c", batch=1000))
         assert [message.sequence for message in stored] == list(range(1, writers * count + 1))
         wanted = {f"{index}-{number}" for index in range(writers) for number in range(count)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from redis_history import (
     tool_use,
     user,
 )
+from tests.support.forks import Forked, barrier
 from tests.support.prompts import holds_pairs
 from tests.support.servers import RealServer
 
@@ -27,12 +28,12 @@ AGENTS = 8
 STEPS = 25
 
 
-def write(url: str, namespace: str, number: int, barrier: object) -> None:
+def write(url: str, namespace: str, number: int, together: Any) -> None:
     """An agent that calls tools; all agents give their calls the same ids, and write call and result one by one."""
     me = Participant("agent", f"agent-{number}", f"Agent {number}")
     with HistoryStore(url, namespace=namespace) as store:
         store.get("c", limit=1)
-        barrier.wait()  # type: ignore[attr-defined]
+        together.wait()
         for step in range(STEPS):
             name = f"{number}-{step}"
             store.append("c", user(f"agent {number}, {step}?", id=f"{name}-ask", participant=Participant("user", "u")))
@@ -45,21 +46,17 @@ def write(url: str, namespace: str, number: int, barrier: object) -> None:
 
 
 def test_order_and_pairs_hold_while_eight_agents_write(server: RealServer, namespace: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(AGENTS + 1)
-    writers = [context.Process(target=write, args=(server.url, namespace, n, barrier)) for n in range(AGENTS)]
-    for writer in writers:
-        writer.start()
+    together = barrier(AGENTS + 1)
+    writers = [Forked(write, server.url, namespace, number, together) for number in range(AGENTS)]
     looked = 0
     with HistoryStore(server.url, namespace=namespace) as store:
-        barrier.wait(120)
-        while any(writer.is_alive() for writer in writers):
+        together.wait(120)
+        while any(writer.running for writer in writers):
             found = assemble_prompt(store, "c", f"agent-{looked % AGENTS}", None, {"max_turns_to_load": 300})
             holds_pairs(found.messages)
             looked += 1
         for writer in writers:
-            writer.join(60)
-            assert writer.exitcode == 0
+            writer.result()
         assert looked > AGENTS
         stored = store.get("c")
         positions = {message.id: message.position for message in stored}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import count, islice
 from typing import Any
@@ -25,6 +23,7 @@ from redis_history.errors import (
     MessageNotFoundError,
 )
 from redis_history.operations import Clear
+from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until
 
 
@@ -55,25 +54,20 @@ def filled(store: HistoryStore, count: int, conversation_id: str = "c") -> set[s
     return {str(n) for n in range(count)}
 
 
-STARTER = """
-import sys
-from redis_history import HistoryStore, user
-url, name = sys.argv[1:]
-with HistoryStore(url) as store:
-    store.append(name, user("word", id=name))
-    assert [hit.message.id for hit in store.search(name, "word")] == [name]
-"""
+def _begin(url: str, name: str, together: Any) -> list[str]:
+    """What a process finds that makes the index, if no other has."""
+    together.wait(60)
+    with HistoryStore(url) as store:
+        store.append(name, user("word", id=name))
+        return [hit.message.id for hit in store.search(name, "word")]
 
 
 def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     names = [f"p{number}" for number in range(20)]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", STARTER, server.url, name], stderr=subprocess.PIPE) for name in names
-    ]
-    for process in processes:
-        assert process.communicate(timeout=120)[1] == b""
-        assert process.returncode == 0
+    together = barrier(20)
+    processes = [Forked(_begin, server.url, name, together) for name in names]
+    assert [process.result() for process in processes] == [[name] for name in names]
     assert len(indexes(server)) == 1
     with HistoryStore(server.url) as store:
         assert {hit.message.id for hit in store.search_all("word", limit=100)} == set(names)

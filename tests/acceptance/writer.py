@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 
 from redis_history import HistoryStore, user
 
@@ -16,8 +15,3 @@ def main(url: str, name: str, count: int) -> None:
             store.append("c", message)
             while chance.random() < 0.1:
                 assert store.append("c", message).duplicate
-    print("done", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

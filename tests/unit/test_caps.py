@@ -84,15 +84,29 @@ def test_items_over_the_cap(place: str) -> None:
         encode_body(PLACES[place]([0] * (MAX_ITEMS + 1)))
 
 
-@places
-def test_the_longest_list_that_is_accepted_can_be_read(place: str) -> None:
-    longest_is_readable(lambda length: PLACES[place]([0] * length), MAX_ITEMS - 50, MAX_ITEMS + 1)
+#: Every place with a cap that takes no time, and one with the real one.
+capped = pytest.mark.parametrize(
+    ("place", "most"), [*((place, 2_000) for place in PLACES), ("tool result", MAX_ITEMS)], indirect=["most"]
+)
 
 
-@places
-def test_the_longest_map_that_is_accepted_can_be_read(place: str) -> None:
+@pytest.fixture
+def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many items a message may have."""
+    for module in ("_values", "_caps"):
+        monkeypatch.setattr(f"redis_history.model.{module}.MAX_ITEMS", request.param)
+    return int(request.param)
+
+
+@capped
+def test_the_longest_list_that_is_accepted_can_be_read(place: str, most: int) -> None:
+    longest_is_readable(lambda length: PLACES[place]([0] * length), most - 50, most + 1)
+
+
+@capped
+def test_the_longest_map_that_is_accepted_can_be_read(place: str, most: int) -> None:
     """A key is a value too."""
-    half = MAX_ITEMS // 2
+    half = most // 2
     longest_is_readable(lambda entries: PLACES[place](dict.fromkeys(map(str, range(entries)))), half - 50, half + 1)
 
 
