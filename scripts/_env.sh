@@ -37,14 +37,18 @@ prepare_server() {
 # Chromium for the tests of the live view; without one they are skipped, or fail where $CI is true.
 prepare_browser() {
   local name
-  for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable; do
+  for name in "${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable; do
     if [ -n "$name" ] && command -v "$name" > /dev/null; then return; fi
   done
   if python -m tests.web.browser > /dev/null; then return; fi
   echo "installing Chromium …" >&2
   if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
-    if { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; } \
-      > /dev/null 2>&1; then return; fi
+    apt-get update -qq > /dev/null 2>&1 || true
+    for name in chromium-headless-shell chromium; do
+      if DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$name" > /dev/null 2>&1; then
+        return
+      fi
+    done
   fi
   if python -m playwright install chromium > /dev/null 2>&1; then return; fi
   echo "there is no Chromium and it could not be installed: the tests of the live view's page do not run" >&2

@@ -7,7 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# First the build without windows: the same engine, and a new context of it takes an eighth of the processor's time.
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def find_browser(packaged: str) -> str | None:
