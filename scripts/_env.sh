@@ -1,5 +1,7 @@
 # Sourced by the other scripts: an environment of the project's own, made when needed. Python 3.11+ with venv is enough.
 set -euo pipefail
+# Tests start hundreds of processes; without bytecode on disk, each would compile the package anew.
+unset PYTHONDONTWRITEBYTECODE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-}
