@@ -273,7 +273,9 @@ async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> Non
     await page.keyboard.press("Escape")
     await expect(focused).to_have_class("card")
     await page.keyboard.press("k")
+    await expect(focused).to_contain_text("Elsewhere.")
     await page.keyboard.press("Enter")
+    await expect(page.locator(".row")).to_have_count(1)  # until then more than one, of the other conversation
     await expect(page.locator(".row")).to_contain_text("Elsewhere.")
     outline = await page.evaluate(
         "() => { document.querySelector('.card').focus();return getComputedStyle(document.activeElement).outlineStyle }"
