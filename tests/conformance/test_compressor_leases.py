@@ -68,9 +68,9 @@ async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None
     await store.append_many("c", LOTS)
     await store.append("other", user("x"))
     held = Held()
-    work = asyncio.create_task(compressor_of(store, held, lease=0.4).run_once())
+    work = asyncio.create_task(compressor_of(store, held, lease=1.0).run_once())
     await held.until_called()
-    other = await execute(store, TakeLease("other", 1.0))
+    other = await execute(store, TakeLease("other", 1.5))
     async with asyncio.timeout(20):  # a lease that is taken now and not kept ends before this one would have
         while await execute(store, TakeLease("other", 1.0)) is None:
             assert await execute(store, TakeLease("c", 1.0)) is None
