@@ -68,7 +68,6 @@ class AsyncCompressing:
             self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=_told(error)))
 
         lease: Lease | None = None
-        keep = 0.0
         rest: float | None = None
         try:
             lease = await self._store._backend.execute(TakeLease(conversation_id, self._options.lease))
@@ -92,13 +91,12 @@ class AsyncCompressing:
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and others go on
             self._work.count(failed=1)
             rest = self._work.failed(conversation_id)
-            # Others leave it alone as well; a little shorter, so that it is this one's turn first.
-            keep = 0.9 * rest
             failed("failed", error, rest)
             _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
         finally:
             if lease is not None:
-                await self._keep(lease, keep)
+                # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
+                await self._keep(lease, 0.9 * (rest or 0.0))
             if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
                 self._work.rest(conversation_id, rest)
 

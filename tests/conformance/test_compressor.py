@@ -25,7 +25,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.operations import KeepLease
+from redis_history.operations import KeepLease, TakeLease
 from tests.conformance.conftest import Awaitable, Stores
 from tests.support.servers import until
 
@@ -272,9 +272,15 @@ async def test_a_lease_that_is_slow_to_end_does_not_hold_up_its_own_worker() -> 
         await store.append_many("c", LOTS)
         execute = store._backend.execute
 
+        taken = 0
+
         async def slow(operation: Any) -> Any:
-            if isinstance(operation, KeepLease):
-                await asyncio.sleep(0.2)
+            nonlocal taken
+            if isinstance(operation, TakeLease):
+                taken += 1
+            elif isinstance(operation, KeepLease) and not compressor.stats.compressed:
+                before = taken  # if it rests already, until it comes again
+                await until(lambda: compressor.stats.working or taken > before)
             return await execute(operation)
 
         store._backend.execute = slow  # type: ignore[method-assign]

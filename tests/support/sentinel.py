@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from tests.support.servers import DEADLINE, RealServer, free_port, wait_until
+from tests.support.servers import AT_ONCE, DEADLINE, RealServer, free_port, wait_until
 
 SERVICE = "history"
 _CONFIGURATION = """\
@@ -56,14 +56,14 @@ class RealService:
 
     def _knows_both(self) -> bool:
         try:
-            with self._sentinel() as sentinel:
+            with self._sentinel(retry=AT_ONCE) as sentinel:
                 replicas = sentinel.sentinel_slaves(SERVICE)
                 return len(replicas) == 1 and not replicas[0]["is_disconnected"] and not replicas[0]["is_sdown"]
         except (redis.RedisError, OSError):
             return False
 
-    def _sentinel(self) -> Any:
-        return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=5)
+    def _sentinel(self, **options: Any) -> Any:
+        return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=5, **options)
 
     def fail_over(self) -> None:
         """Have the replica take over, and return when it has and the other one follows it."""

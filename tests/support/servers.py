@@ -22,6 +22,8 @@ from redis.retry import Retry
 from redis_history.embedded import ServerBinary, find_server
 
 DEADLINE = 20.0
+#: For looking whether a server is there: redis-py would wait for seconds between its own tries.
+AT_ONCE = Retry(NoBackoff(), 0)
 
 
 def binary(kind: str) -> ServerBinary:
@@ -65,7 +67,7 @@ class RealServer:
         assert self._process is not None
         assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
-            with self.client(retry=Retry(NoBackoff(), 0)) as client:
+            with self.client(retry=AT_ONCE) as client:
                 return bool(client.ping())
         except redis.AuthenticationError:
             return True

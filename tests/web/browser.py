@@ -13,18 +13,21 @@ _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chr
 
 def find_browser(packaged: str) -> str | None:
     """$CHROMIUM, one on PATH, or the one that Playwright has installed (`packaged`)."""
+    return _on_path() or (packaged if Path(packaged).exists() else None)
+
+
+def _on_path() -> str | None:
     given = os.environ.get("CHROMIUM")
-    for name in (given,) if given else _NAMES:
-        if found := shutil.which(name):
-            return found
-    return packaged if Path(packaged).exists() else None
+    return next(filter(None, map(shutil.which, (given,) if given else _NAMES)), None)
 
 
 def main() -> int:
-    from playwright.sync_api import sync_playwright
+    found = _on_path()
+    if found is None:
+        from playwright.sync_api import sync_playwright  # takes a second
 
-    with sync_playwright() as playwright:
-        found = find_browser(playwright.chromium.executable_path)
+        with sync_playwright() as playwright:
+            found = find_browser(playwright.chromium.executable_path)
     print(found or "there is no Chromium")
     return 0 if found else 1
 

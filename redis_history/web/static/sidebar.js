@@ -140,7 +140,7 @@ export class Sidebar {
   render() {
     const words = this.filter.value.trim().toLowerCase();
     const changed = ({ conversation }) => conversation.updated_at ?? ""; // ISO times in UTC sort as texts
-    const sorted = [...this.items.values()].sort((left, right) => compare(changed(right), changed(left)));
+    const sorted = [...this.items.values()].sort((left, right) => ascending(changed(right), changed(left)));
     const steady = Date.now() - this.pointed < STEADY;
     if (steady) setTimeout(this.show, STEADY);
     const order = steady ? this.asShown(sorted) : sorted;
@@ -263,7 +263,7 @@ export class Sidebar {
   }
 }
 
-const compare = (left, right) => Number(left > right) - Number(left < right);
+const ascending = (left, right) => Number(left > right) - Number(left < right);
 
 function matches({ conversation, last }, words) {
   const text = [conversation.title, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
