@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redis_history._names import *  # noqa: F403
     from redis_history._names import __all__ as __all__
+else:  # a type checker that sees a __getattr__ believes in every name
 
+    def __getattr__(name: str) -> Any:
+        """The public names, all of them with the first that is asked for: half a second that those who only want a
+        part of the package, such as the help of the command line, need not wait."""
+        public = name in ("__all__", "__version__") or not (name.startswith("_") or find_spec(f"{__name__}.{name}"))
+        if not public:  # a submodule, which is imported next, or nothing
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from redis_history import _names
 
-def __getattr__(name: str) -> Any:
-    """The public names, all of them with the first that is asked for: half a second that those who only want a part of
-    the package, such as the help of the command line, need not wait."""
-    public = name in ("__all__", "__version__") or not (name.startswith("_") or find_spec(f"{__name__}.{name}"))
-    if not public:  # a submodule, which is imported next, or nothing
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from redis_history import _names
+        names = globals()
+        names.update((each, getattr(_names, each)) for each in _names.__all__)
+        names["__all__"] = _names.__all__
+        if name not in names:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return names[name]
 
-    names = globals()
-    names.update((each, getattr(_names, each)) for each in _names.__all__)
-    names["__all__"] = _names.__all__
-    if name not in names:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return names[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

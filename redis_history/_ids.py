@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from typing import Final
 
+from redis_history._chance import CHANCE
 from redis_history.errors import InvalidConversationIdError
 
 __all__ = ["MAX_CONVERSATION_ID_BYTES", "check_conversation_id", "new_id", "new_token"]
 
 MAX_CONVERSATION_ID_BYTES: Final = 512
-
-# Seeded by the operating system, and again in a forked child, so that processes never share a stream.
-_random = random.Random()  # noqa: S311 -- ids must be unique, not secret
-os.register_at_fork(after_in_child=_random.seed)
 
 _VERSION_7: Final = 0x7 << 76
 _VARIANT: Final = 0b10 << 62
@@ -24,7 +19,7 @@ _LOW_62: Final = 2**62 - 1
 
 def new_id() -> str:
     """A new UUIDv7 as its 36-character text: 48 bits of milliseconds, 74 random bits."""
-    bits = _random.getrandbits(74)
+    bits = CHANCE.getrandbits(74)
     value = (time.time_ns() // 1_000_000) << 80 | _VERSION_7 | (bits >> 62) << 64 | _VARIANT | bits & _LOW_62
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -32,7 +27,7 @@ def new_id() -> str:
 
 def new_token() -> str:
     """64 random bits in hex: names one change, so that a retry and a rewound log are recognised."""
-    return f"{_random.getrandbits(64):016x}"
+    return f"{CHANCE.getrandbits(64):016x}"
 
 
 def check_conversation_id(conversation_id: str) -> bytes:

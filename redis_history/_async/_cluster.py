@@ -6,7 +6,6 @@ take where its nodes are and how to connect to them; the connections are our own
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from redis_history._async._lines import Lines
+from redis_history._chance import CHANCE
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.settings_of import connection_settings
 from redis_history.backends.redis.slots import SLOTS, Address, Topology, read_slots
@@ -87,7 +87,7 @@ class ClusterLines:
         """Read who serves what, from `first` or else from any node that answers. Raises what the last one did."""
         self.stale = True
         known = [*self._topology.nodes]
-        random.shuffle(known)
+        CHANCE.shuffle(known)
         error: Exception = ConnectionError("no node of the cluster is known")
         for address in dict.fromkeys([*([first] if first else []), *known, *self._seeds]):
             try:

@@ -8,7 +8,6 @@ refuses a summary of other messages than those that are there, and one that come
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from redis_history._async._compressing import AsyncCompressing
 from redis_history._async._runtime import Job, Signal, ending, spawn
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._bell import Bell
+from redis_history._chance import CHANCE
 from redis_history.backends.base import AsyncFollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer
@@ -212,7 +212,7 @@ class AsyncCompressor(AsyncCompressing):
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
-                    sweep_at = now + self._options.sweep_interval * random.uniform(0.9, 1.1)  # noqa: S311
+                    sweep_at = now + self._options.sweep_interval * CHANCE.uniform(0.9, 1.1)
                     look_at, looked = now + self._options.look_interval, now
                     await self._sweep()
                 elif now >= look_at:
@@ -273,7 +273,7 @@ class AsyncCompressor(AsyncCompressing):
     async def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
         found = [Totals.of(one) for one in conversations]
         over = [totals for totals in found if self._options.is_over(totals) or await self._is_old(totals)]
-        random.shuffle(over)  # so that not all workers begin with the same one
+        CHANCE.shuffle(over)  # so that not all workers begin with the same one
         return over
 
     async def _is_old(self, totals: Totals) -> bool:

@@ -9,13 +9,13 @@ refuses a summary of other messages than those that are there, and one that come
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from redis_history._bell import Bell
+from redis_history._chance import CHANCE
 from redis_history._sync._compressing import Compressing
 from redis_history._sync._runtime import Job, Signal, ending, spawn
 from redis_history._sync.store import HistoryStore
@@ -213,7 +213,7 @@ class Compressor(Compressing):
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
-                    sweep_at = now + self._options.sweep_interval * random.uniform(0.9, 1.1)  # noqa: S311
+                    sweep_at = now + self._options.sweep_interval * CHANCE.uniform(0.9, 1.1)
                     look_at, looked = now + self._options.look_interval, now
                     self._sweep()
                 elif now >= look_at:
@@ -274,7 +274,7 @@ class Compressor(Compressing):
     def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
         found = [Totals.of(one) for one in conversations]
         over = [totals for totals in found if self._options.is_over(totals) or self._is_old(totals)]
-        random.shuffle(over)  # so that not all workers begin with the same one
+        CHANCE.shuffle(over)  # so that not all workers begin with the same one
         return over
 
     def _is_old(self, totals: Totals) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from redis_history._sync._connect import Connected
 from redis_history._sync._lines import Lines
@@ -21,7 +21,7 @@ from redis_history.backends.redis.calls import Call, Settings, as_is
 from redis_history.backends.redis.compacting import compact
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.backends.redis.expanding import expand
-from redis_history.backends.redis.failures import RetryDetails, RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import FullJitter, RetryDetails, RetryPolicy, is_transient, translate
 from redis_history.backends.redis.finding import find_changed
 from redis_history.backends.redis.listing import list_conversations
 from redis_history.backends.redis.planner import plan
@@ -287,7 +287,7 @@ class RedisBackend:
         self._confirming.clear()  # it may be another server now, that cannot confirm
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
-            wait=wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
+            wait=FullJitter(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._before_try,
             before_sleep=self._before_wait,

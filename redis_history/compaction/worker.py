@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from redis_history._chance import CHANCE
 from redis_history.compaction._checks import check_count, check_seconds
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
 from redis_history.errors import ConfigurationError
@@ -223,7 +223,7 @@ class Work:
             self._failures[conversation_id] += 1
             doublings = min(self._failures[conversation_id] - 1, 30)
         wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
-        return wait * random.uniform(0.75, 1.25)  # noqa: S311 -- workers must not come back all at once
+        return wait * CHANCE.uniform(0.75, 1.25)  # workers must not come back all at once
 
     def rest(self, conversation_id: str, wait: float) -> None:
         """Leave it alone for so many seconds from now on."""

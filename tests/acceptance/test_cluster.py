@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from redis_history.errors import (
     ConfigurationError,
     UnsupportedServerError,
 )
+from tests.conformance.conftest import Awaitable
 from tests.conftest import Servers
+from tests.support.chance import untouched
 from tests.support.cluster import RealCluster
-from tests.support.servers import RealServer, until, wait_until
+from tests.support.servers import RealServer, until, wait_until, wait_until_replicated
 
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
 
@@ -38,6 +41,14 @@ def cluster() -> Iterator[RealCluster]:
 
 def _slot(namespace: str, conversation_id: str) -> int:
     return int(key_slot(Keyspace(namespace).conversation(conversation_id).state))
+
+
+def _store(face: str, cluster: RealCluster, namespace: str, **options: Any) -> Any:
+    """To be entered by `async with`, and its calls awaited, whichever of the two it is."""
+    settings = {"namespace": namespace, "retry": PATIENT, **options}
+    if face == "sync":
+        return Awaitable(HistoryStore(cluster.url, **settings))
+    return AsyncHistoryStore(cluster.url, **settings)
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
@@ -64,24 +75,18 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
         number = 0
         while not moved.is_set() or number < 50:
             message = user(f"{writer}-{number}", id=f"{writer}-{number}")
-            if face == "sync":
-                appended = await asyncio.to_thread(store.append, "c", message)
-            else:
-                appended = await store.append("c", message)
+            appended = await store.append("c", message)
             assert not appended.duplicate
             written[writer].append(appended)
             number += 1
 
-    stores: list[Any] = [
-        HistoryStore(cluster.url, namespace=namespace, retry=PATIENT, log_length=100_000)
-        if face == "sync"
-        else AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, log_length=100_000)
-        for _ in written
-    ]
     async with (
+        AsyncExitStack() as stack,
         AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, poll_interval=0.5) as reader,
         reader.subscribe("c") as subscription,
     ):
+        made = [_store(face, cluster, namespace, log_length=100_000) for _ in written]
+        stores = [await stack.enter_async_context(store) for store in made]
         first = await reader.append("c", user("first", id="first"))  # a new conversation would wait for the move's end
         writing = [asyncio.create_task(write(store, index)) for index, store in enumerate(stores)]
         moving = asyncio.create_task(asyncio.to_thread(move_there_and_back))
@@ -106,8 +111,6 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
         assert moves == {"begun": 3, "ended": 3}
         assert cluster.owner(slot) is target
         await reader.delete_conversation("c")
-    for store in stores:
-        await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
 
 
 async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealCluster, namespace: str) -> None:
@@ -137,28 +140,21 @@ async def test_notifications_go_on_after_every_connection_was_cut(
     cluster: RealCluster, namespace: str, face: str
 ) -> None:
     """With a poll interval longer than the test, only the doorbells can bring changes in time."""
-    kind: Any = HistoryStore if face == "sync" else AsyncHistoryStore
-    store = kind(cluster.url, namespace=namespace, poll_interval=600, retry=PATIENT)
-
-    async def call(name: str, *args: Any, **options: Any) -> Any:
-        function = getattr(store, name)
-        return await (asyncio.to_thread(function, *args, **options) if face == "sync" else function(*args, **options))
-
     names = [f"c{number}" for number in range(8)]  # on several nodes
     assert len({cluster.owner(_slot(namespace, name)).port for name in names}) > 1
     rung: dict[str, list[int]] = {name: [] for name in names}
-    for name in names:
-        await call("on_change", name, lambda event: rung[event.conversation_id].append(event.revision))
-    for revision in (1, 2, 3):
+    async with _store(face, cluster, namespace, poll_interval=600) as store:
         for name in names:
-            await call("append", name, user("x"))
-        await until(lambda wanted=[*range(1, revision + 1)]: all(seen == wanted for seen in rung.values()))
-        for node in cluster.nodes:
-            with node.client() as client:
-                client.client_kill_filter(_type="pubsub")
-    for name in names:
-        await call("delete_conversation", name)
-    await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
+            await store.on_change(name, lambda event: rung[event.conversation_id].append(event.revision))
+        for revision in (1, 2, 3):
+            for name in names:
+                await store.append(name, user("x"))
+            await until(lambda wanted=[*range(1, revision + 1)]: all(seen == wanted for seen in rung.values()))
+            for node in cluster.nodes:
+                with node.client() as client:
+                    client.client_kill_filter(_type="pubsub")
+        for name in names:
+            await store.delete_conversation(name)
     await until(lambda: _subscriptions(cluster) == 0)
 
 
@@ -311,28 +307,22 @@ async def test_a_replica_takes_over(face: str, namespace: str) -> None:
     try:
         await asyncio.to_thread(cluster.start)
         primary = cluster.owner(_slot(namespace, "c"))
-        url = cluster.url
+        known = _store(face, cluster, namespace, poll_interval=600)  # not of the replica
         replica = await asyncio.to_thread(cluster.add_replica, primary)
-        kind: Any = HistoryStore if face == "sync" else AsyncHistoryStore
-        store: Any = kind(url, namespace=namespace, poll_interval=600, retry=PATIENT)
-
-        async def call(name: str, *args: Any) -> Any:
-            function = getattr(store, name)
-            return await (asyncio.to_thread(function, *args) if face == "sync" else function(*args))
-
         seen: list[int] = []
-        await call("on_change", "c", lambda event: seen.append(event.revision))
-        await call("append", "c", user("before"))
-        await until(lambda: seen == [1])
-        await asyncio.to_thread(cluster.wait_until_replicated, primary)
-        primary.kill()
-        waiting = asyncio.create_task(call("append", "c", user("after")))
-        cluster.run(replica, "FAILOVER", "TAKEOVER")
-        assert (await waiting).revision == 2
-        await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
-        assert [message.text for message in await call("get", "c")] == ["before", "after"]
-        assert await call("list_conversations")
-        await (asyncio.to_thread(store.close) if face == "sync" else store.aclose())
+        with untouched():
+            async with known as store:
+                await store.on_change("c", lambda event: seen.append(event.revision))
+                await store.append("c", user("before"))
+                await until(lambda: seen == [1])
+                await asyncio.to_thread(wait_until_replicated, primary, replica)
+                primary.kill()
+                waiting = asyncio.create_task(store.append("c", user("after")))
+                cluster.run(replica, "FAILOVER", "TAKEOVER")
+                assert (await waiting).revision == 2
+                await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
+                assert [message.text for message in await store.get("c")] == ["before", "after"]
+                assert await store.list_conversations()
     finally:
         cluster.close()
 

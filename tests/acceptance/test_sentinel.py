@@ -10,6 +10,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
 from tests.support.sentinel import RealService
+from tests.support.servers import wait_until_replicated
 
 PATIENT = RetryPolicy(deadline=60.0, first_wait=0.01, longest_wait=0.1)
 
@@ -66,6 +67,7 @@ async def test_a_failover_during_appends(service: RealService) -> None:
             AsyncHistoryStore(service.url, retry=PATIENT, poll_interval=0.2) as reader,
         ):
             await store.append("c", user("x", id="first"))
+            await asyncio.to_thread(wait_until_replicated, *service.roles())  # else it may be another conversation
             last: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             watching = asyncio.create_task(watch(reader, last))
             writing = [asyncio.create_task(write(sync_store, "sync")), asyncio.create_task(write(store, "async"))]
@@ -95,7 +97,7 @@ async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> 
         store.subscribe("c") as subscription,
     ):
         await store.append("c", user("kept", id="kept"))
-        await asyncio.to_thread(service.wait_until_replicated)
+        await asyncio.to_thread(wait_until_replicated, primary, replica)
         await asyncio.to_thread(service.cut_replication)
         for number in range(3):
             await store.append("c", user("lost", id=f"lost-{number}"))

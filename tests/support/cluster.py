@@ -6,7 +6,7 @@ from typing import Any
 
 import redis
 
-from tests.support.servers import RealServer, free_port, wait_until
+from tests.support.servers import RealServer, free_port, replication, wait_until
 
 SLOTS = 16384
 #: Milliseconds after which a node is taken for dead: a machine busy with other tests may be as slow as that.
@@ -59,16 +59,8 @@ class RealCluster:
         self.wait_until_joined()
         self.run(node, "REPLICATE", self.node_id(primary))
 
-        def follows() -> bool:
-            with node.client() as client:
-                return bool(client.info("replication").get("master_link_status") == "up")
-
-        wait_until(follows, "the replica to follow")
+        wait_until(lambda: replication(node).get("master_link_status") == "up", "the replica to follow")
         return node
-
-    def wait_until_replicated(self, primary: RealServer) -> None:
-        with primary.client() as client:
-            wait_until(lambda: client.wait(1, 1000) == 1, "the replica to have it all")
 
     def wait_until_joined(self) -> None:
         def joined() -> bool:

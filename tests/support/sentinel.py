@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from tests.support.servers import AT_ONCE, DEADLINE, RealServer, free_port, wait_until
+from tests.support.servers import AT_ONCE, DEADLINE, RealServer, free_port, replication, wait_until
 
 SERVICE = "history"
 _CONFIGURATION = """\
@@ -37,7 +37,7 @@ class RealService:
         options = ("--repl-diskless-sync-delay", "0", "--appendfsync", "always")
         primary = self._server(*options)
         replica = self._server(*options, "--replicaof", "127.0.0.1", str(primary.port))
-        wait_until(lambda: _replication(replica)["master_link_status"] == "up", "the replica to follow")
+        wait_until(lambda: replication(replica)["master_link_status"] == "up", "the replica to follow")
         folder = primary.folder
         configuration = folder / "sentinel.conf"
         configuration.write_text(
@@ -71,25 +71,20 @@ class RealService:
         with self._sentinel() as sentinel:
             sentinel.sentinel_failover(SERVICE)
         self.wait_for_primary(new)
-        wait_until(lambda: _replication(old).get("master_link_status") == "up", "the old primary to follow", 60)
+        wait_until(lambda: replication(old).get("master_link_status") == "up", "the old primary to follow", 60)
 
     def wait_for_primary(self, server: RealServer) -> None:
         def leads() -> bool:
             with self._sentinel() as sentinel:
                 state = sentinel.sentinel_masters()[SERVICE]
-            return bool(state["port"] == server.port and _replication(server)["role"] == "master")
+            return bool(state["port"] == server.port and replication(server)["role"] == "master")
 
         wait_until(leads, "the replica to become the primary", 60)
 
     def roles(self) -> tuple[RealServer, RealServer]:
         """The primary and the replica."""
         first, second = self.servers
-        return (first, second) if _replication(first)["role"] == "master" else (second, first)
-
-    def wait_until_replicated(self) -> None:
-        primary, _ = self.roles()
-        with primary.client() as client:
-            wait_until(lambda: client.wait(1, 1000) == 1, "the replica to have it all")
+        return (first, second) if replication(first)["role"] == "master" else (second, first)
 
     def cut_replication(self) -> None:
         """What is written from here on never reaches the replica."""
@@ -99,7 +94,7 @@ class RealService:
             client.config_set("masteruser", "nobody")
         with primary.client() as client:
             client.client_kill_filter(_type="replica")
-        wait_until(lambda: _replication(replica)["master_link_status"] == "down", "the replica to lose its primary")
+        wait_until(lambda: replication(replica)["master_link_status"] == "down", "the replica to lose its primary")
 
     def close(self) -> None:
         if self._process is not None:
@@ -107,9 +102,3 @@ class RealService:
             self._process.wait(DEADLINE)
         for server in self.servers:
             server.close()
-
-
-def _replication(server: RealServer) -> dict[str, Any]:
-    with server.client() as client:
-        state: dict[str, Any] = client.info("replication")
-        return state

@@ -106,6 +106,18 @@ def free_port() -> int:
         return port
 
 
+def replication(server: RealServer) -> dict[str, Any]:
+    with server.client() as client:
+        state: dict[str, Any] = client.info("replication")
+        return state
+
+
+def wait_until_replicated(primary: RealServer, replica: RealServer) -> None:
+    """Until the replica has what the primary has now. WAIT speaks of nothing but its own connection's writes."""
+    offset = replication(primary)["master_repl_offset"]
+    wait_until(lambda: replication(replica)["slave_repl_offset"] >= offset, "the replica to have it all")
+
+
 def wait_until(condition: Any, what: str, seconds: float = DEADLINE) -> Any:
     """The first true value of `condition()`; fails after so many seconds."""
     deadline = time.monotonic() + seconds

@@ -9,6 +9,7 @@ from typing import Any, assert_never, assert_type
 
 import redis.asyncio
 
+import redis_history
 from redis_history import (
     Appended,
     AsyncCompressor,
@@ -359,3 +360,8 @@ async def asynchronous() -> None:
         assert_type(unsubscribe, Callable[[], Awaitable[None]])
         await unsubscribe()
         await store.on_change("c", every_event)
+
+
+def misspelt() -> object:
+    """Names are looked up when they are asked for, but a checker knows them all."""
+    return redis_history.HistoryStroe  # type: ignore[attr-defined]

@@ -25,7 +25,9 @@ from redis.exceptions import (
     TimeoutError,
     TryAgainError,
 )
+from tenacity import RetryCallState, wait_exponential
 
+from redis_history._chance import CHANCE
 from redis_history.errors import (
     BackendError,
     BackendRefusedError,
@@ -35,7 +37,7 @@ from redis_history.errors import (
     UnsupportedServerError,
 )
 
-__all__ = ["RetryDetails", "RetryPolicy", "is_transient", "translate"]
+__all__ = ["FullJitter", "RetryDetails", "RetryPolicy", "is_transient", "translate"]
 
 _logger = logging.getLogger("redis_history")
 
@@ -89,6 +91,13 @@ class RetryPolicy:
             self.on_retry(details)
         except Exception:
             _logger.exception("the on_retry of a retry policy failed")
+
+
+class FullJitter(wait_exponential):
+    """As `wait_random_exponential` of tenacity, but that draws from the program's generator."""
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return CHANCE.uniform(self.min, super().__call__(retry_state))
 
 
 # Replies that name a passing state: a script of somebody runs too long; a failover is under way.

@@ -1,0 +1,15 @@
+"""Whether anything draws from the generator of the module `random`, which is the program's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """To be used within a test: between its phases pytest-randomly seeds the generator anew."""
+    before = random.getstate()
+    yield
+    assert random.getstate() == before, "something drew from the program's generator"
