@@ -5,6 +5,7 @@ The first line of a conversation is its record, each further line a message:
     {"type": "conversation", "version": 1, "conversation": {"conversation_id": …, …}}
     {"type": "message", "conversation_id": …, "timestamp": …, "message": {…}}
 
+One for which a summary stands has `"archived": true` as well, and the summary comes after it.
 A message is its stored form. What JSON has no form for (bytes, times, keys that are no text) is a dict of one key that
 begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`, `{"&map": [[key, value], …]}`.
 """
@@ -44,11 +45,12 @@ def record_line(conversation: Conversation) -> bytes:
     return _dumped({"type": "conversation", "version": VERSION, "conversation": _tagged(known)})
 
 
-def message_line(conversation_id: str, message: Message) -> bytes:
+def message_line(conversation_id: str, message: Message, archived: bool = False) -> bytes:
     """The line of a message, with its line feed."""
     time = None if message.timestamp is None else message.timestamp.isoformat()
     body = _tagged(_from_msgpack(encode_body(message)))
-    return _dumped({"type": "message", "conversation_id": conversation_id, "timestamp": time, "message": body})
+    mark = {"archived": True} if archived else {}
+    return _dumped({"type": "message", "conversation_id": conversation_id, **mark, "timestamp": time, "message": body})
 
 
 def _dumped(value: Any) -> bytes:
@@ -70,31 +72,34 @@ def lossless(source: Source) -> Iterator[Transcript]:
     identity: str | None = None
     record = Conversation("")
     messages: list[Message] = []
+    archived: set[str] = set()
     for line, value in source.records():
         try:
             kind = need(value, "type", str)
             if kind == "conversation":
                 found = _record(value)
                 if identity is not None:
-                    yield _transcript(identity, record, messages)
-                identity, record, messages = found.conversation_id, found, []
+                    yield _transcript(identity, record, messages, archived)
+                identity, record, messages, archived = found.conversation_id, found, [], set()
             elif kind == "message":
                 of = need(value, "conversation_id", str)
                 message = _message(value)
                 if of != identity:
                     if identity is not None:
-                        yield _transcript(identity, record, messages)
-                    identity, record, messages = of, Conversation(of), []
+                        yield _transcript(identity, record, messages, archived)
+                    identity, record, messages, archived = of, Conversation(of), [], set()
                 messages.append(message)
+                if value.get("archived") is True:
+                    archived.add(message.id)
             else:
                 raise InvalidMessageError(f"a line of the type {kind[:40]!r}")
         except InvalidInputError as error:
             source.problem(line, str(error))
     if identity is not None:
-        yield _transcript(identity, record, messages)
+        yield _transcript(identity, record, messages, archived)
 
 
-def _transcript(identity: str, record: Conversation, messages: list[Message]) -> Transcript:
+def _transcript(identity: str, record: Conversation, messages: list[Message], archived: set[str]) -> Transcript:
     return Transcript(
         conversation_id=identity,
         format="redis_history",
@@ -102,6 +107,7 @@ def _transcript(identity: str, record: Conversation, messages: list[Message]) ->
         title=record.title,
         metadata=record.metadata,
         record=record,
+        archived=frozenset(archived),
     )
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from os import PathLike
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
 from redis_history.errors import (
+    CapabilityError,
+    ConflictError,
     ConversationExistsError,
     InvalidInputError,
     MessageConflictError,
+    NotFoundError,
 )
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript
 from redis_history.model import Conversation, Message
-from redis_history.operations import Appended
+from redis_history.model.ranges import stays
+from redis_history.operations import Appended, Compacted
 
 __all__ = ["Imported", "OnProgress", "Step", "check_batch", "steps"]
 
@@ -32,9 +37,20 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 OnProgress = Callable[[Imported], None]
-#: The name of a method of the store, its arguments, and what to give back if it raises one of these.
-Step = tuple[str, tuple[Any, ...], tuple[type[Exception], ...]]
+
+
+class Step(NamedTuple):
+    """A call of a method of the store, and what to give back if it raises one of these."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    known: tuple[type[Exception], ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
 _Steps = Generator[Step, Any, None]
+#: What the store says if it cannot compact, or not just these messages.
+_NO_COMPACTION = (CapabilityError, ConflictError, NotFoundError, InvalidInputError)
 
 
 def check_batch(batch: int) -> None:
@@ -75,26 +91,74 @@ def steps(
     tally = _Tally(str(source), on_error, on_progress)
     for number, transcript in enumerate(transcripts, 1):
         yield from _record(transcript, number, tally)
-        for at in range(0, len(transcript.messages), batch):
-            yield from _append(transcript.conversation_id, transcript.messages[at : at + batch], number, tally)
-            tally.progress()
+        replaced: tuple[Message, ...] = ()
+        for part in parts_of(transcript):
+            for at in range(0, len(part.messages), batch):
+                yield from _append(transcript.conversation_id, part.messages[at : at + batch], number, tally)
+                tally.progress()
+            if part.summary is not None:
+                replaced += part.archived
+                yield from _compact(transcript.conversation_id, replaced, part.summary, number, tally)
+                replaced = (part.summary,)
         tally.add(conversations=1)
         tally.progress()
     return lambda: tally.counts
+
+
+class Part(NamedTuple):
+    """A stretch of a transcript: messages to be appended, and then, maybe, a summary in place of those `archived`."""
+
+    messages: tuple[Message, ...]
+    archived: tuple[Message, ...] = ()
+    summary: Message | None = None
+
+
+def parts_of(transcript: Transcript) -> Iterator[Part]:
+    """The transcript as it came about. A live message in front of a summary came later, or it would have been replaced
+    as well: its time says where it belongs. What is archived without a summary behind it is live in the last part."""
+    every, archived = transcript.messages, transcript.archived
+    begin, later = 0, list[Message]()
+    for at, message in enumerate(every):
+        if not message.is_summary:
+            continue
+        before = every[begin:at]
+        if leaving := tuple(one for one in before if one.id in archived):
+            yield Part(tuple(one for one in before if one.id in archived or stays(one)), leaving, message)
+            later += (one for one in before if one.id not in archived and not stays(one))
+            begin = at + 1
+    yield Part((*later, *every[begin:]))
 
 
 def _record(transcript: Transcript, number: int, tally: _Tally) -> _Steps:
     given = transcript.record
     record = given or Conversation(transcript.conversation_id, title=transcript.title, metadata=transcript.metadata)
     known = (ConversationExistsError, InvalidInputError)
-    answer = yield "create_conversation", (record,), known
+    answer = yield Step("create_conversation", (record,), known)
     if isinstance(answer, InvalidInputError):
         tally.problem(number, f"the record of {transcript.conversation_id[:80]!r} is left out: {answer}")
-        yield "create_conversation", (Conversation(transcript.conversation_id),), known
+        yield Step("create_conversation", (Conversation(transcript.conversation_id),), known)
+
+
+def _compact(
+    conversation_id: str, replaced: tuple[Message, ...], summary: Message, number: int, tally: _Tally
+) -> _Steps:
+    """Put a summary in place of what has been appended, unless the store has it already."""
+    if (yield Step("get_message", (conversation_id, summary.id))) is not None:
+        yield from _append(conversation_id, (summary,), number, tally)  # which finds out whether it is the same
+        return
+    change = {"through": replaced[-1].id, "summary": summary, "seen": replaced}
+    answer = yield Step("compact", (conversation_id,), _NO_COMPACTION, change)
+    if isinstance(answer, Compacted) and answer.changed:
+        tally.add(messages=1, new=1)
+        return
+    reason = answer if isinstance(answer, Exception) else "there is nothing to replace"
+    of = f"the summary {summary.id[:80]!r} of {conversation_id[:80]!r}"
+    tally.problem(number, f"{of} is a message like others, and what it replaced stays: {reason}")
+    yield from _append(conversation_id, (summary,), number, tally)
 
 
 def _append(conversation_id: str, messages: tuple[Message, ...], number: int, tally: _Tally) -> _Steps:
-    answer = yield "append_many", (conversation_id, messages), (MessageConflictError, InvalidInputError)
+    answer = yield Step("append_many", (conversation_id, messages), (MessageConflictError, InvalidInputError))
     if isinstance(answer, list):
         old = sum(1 for one in answer if isinstance(one, Appended) and one.duplicate)
         tally.add(messages=len(answer), new=len(answer) - old, duplicates=old)

@@ -44,7 +44,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     order, and the order of the source must win. The source's own time text is in `metadata["time"]` in any case.
     `record` is the record of the conversation, where the source has one of ours. `form` is the provider's form the
     messages came in, if any; `originals` are then the provider's own dicts, which `to_openai_chat` or `to_anthropic`
-    gives again with `shape="original"`.
+    gives again with `shape="original"`. `archived` are the ids of messages for which a summary stands that comes after
+    them, in files of our own.
     """
 
     conversation_id: str
@@ -55,6 +56,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     form: Literal["openai_chat", "anthropic"] | None = None
     originals: tuple[Mapping[str, Any], ...] = ()
     record: Conversation | None = None
+    archived: frozenset[str] = frozenset()
 
 
 class Turn(NamedTuple):

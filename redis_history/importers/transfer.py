@@ -48,9 +48,12 @@ def import_messages(
     """Append what `read_transcripts` finds to `store`, a conversation at a time, `batch` messages at once.
 
     Doing it again stores nothing twice, since ids depend on the source only; a conversation that has grown gets what is
-    new. A conversation without a record gets title and metadata of the source. What the source has wrong, and messages
-    that the store has with other content, are given to `on_error` (else logged) and left out. `on_progress` is called
-    after every batch. Raises InvalidInputError like `read_transcripts`, and what the store raises.
+    new. A conversation without a record gets title and metadata of the source. What an export has of an archive goes
+    to the archive again, by the same compactions; where the store will not have one (it cannot compact, or it has other
+    messages in that place), the summary becomes a message like others. That is given to `on_error` (else logged), as
+    are what the source has wrong, and messages that the store has with other content: these are left out.
+    `on_progress` is called after every batch. Raises InvalidInputError like `read_transcripts`, and what the store
+    raises.
     """
     check_batch(batch)
     counter = _Counter(on_error)
@@ -59,12 +62,12 @@ def import_messages(
     answer: Any = None
     while True:
         try:
-            method, arguments, known = plan.send(answer)
+            step = plan.send(answer)
         except StopIteration as end:
             return counter.final(end.value())
         try:
-            answer = getattr(store, method)(*arguments)
-        except known as error:
+            answer = getattr(store, step.method)(*step.arguments, **step.options)
+        except step.known as error:
             answer = error
 
 
@@ -87,10 +90,9 @@ async def async_import_messages(
         step = await asyncio.to_thread(_next, plan, answer)
         if callable(step):
             return counter.final(step())
-        method, arguments, known = step
         try:
-            answer = await getattr(store, method)(*arguments)
-        except known as error:
+            answer = await getattr(store, step.method)(*step.arguments, **step.options)
+        except step.known as error:
             answer = error
 
 
@@ -133,16 +135,19 @@ def export_messages(
     """Write conversations as lossless JSONL, which `import_messages` reads: these, or all of the namespace.
 
     A file at the path `target` is replaced only when all is written, and gzipped if its name ends in .gz. With
-    `include_archived` the messages that were compacted are written too, each summary behind what it replaced, as `get`
-    gives them. `on_progress` is called after each conversation, and after every 1,000 messages. Ids that the store does
-    not know raise InvalidInputError. What others write meanwhile may or may not be in it.
+    `include_archived` the messages that were compacted are written too, marked, each summary behind what it replaced,
+    as `get` gives them; an import compacts them anew. `on_progress` is called after each conversation, and after every
+    1,000 messages. Ids that the store does not know raise InvalidInputError. What others write meanwhile may or may
+    not be in it.
     """
     done = Exported()
     with _opened(target) as stream:
         for record in _chosen(store, conversation_ids):
             stream.write(record_line(record))
-            for message in store.iter(record.conversation_id, include_archived=include_archived):
-                stream.write(message_line(record.conversation_id, message))
+            identity = record.conversation_id
+            live = {message.id for message in store.iter(identity)} if include_archived else None
+            for message in store.iter(identity, include_archived=include_archived):
+                stream.write(message_line(identity, message, archived=live is not None and message.id not in live))
                 done = Exported(done.conversations, done.messages + 1)
                 if on_progress is not None and done.messages % _TOLD == 0:
                     on_progress(done)
@@ -165,8 +170,10 @@ async def async_export_messages(
     with _opened(target) as stream:
         async for record in _async_chosen(store, conversation_ids):
             stream.write(record_line(record))
-            async for message in store.iter(record.conversation_id, include_archived=include_archived):
-                stream.write(message_line(record.conversation_id, message))
+            identity = record.conversation_id
+            live = {message.id async for message in store.iter(identity)} if include_archived else None
+            async for message in store.iter(identity, include_archived=include_archived):
+                stream.write(message_line(identity, message, archived=live is not None and message.id not in live))
                 done = Exported(done.conversations, done.messages + 1)
                 if on_progress is not None and done.messages % _TOLD == 0:
                     on_progress(done)

@@ -198,7 +198,7 @@ def test_export_packs_what_goes_to_a_pipe(store: Any, server: RealServer, namesp
     assert done.stderr == b""
 
 
-def test_export_of_the_archive(store: Any, on: Any) -> None:
+def test_export_of_the_archive(store: Any, on: Any, tmp_path: Path) -> None:
     messages = [user(f"Message {number}") for number in range(4)]
     store.append_many("c", messages)
     store.compact("c", through=messages[2].id, summary="Three.")
@@ -206,6 +206,13 @@ def test_export_of_the_archive(store: Any, on: Any) -> None:
     lines = on("export", "c", "--archived").lines
     assert [line["message"]["id"] for line in lines[1:4]] == [message.id for message in messages[:3]]
     assert len(lines) == 1 + 5
+    stored = store.get("c", include_archived=True)
+    copy = tmp_path / "c.jsonl"
+    on("export", "c", "--archived", "-o", str(copy))
+    store.delete_conversation("c")
+    on("import", str(copy))
+    assert [message.id for message in store.get("c", include_archived=True)] == [message.id for message in stored]
+    assert len(store.get("c")) == 2
 
 
 def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -> None:

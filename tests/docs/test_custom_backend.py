@@ -16,6 +16,7 @@ import pytest
 
 from redis_history import Compressor, HistoryStore, extractive_summarizer, user
 from redis_history.errors import CapabilityError, StoreClosedError
+from redis_history.importers import ImportProblem, export_messages, import_messages
 from tests.conformance.conftest import Awaitable, fsyncing, store, talk
 from tests.docs.pages import DOCS, ROOT, blocks
 
@@ -33,6 +34,7 @@ _MAY_BE_LEFT_OUT = {
     "test_compressor_leases",
     "test_history_compression",
     "test_leases",
+    "test_transfer_archive",
 }
 
 for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
@@ -113,6 +115,19 @@ def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
             with pytest.raises(CapabilityError, match="cannot compact"):
                 call()
         assert store.get("c", include_archived=True) == [stored]
+
+
+def test_an_archive_that_comes_there_is_messages_like_others(tmp_path: Path) -> None:
+    path, problems = tmp_path / "c.jsonl", list[ImportProblem]()
+    with HistoryStore("memory://") as store:
+        last = store.append_many("c", [user("1"), user("2"), user("3")])[1].message
+        store.compact("c", through=last, summary="two")
+        export_messages(store, path, include_archived=True)
+        every = store.get("c", include_archived=True)
+    with HistoryStore(backend=SQLiteBackend(tmp_path / "history.db")) as store:
+        assert import_messages(path, store, on_error=problems.append).new == 4
+        assert [message.id for message in store.get("c")] == [message.id for message in every]
+    assert ["this backend cannot compact" in problem.reason for problem in problems] == [True]
 
 
 def test_a_failed_change_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
