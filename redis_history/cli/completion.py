@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from redis_history.cli._bash import Bash
 from redis_history.cli.commands import cli, define
 
 __all__ = ["command"]
@@ -22,6 +23,6 @@ def command(shell: str) -> None:
 
     Options and the ids of conversations are completed, too.
     """
-    made = get_completion_class(shell)
+    made = Bash if shell == "bash" else get_completion_class(shell)
     assert made is not None  # noqa: S101 -- it is one of those above
     click.echo(made(cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").source())

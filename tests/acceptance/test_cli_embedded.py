@@ -1,4 +1,4 @@
-"""`redis-history embedded`, `demo` and `completion`; and what the command as a whole imports."""
+"""`redis-history embedded` and `demo`; and what the command as a whole imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redis_history.cli.demo import command as demo_command
 from redis_history.demo import cli as demo
 from redis_history.embedded._keeper import keeper_of
 from tests.support.commands import command, environment, run
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import wait_until
 
 
 @pytest.fixture
@@ -134,41 +134,6 @@ def test_the_demo_has_the_same_options_here() -> None:
     assert set(ours) | {"--url"} == set(theirs)
     assert ours["--agents"] == theirs["--agents"]
     assert ours["--seed"] == theirs["--seed"]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str) -> None:
-    done = run("completion", shell)
-    assert done.returncode == 0
-    assert f"_REDIS_HISTORY_COMPLETE={shell}_complete" in done.stdout
-
-
-def completed(words: str, **settings: str) -> list[str]:
-    """What the shell is told, in bash's form."""
-    count = str(len(words.split(" ")) - 1)
-    shell = {"_REDIS_HISTORY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
-    from click.shell_completion import BashComplete
-
-    made = BashComplete(commands.cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**shell, **settings}.items():
-            patch.setenv(name, value)
-        return made.complete().splitlines()
-
-
-def test_commands_options_and_ids_are_completed(server: RealServer, namespace: str) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        for name in ("trip", "trip\x1b[2J", "other"):
-            store.append(name, user("x"))
-    assert completed("redis-history e") == ["plain,export", "plain,embedded"]
-    assert completed("redis-history embedded st") == ["plain,start", "plain,status", "plain,stop"]
-    assert "plain,--archived" in completed("redis-history show --a")
-    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": namespace}
-    assert completed("redis-history show t", **settings) == ["plain,trip"]
-    given = f"redis-history --url {server.url} --namespace {namespace} tail "
-    assert completed(given) == ["plain,other", "plain,trip"]
-    assert completed("redis-history show t", REDIS_HISTORY_URL="redis://127.0.0.1:1") == []
-    assert completed("redis-history show t", REDIS_HISTORY_URL="nonsense") == []
 
 
 def test_help_is_there_at_once() -> None:
