@@ -107,6 +107,7 @@ def command(
                 application(view, token=token, hosts=(host, *hosts)),
                 log_level="warning",
                 access_log=False,  # addresses have tokens in them
+                proxy_headers=False,  # whoever reaches it directly could say to be anybody
                 server_header=False,
                 lifespan="off",
                 ws="none",

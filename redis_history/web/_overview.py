@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event, MessagesAppended
-from redis_history.model import Message
+from redis_history.model import Conversation, Message
 from redis_history.web._encoding import PING, frame, kind_of
 from redis_history.web._ring import Entry, Ring
 from redis_history.web._shape import conversation_shape, glimpse, writer
@@ -128,11 +128,11 @@ class Overview:
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             try:
-                found = await asyncio.gather(*map(self._store.get_conversation, some))
+                found = await asyncio.gather(*(self._state(name, every[name].last) for name in some))
             except BackendUnavailableError as error:
                 _logger.warning("the list of conversations waits for the server: %s", error)
                 return
-            for name, conversation in zip(some, found, strict=True):
+            for name, (conversation, last) in zip(some, found, strict=True):
                 changed = every.pop(name)
                 if conversation is None or isinstance(changed.event, ConversationDeleted):
                     self._add(ring, name, "gone", {})
@@ -140,9 +140,16 @@ class Overview:
                 shape = conversation_shape(conversation)
                 for left_out in ("id", "metadata", "metadata_cut"):
                     shape.pop(left_out, None)
-                told = {"kind": kind_of(changed.event), "last": glimpse(changed.last), "writer": writer(changed.last)}
+                told = {"kind": kind_of(changed.event), "last": glimpse(last), "writer": writer(changed.last)}
                 self._add(ring, name, "changed", shape | told)
             ring.wake()
+
+    async def _state(self, name: str, last: Message | None) -> tuple[Conversation | None, Message | None]:
+        """Its record, and its newest message, which is read after any change but an append: what a list showed of it
+        may have been changed, or removed."""
+        if last is None:
+            last = next(iter((await self._store.snapshot(name, limit=1)).messages), None)
+        return await self._store.get_conversation(name), last
 
     def _add(self, ring: Ring, name: str, kind: str, data: dict[str, Any]) -> None:
         self._count += 1
@@ -150,10 +157,7 @@ class Overview:
 
 
 def _note(changed: dict[str, _Changed], event: Event) -> None:
-    known = changed.get(event.conversation_id)
-    last = known.last if known is not None else None
-    if isinstance(event, MessagesAppended) and event.messages:
-        last = event.messages[-1]
+    last = event.messages[-1] if isinstance(event, MessagesAppended) and event.messages else None
     changed[event.conversation_id] = _Changed(event, last)
 
 

@@ -6,7 +6,7 @@ Signatures and provider data stay here. What is long is cut, and says so; names 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from redis_history.model import (
     Part,
     Participant,
     ReasoningPart,
+    Source,
     TextPart,
     ToolResultPart,
     ToolUsePart,
@@ -36,6 +37,8 @@ LONGEST: Final = 20_000
 #: Characters of names, and of the beginning of a message in a list.
 _NAME: Final = 1_000
 _GLIMPSE: Final = 200
+#: Characters of a passage that a source quotes.
+_PASSAGE: Final = 1_200
 _HIDDEN: Final = frozenset(("signature", "provider_meta"))
 
 
@@ -71,10 +74,7 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
     """`M` of the HTTP interface. `whole`: nothing is cut."""
     most = None if whole else LONGEST
     metadata, cut = _cut(message.metadata, most)
-    sources = [structs.asdict(source) for source in message.sources]
-    for source in sources:
-        source.pop("extra", None)
-    kept, sources_cut = _cut(sources, most)
+    sources = list(_sources(message.sources, most))
     shape = {
         "id": message.id,
         "role": message.role,
@@ -85,13 +85,13 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
         "sequence": message.sequence,
         "scope": message.scope,
         "metadata": {"is_summary": message.is_summary} if cut else metadata,
-        "sources": [] if sources_cut else kept,
+        "sources": sources,
         "trace_id": _name(message.trace_id),
         "is_summary": message.is_summary,
         "text": message.text[:most],
         "tokens": message_tokens(message),
     }
-    cuts = {"metadata_cut": cut, "sources_cut": sources_cut}
+    cuts = {"metadata_cut": cut, "sources_cut": len(message.sources) if len(sources) < len(message.sources) else 0}
     return shape | {name: size for name, size in cuts.items() if size}
 
 
@@ -155,6 +155,24 @@ def _part(part: Part, most: int | None) -> dict[str, Any]:
         shown = {"data": {key: value for key, value in part.data.items() if key not in _HIDDEN}}
     shown[free], cut = _cut(shown[free], most)
     return {"type": kind, **shown, **({"cut": cut} if cut else {})}
+
+
+def _sources(sources: Iterable[Source], most: int | None) -> Iterator[dict[str, Any]]:
+    """Passages that are long are cut, and where there are many sources, the first of them are given."""
+    size = 0
+    for source in sources:
+        chunk, cut = _cut(source.chunk, most and _PASSAGE)
+        shape = {
+            "document_id": _name(source.document_id),
+            "document_name": _name(source.document_name),
+            "chunk": chunk,
+            "score": source.score,
+            **({"cut": cut} if cut else {}),
+        }
+        size += len(dumps(shape))
+        if most is not None and size > most:
+            return
+        yield shape
 
 
 def _cut(value: Any, most: int | None) -> tuple[Any, int]:

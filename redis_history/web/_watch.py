@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.web._encoding import PING, encoded
+from redis_history.errors import BackendUnavailableError
+from redis_history.web._encoding import PING, encoded, frame
 from redis_history.web._ring import Entry, Ring
 
 __all__ = ["Hub", "Watch"]
 
 _logger = logging.getLogger("redis_history")
 
+#: Seconds without a change after which it is asked whether the store is there.
+_LOOK: Final = 5.0
 #: How many readers of a conversation catch up at the same moment: each holds one read of the change log.
 _CATCHING_UP: Final = 4
 #: Bytes that such a reader takes of it at once. The rest of what was read, of up to about 1 MB, is let go, so that a
@@ -33,30 +37,50 @@ class Watch:
         self._store = store
         self._conversation_id = conversation_id
         self._heartbeat = heartbeat
+        self._away = False  # whether the store cannot be reached, as far as is known
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
         self.task = asyncio.create_task(self._run(cursor), name="redis_history-watch")
 
     async def _run(self, cursor: str) -> None:
         try:
             async with self._store.subscribe(self._conversation_id, after=cursor) as feed:
+                said = time.monotonic()
                 while not feed.closed:
-                    event = await feed.get(self._heartbeat)
+                    event = await feed.get(min(self._heartbeat, _LOOK))
+                    before = self._away
                     if event is not None:
                         self.ring.add(await encoded(self._store, event))
-                    self.ring.wake()
+                        self._away = False
+                    else:
+                        self._away = await self._is_away()
+                    if event is not None or self._away != before or time.monotonic() - said >= self._heartbeat:
+                        self.ring.wake()
+                        said = time.monotonic()
         except Exception as error:  # noqa: BLE001 -- readers come again, and it begins anew
             _logger.warning("a watched conversation (%r) is let go: %s", self._conversation_id[:80], error)
         finally:
             self.ring.close()
 
+    async def _is_away(self) -> bool:
+        """A subscription waits for the server without a word; those who look on should know that it does."""
+        try:
+            await self._store.get_conversation(self._conversation_id)
+        except BackendUnavailableError:
+            return True
+        return False
+
     async def follow(self, cursor: str) -> AsyncGenerator[bytes, None]:
-        """Events after a cursor for one reader, as they are sent, and signs of life; until the watch ends.
+        """Events after a cursor for one reader, as they are sent, signs of life, and whether the store is away or back;
+        until the watch ends.
 
         Who is so slow, or comes from so long ago, that the ring does not reach back, reads the change log itself until
         it does. However slow, a reader holds no more than what is being sent.
         """
-        place = self.ring.place_of(cursor)
+        place, away = self.ring.place_of(cursor), False
         while not self.ring.closed:
+            if self._away != away:
+                away = self._away
+                yield frame("away" if away else "back", {})
             if place is not None and place < self.ring.start:
                 place = None
             if place is None:
@@ -71,7 +95,7 @@ class Watch:
             elif place is None or place == self.ring.end:
                 before = self.ring.end
                 await self.ring.wait()
-                if before == self.ring.end and not self.ring.closed:
+                if before == self.ring.end and self._away == away and not self.ring.closed:
                     yield PING
 
     async def _catch_up(self, cursor: str) -> list[Entry]:

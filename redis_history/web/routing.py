@@ -28,6 +28,23 @@ _KEPT: Final = {"cache-control": "no-cache"}
 _Endpoint = Callable[[View, Request], Awaitable[Response]]
 
 
+API: Final[dict[str, dict[str, _Endpoint]]] = {
+    "/api/status": {"GET": _reading.status},
+    "/api/conversations": {"GET": _reading.conversations},
+    "/api/conversation": {
+        "GET": _reading.conversation,
+        "PATCH": _writing.update_conversation,
+        "DELETE": _writing.delete_conversation,
+    },
+    "/api/messages": {"GET": _messages.messages, "POST": _writing.append, "DELETE": _writing.delete_messages},
+    "/api/message": {"GET": _messages.message},
+    "/api/archived": {"GET": _messages.archived},
+    "/api/search": {"GET": _reading.search},
+    "/api/events": {"GET": View.events},
+    "/api/expand": {"POST": _writing.expand},
+}
+
+
 def routes(
     store: AsyncHistoryStore,
     *,
@@ -54,32 +71,21 @@ def routes(
 def routes_of(view: View, *, page: bool) -> list[BaseRoute]:
     """The routes of a view."""
 
-    def route(method: str, path: str, endpoint: _Endpoint) -> Route:
+    def route(path: str, endpoints: dict[str, _Endpoint]) -> Route:
+        """One for all methods of a path, so that whoever uses another one is told of them all."""
+
         async def run(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
             try:
-                return await endpoint(view, request)
+                return await endpoints[method](view, request)
             except (HTTPException, ClientDisconnect):
                 raise
             except Exception as error:  # noqa: BLE001 -- told as JSON, and logged
                 return failure(error)
 
-        return Route(path, run, methods=[method], name=endpoint.__name__, middleware=[Middleware(Secured)])
+        return Route(path, run, methods=[*endpoints], name=path.rpartition("/")[2], middleware=[Middleware(Secured)])
 
-    found: list[BaseRoute] = [
-        route("GET", "/api/status", _reading.status),
-        route("GET", "/api/conversations", _reading.conversations),
-        route("GET", "/api/conversation", _reading.conversation),
-        route("GET", "/api/messages", _messages.messages),
-        route("GET", "/api/message", _messages.message),
-        route("GET", "/api/archived", _messages.archived),
-        route("GET", "/api/search", _reading.search),
-        route("GET", "/api/events", View.events),
-        route("POST", "/api/messages", _writing.append),
-        route("DELETE", "/api/messages", _writing.delete_messages),
-        route("PATCH", "/api/conversation", _writing.update_conversation),
-        route("DELETE", "/api/conversation", _writing.delete_conversation),
-        route("POST", "/api/expand", _writing.expand),
-    ]
+    found: list[BaseRoute] = [route(path, endpoints) for path, endpoints in API.items()]
     if page:
         secured = [Middleware(Secured, _KEPT)]
         found.append(Route("/", _index, methods=["GET"], middleware=secured))

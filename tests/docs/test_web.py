@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
 
 import click
 from starlette.routing import Route
@@ -27,6 +26,7 @@ from redis_history.web import (
     application,
     routes,
 )
+from redis_history.web.routing import API
 from tests.docs.pages import DOCS, code, prose, rows, sections
 
 PAGE = DOCS / "how-to" / "web.md"
@@ -40,22 +40,20 @@ def _table(section: str) -> dict[str, list[str]]:
 
 async def test_every_path_with_its_parameters() -> None:
     async with AsyncHistoryStore("memory://") as store:
-        found = {
-            f"{method} {route.path[1:]}": route.name
+        there = {
+            f"{method} {route.path[1:]}"
             for route in routes(store, page=False)
             if isinstance(route, Route) and route.methods
             for method in route.methods - {"HEAD"}
         }
+    every = ((f"{method} {path[1:]}", endpoint) for path, by in API.items() for method, endpoint in by.items())
+    found = dict(every)
+    assert set(found) == there
     described = _table("The HTTP interface")
     assert set(described) == set(found)
     asked = r'(?:text|needed|number|flag)\("(\w+)"'
-    for path, name in found.items():
-        module: Any = (
-            _view.View
-            if name == "events"
-            else next(part for part in (_reading, _messages, _writing) if hasattr(part, name))
-        )
-        source = inspect.getsource(getattr(module, name)) + ("after conversation" if name == "events" else "")
+    for path, endpoint in found.items():
+        source = inspect.getsource(endpoint)
         named = set(re.findall(r"`(\w+)", described[path][0]))
         used = set(re.findall(asked, source))
         used |= set(re.findall(r'_position\(asked, "(\w+)"\)', source))

@@ -103,6 +103,21 @@ async def test_every_part_of_a_message(web: Any, store: Any) -> None:
     assert first["position"] == str((await store.get_message("c", "m1")).position)
 
 
+async def test_sources_are_cut_one_by_one(web: Any, store: Any) -> None:
+    for name, count in (("few", 10), ("many", 50)):
+        sources = [Source(f"d{number}", f"Doc {number}", "c" * 2500, 0.5) for number in range(count)]
+        await store.append(name, assistant("As it says there.", id="m", sources=sources))
+    (message,) = (await web.get("api/messages" + of("few"))).json()["messages"]
+    cut = {"chunk": "c" * 1200, "score": 0.5, "cut": 2500}
+    assert message["sources"] == [{"document_id": f"d{n}", "document_name": f"Doc {n}", **cut} for n in range(10)]
+    assert "sources_cut" not in message
+    (message,) = (await web.get("api/messages" + of("many"))).json()["messages"]
+    assert message["sources_cut"] == 50
+    assert 10 < len(message["sources"]) < 20
+    whole = (await web.get("api/message" + of("many", id="m"))).json()
+    assert [source["chunk"] for source in whole["sources"]] == ["c" * 2500] * 50
+
+
 async def test_what_is_long_is_cut_and_can_be_fetched(web: Any, store: Any) -> None:
     text, value = "é" * 30_000, {"rows": ["r" * 1000] * 30}
     await store.append(

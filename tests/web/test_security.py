@@ -192,6 +192,8 @@ async def test_methods_that_are_not_there(make: Any) -> None:
             for path in ("", "api/status", "api/events", "api/search", "static/index.html"):
                 refused = await web.request(method, path)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (405, "method_not_allowed")
+        told = (await web.put("api/messages")).headers["allow"]
+        assert set(told.split(", ")) == {"DELETE", "GET", "HEAD", "POST"}
 
 
 async def test_files_elsewhere(make: Any) -> None:

@@ -53,6 +53,15 @@ async def see(browser: httpx.AsyncClient, view: Serve, server: RealServer, names
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
 
 
+async def test_nobody_is_somebody_else_by_saying_so(server: RealServer, namespace: str) -> None:
+    with serve(server.url, namespace, "--max-streams-per-address", "2") as view:
+        asked = {"Authorization": f"Bearer {TOKEN}"}
+        async with Stream(view.port, of("c"), **asked), Stream(view.port, of("c"), **asked):
+            for address in ("10.0.0.1", "10.0.0.2"):
+                async with Stream(view.port, of("c"), X_Forwarded_For=address, **asked) as third:
+                    assert third.status == 429
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_it_ends_with_open_streams(server: RealServer, namespace: str, how: signal.Signals) -> None:
     with serve(server.url, namespace, "--allow-writes") as view:

@@ -223,7 +223,10 @@ async def test_the_list(make: Any, store: Any) -> None:
         assert data["writer"] == {"name": "Ann", "kind": "user", "id": "u"}
         await store.update_conversation("known", title="T")
         kind, data = await stream.event()
-        assert (data["conversation"], data["kind"], data["title"], data["last"]) == ("known", "conversation", "T", None)
+        newest = {"role": "user", "name": "user", "text": "1"}
+        assert (data["conversation"], data["kind"], data["title"]) == ("known", "conversation", "T")
+        assert (data["last"], data["writer"]) == (newest, None)
+        assert data["writer"] is None
         await store.delete_conversation("known")
         assert await stream.event() == ("gone", {"conversation": "known"})
 

@@ -1,11 +1,14 @@
 // Who is writing: agents that appended a moment ago, and who waits for a tool. Of people nobody can know.
 
-import { byId, setText } from "./dom.js";
+import { byId, el } from "./dom.js";
 import { author, shorten } from "./format.js";
 import { waitingCalls } from "./rows.js";
 
 const WRITES = 10_000; // milliseconds for which somebody who wrote is said to be writing
 const WAITS = 10 * 60_000; // after so long nobody waits for a tool any more
+
+/** A name that somebody chose, which may not turn what stands around it. */
+const theirs = (name) => el("bdi", { text: shorten(name, 40) });
 
 export class Activity {
   constructor() {
@@ -36,17 +39,22 @@ export class Activity {
     const now = Date.now();
     const doing = new Map();
     for (const { message, part } of waitingCalls(rows)) {
-      if (now - Date.parse(message.timestamp) < WAITS)
-        doing.set(author(message).name, `is running ${shorten(part.name, 40)}`);
+      if (now - Date.parse(message.timestamp) < WAITS) doing.set(author(message).name, ["is running", part.name]);
     }
     for (const [key, { name, until }] of this.recent) {
       if (now >= until) this.recent.delete(key);
-      else if (!doing.has(name)) doing.set(name, "is writing");
+      else if (!doing.has(name)) doing.set(name, ["is writing"]);
     }
-    const told = [...doing].slice(0, 3).map(([name, what]) => `${shorten(name, 40)} ${what}`);
-    if (doing.size > 3) told.push(`${doing.size - 3} more`);
-    setText(this.text, told.join(" · "));
-    this.box.classList.toggle("active", told.length > 0);
-    if (told.length) this.timer = setTimeout(() => this.show(), 1000);
+    const state = JSON.stringify([...doing]);
+    if (state !== this.told) {
+      this.told = state;
+      const told = [...doing]
+        .slice(0, 3)
+        .map(([name, [verb, tool]]) => [theirs(name), ` ${verb}`, ...(tool ? [" ", theirs(tool)] : [])]);
+      if (doing.size > 3) told.push([`${doing.size - 3} more`]);
+      this.text.replaceChildren(...told.flatMap((one, at) => (at ? [" · ", ...one] : one)));
+    }
+    this.box.classList.toggle("active", doing.size > 0);
+    if (doing.size) this.timer = setTimeout(() => this.show(), 1000);
   }
 }

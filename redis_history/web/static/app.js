@@ -24,6 +24,7 @@ const sidebar = new Sidebar({ unread, isSeen: (id) => timeline.id === id && time
 const timeline = new Timeline({
   unreadOf: (info) => unread.count(info),
   announce,
+  onInfo: showTitle,
   onSeen: () => {
     const info = sidebar.info(timeline.id);
     if (info && unread.count(info)) sidebar.show();
@@ -97,14 +98,15 @@ async function jump(id) {
 // The list of all conversations, and whether the server is there
 
 function listChanged(name, data) {
-  if (name === "hello" || name === "reset") sidebar.load().catch((error) => sidebar.trouble(error));
-  else if (name === "changed") {
+  if (name === "hello" || name === "reset") {
+    sidebar.load().catch((error) => sidebar.trouble(error));
+    if (timeline.opened) timeline.readInfo();
+  } else if (name === "changed") {
     sidebar.on_changed(data);
     if (data.conversation === timeline.id) {
       const { conversation: id, last, writer, kind, ...info } = data;
       timeline.info({ ...info, id });
       timeline.stream?.hurry(); // it may have been created just now
-      showTitle();
     }
   } else if (name === "gone") sidebar.on_gone(data);
 }
@@ -163,24 +165,30 @@ function focusLink(link) {
 
 const step = (direction) => (zone() === "timeline" ? timeline.step(direction) : stepLinks(direction));
 
+const narrow = () => matchMedia("(max-width: 760px)").matches;
+
+/** The list, at once: what is in it can have the focus then. */
+function showList() {
+  if (!narrow() || timeline.id === null) return;
+  go({});
+  follow();
+}
+
 /** Back to the list, in a wide window with the conversation still open. */
 function back() {
-  if (matchMedia("(max-width: 760px)").matches) go({});
-  else
-    focusLink(
-      search.active
-        ? search.links()[0]
-        : (sidebar.links().find((link) => link.hasAttribute("aria-current")) ?? sidebar.links()[0]),
-    );
+  const { id } = timeline;
+  showList();
+  focusLink(search.active ? search.links()[0] : (sidebar.items.get(id)?.link ?? sidebar.links()[0]));
 }
 
 bindKeys({
   does: {
     search: () => {
-      if (matchMedia("(max-width: 760px)").matches && timeline.id !== null) go({});
+      showList();
       search.focus();
     },
     filter: () => {
+      showList();
       search.leave();
       sidebar.filter.focus();
     },
@@ -226,7 +234,7 @@ byId("theme-button").addEventListener("click", () => themeChosen(window.pageThem
 byId("help-button").addEventListener("click", () => help.showModal());
 byId("help-close").addEventListener("click", () => help.close());
 help.addEventListener("click", (event) => event.target === help && help.close());
-byId("back").addEventListener("click", () => go({}));
+byId("back").addEventListener("click", back);
 addEventListener("hashchange", follow);
 
 openFeed({ onEvent: listChanged, onState: (state, error) => sidebar.link(state, error) });

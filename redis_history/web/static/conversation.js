@@ -6,7 +6,7 @@ import { api } from "./api.js";
 const PAGE = 200;
 const KEPT = 3000; // messages in the window; what is furthest from the one who reads is let go of
 const KEPT_CHARACTERS = 12_000_000;
-const FIRST = "-999999999999999.1"; // a position before all others
+const FIRST = "-9007199254740991.1"; // a position before all others
 
 /** Order of positions "microseconds.sequence". */
 export function compare(left, right) {
@@ -17,6 +17,12 @@ export function compare(left, right) {
 
 const precedes = (left, right) => compare(left.position, right.position) < 0;
 
+/** Whether a message was there, and left, when this summary came. */
+const replaces = (summary, message) =>
+  message.id !== summary.id &&
+  compare(message.position, summary.position) <= 0 &&
+  (message.role !== "system" || message.is_summary);
+
 export class Conversation {
   /** `onChange(change)` is called after each change of what is held; `change.kind` says which. */
   constructor(id, onChange) {
@@ -24,6 +30,7 @@ export class Conversation {
     this.onChange = onChange;
     this.info = null;
     this.aborter = new AbortController();
+    this.moving = false; // whether another window is on its way
     this.generation = 0; // raised when the window becomes another one; pages asked for before are of no use then
     this.watches = new Set(); // for each page on its way: what events said meanwhile
     this.clear();
@@ -60,20 +67,22 @@ export class Conversation {
       await this.refresh(position); // may know more than the cursor: events tell that again
       return cursor;
     }
-    const page = await this.replace(
+    // Somebody may have gone elsewhere meanwhile. What was read there is newer than this cursor, and being told of
+    // something twice does no harm.
+    const { cursor } = await this.replace(
       () => this.ask({ limit: PAGE }),
       (page) => ({ older: page.more, newer: false }),
-      "opened",
     );
-    return page?.cursor ?? null;
+    this.onChange({ kind: "opened" });
+    return cursor;
   }
 
   async toNewest() {
-    if (this.newer) await this.refresh(null);
+    if (this.newer || this.moving) await this.refresh(null);
   }
 
   async toOldest() {
-    if (!this.older) return;
+    if (!this.older && !this.moving) return;
     await this.replace(
       () => this.ask({ limit: PAGE, since: FIRST, first: 1 }),
       (page) => ({ older: false, newer: page.more }),
@@ -101,19 +110,22 @@ export class Conversation {
     );
   }
 
-  async replace(load, edges, kind = "moved") {
+  /** What was loaded becomes the window, unless another one was asked for meanwhile. */
+  async replace(load, edges) {
     const generation = ++this.generation;
     const watch = this.watch();
+    this.moving = true;
     try {
       const page = await load();
-      if (generation !== this.generation) return null;
+      if (generation !== this.generation) return page;
       this.clear();
       Object.assign(this, edges(page));
       this.put(page.messages, watch);
-      this.onChange({ kind });
+      this.onChange({ kind: "moved" });
       return page;
     } finally {
       this.watches.delete(watch);
+      if (generation === this.generation) this.moving = false;
     }
   }
 
@@ -149,7 +161,7 @@ export class Conversation {
   }
 
   watch() {
-    const watch = { gone: new Set(), changed: new Map(), appended: [] };
+    const watch = { gone: new Set(), changed: new Map(), appended: [], summaries: [] };
     this.watches.add(watch);
     return watch;
   }
@@ -157,7 +169,8 @@ export class Conversation {
   /** Add a page, which may be older than what events said while it was on its way. */
   put(messages, watch) {
     for (const message of messages) {
-      if (!watch.gone.has(message.id)) this.insert(watch.changed.get(message.id) ?? message);
+      if (watch.gone.has(message.id) || watch.summaries.some((summary) => replaces(summary, message))) continue;
+      this.insert(watch.changed.get(message.id) ?? message);
     }
     for (const message of watch.appended) if (!watch.gone.has(message.id)) this.place(message);
   }
@@ -223,19 +236,17 @@ export class Conversation {
 
   on_compacted({ summary, removed_ids: removed, count }) {
     const gone = this.drop(removed ?? this.replacedBy(summary).map((message) => message.id));
-    for (const watch of this.watches) watch.appended.push(summary);
+    for (const watch of this.watches) {
+      watch.summaries.push(summary);
+      watch.appended.push(summary);
+    }
     this.place(summary);
     this.onChange({ kind: "compacted", removed: gone, summary, count });
   }
 
   /** What a compaction took, where the event does not name it. */
   replacedBy(summary) {
-    return this.messages.filter(
-      (message) =>
-        message.id !== summary.id &&
-        compare(message.position, summary.position) <= 0 &&
-        (message.role !== "system" || message.is_summary),
-    );
+    return this.messages.filter((message) => replaces(summary, message));
   }
 
   on_cleared() {
@@ -248,6 +259,7 @@ export class Conversation {
 
   empty(kind) {
     this.generation += 1;
+    this.moving = false;
     this.clear();
     this.onChange({ kind });
   }

@@ -29,7 +29,8 @@ export class Desk {
     this.open.set(key, open);
     this.hold(row.key);
     this.redraw(row.key);
-    if (open && message.parts.some((part) => part.cut)) {
+    const short = [...message.parts, ...(message.sources ?? [])].some((one) => one.cut) || message.sources_cut;
+    if (open && short) {
       const whole = await api.message(this.conversation.id, message.id).catch(() => null);
       if (!whole) return;
       this.conversation.complete(whole);
@@ -84,7 +85,8 @@ export class Desk {
     this.summaries.set(id, one);
     return {
       ...one,
-      count: this.counts.get(id) ?? (one.messages && !one.more ? one.messages.length : null),
+      // Of a compaction the count is told, a former summary being one; the originals say it better once they are read.
+      count: (one.messages && !one.more ? one.messages.length : this.counts.get(id)) ?? null,
       toggle: () => this.toggleOriginals(id, row.message.id),
       more: () => this.read(id, one),
     };

@@ -20,6 +20,8 @@ const SAID = {
   message_gone: "That message is not here any more.",
 };
 
+const MISSING = "There is no such conversation, or not any more. If it is created, it appears here.";
+
 export class Header {
   constructor() {
     this.title = byId("title");
@@ -38,6 +40,7 @@ export class Header {
     this.facts.replaceChildren();
     this.said = null;
     this.trouble = null;
+    this.missing = false;
     clearTimeout(this.timer);
     this.state("opening");
     this.info({ id });
@@ -49,6 +52,8 @@ export class Header {
     setText(this.title, shorten(oneLine(title) || "(blank)", 300));
     this.title.title = shorten(title, 1000);
     if (info.message_count === undefined) return;
+    this.missing = false;
+    this.showBanner();
     const told = [plural(info.message_count, "message")];
     if (info.tokens) told.push(`${compact(info.tokens)} tokens`);
     const facts = [el("span", { text: told.join(" · ") })];
@@ -58,6 +63,14 @@ export class Header {
       facts.push(el("bdi", { class: "id", text: shorten(info.id, 80), title: "the id of the conversation" }));
     this.facts.replaceChildren(...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])));
     this.facts.title = `begun ${exact(info.created_at)}, last changed ${exact(info.updated_at)}`;
+  }
+
+  /** There is no such conversation: nothing is known of it but its name. */
+  forget() {
+    this.facts.replaceChildren();
+    this.facts.title = "";
+    this.missing = true;
+    this.showBanner();
   }
 
   /** Those who wrote, the latest first. */
@@ -115,7 +128,7 @@ export class Header {
   }
 
   showBanner() {
-    const text = this.trouble ?? this.said;
+    const text = this.trouble ?? this.said ?? (this.missing ? MISSING : null);
     this.banner.hidden = !text;
     setText(this.banner, text ?? "");
   }
@@ -123,7 +136,8 @@ export class Header {
 
 function troubleOf(state, error) {
   if (state === "open" || !error) return null;
-  if (error.status === 404) return "There is no such conversation, or not any more. If it is created, it appears here.";
+  if (error.away) return "The store cannot be reached. What is written meanwhile will be here when it is back.";
+  if (error.status === 404) return MISSING;
   if (error.status === 401) return "This page may not read any more: open the address with the token again.";
   if (error.status === 403) return error.message;
   if (error.status === 0 || !error.status)

@@ -162,10 +162,11 @@ function chip(part) {
 export function sources(message, fold) {
   const found = message.sources ?? [];
   if (!found.length) return null;
+  const counted = plural(message.sources_cut ?? found.length, "source");
   const own = fold("sources");
-  const head = [icon("source"), el("span", { class: "reasoning-label", text: plural(found.length, "source") })];
+  const head = [icon("source"), el("span", { class: "reasoning-label", text: counted })];
   if (!own.open) head.push(el("span", { class: "preview", text: shorten(found.map(sourceName).join(" · "), 160) }));
-  return folding("sources", own, head, () => [el("ol", {}, ...found.map(drawSource))], plural(found.length, "source"));
+  return folding("sources", own, head, () => [el("ol", {}, ...found.map(drawSource))], counted);
 }
 
 const sourceName = (source) => source.document_name ?? source.document_id ?? "a document";

@@ -51,21 +51,29 @@ export function blocks(text) {
   const close = () => {
     const joined = lines.join("\n");
     if (fence) found.push({ code: joined, language: fence.language });
-    else if (joined.trim()) found.push({ text: joined.replace(/^\n+|\s+$/g, "") });
+    else if (joined.trim()) found.push({ text: joined.replace(/^\n+/, "").trimEnd() });
     lines = [];
   };
   for (const line of text.split("\n")) {
-    const mark = /^ {0,3}(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/.exec(line);
+    const mark = fenceOf(line);
     if (!fence && mark) {
       close();
-      fence = { mark: mark[1], language: mark[2] };
-    } else if (fence && mark && !mark[2] && mark[1].startsWith(fence.mark)) {
+      fence = mark;
+    } else if (fence && mark && !mark.language && mark.mark.startsWith(fence.mark)) {
       close();
       fence = null;
     } else lines.push(line);
   }
   close();
   return found;
+}
+
+/** What opens or closes a block of code. In steps that take as long as the line is: anybody may have written it. */
+function fenceOf(line) {
+  const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line);
+  if (!mark) return null;
+  const rest = line.slice(mark[0].length).trim();
+  return rest.includes("`") ? null : { mark: mark[1], language: /^\S*/.exec(rest)[0] };
 }
 
 function inline(text) {

@@ -7,6 +7,8 @@ import { hashOf } from "./route.js";
 
 const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter looks at
+const LOOKED = 20_000; // conversations of all, as far as is read by itself to fill the list
+const FAILED = 3_000; // milliseconds after which it is asked again for a page that did not come
 const WRITES = 10_000; // milliseconds for which somebody who wrote is said to be writing
 const STEADY = 1200; // while the pointer moves over the list, it keeps its order
 
@@ -15,7 +17,9 @@ export class Sidebar {
   constructor({ unread, isSeen, onCount }) {
     Object.assign(this, { unread, isSeen, onCount });
     this.items = new Map();
+    this.watches = new Set(); // for each page on its way: the ids that events told of meanwhile
     this.more = false;
+    this.failed = 0;
     this.current = null;
     this.loading = null;
     this.pointed = 0;
@@ -43,40 +47,61 @@ export class Sidebar {
   async load() {
     const limit = Math.min(200, Math.max(PAGE, this.items.size));
     const generation = ++this.generation;
-    const page = await api.conversations({ limit, last: 1 });
+    const { page, told } = await this.ask({ limit, last: 1 });
     if (generation !== this.generation) return;
     const known = this.items;
     this.items = new Map();
-    for (const conversation of page.conversations) {
-      const item = known.get(conversation.id);
-      known.delete(conversation.id);
-      this.put(conversation, item);
+    for (const conversation of page.conversations) this.put(conversation, known.get(conversation.id));
+    for (const [id, item] of known) {
+      if (this.items.has(id)) continue;
+      if (told.has(id))
+        this.items.set(id, item); // it came meanwhile
+      else item.element?.remove();
     }
-    for (const item of known.values()) item.element?.remove();
-    this.more = page.more;
-    this.offset = page.next_offset;
-    this.unread.begin(page.conversations);
+    this.goOn(page);
     this.error = null;
     this.show();
   }
 
+  /** A page of the list without what events say better: they tell of what was changed while it was on its way. */
+  async ask(params) {
+    const told = new Set();
+    this.watches.add(told);
+    try {
+      const page = await api.conversations(params);
+      const conversations = page.conversations.filter(({ id }) => !told.has(id) || this.items.has(id));
+      return {
+        page: { ...page, conversations: conversations.map((one) => (told.has(one.id) ? { id: one.id } : one)) },
+        told,
+      };
+    } finally {
+      this.watches.delete(told);
+    }
+  }
+
+  goOn(page) {
+    this.more = page.more;
+    this.offset = page.next_offset;
+    this.unread.begin(page.conversations.map(({ id }) => this.items.get(id).conversation));
+  }
+
   loadMore() {
-    if (!this.more || this.loading) return;
+    if (!this.more || this.loading || Date.now() - this.failed < FAILED) return;
     const generation = this.generation;
     // A little earlier than where the last page ended, as conversations may have gone meanwhile.
     const offset = Math.max(0, this.offset - 5);
-    this.loading = api
-      .conversations({ limit: PAGE, offset, last: 1 })
-      .then((page) => {
+    this.loading = this.ask({ limit: PAGE, offset, last: 1 })
+      .then(({ page }) => {
         if (generation !== this.generation) return;
         for (const conversation of page.conversations) {
           if (!this.items.has(conversation.id)) this.put(conversation);
         }
-        this.more = page.more && page.conversations.length > 0;
-        this.offset = page.next_offset;
-        this.unread.begin(page.conversations);
+        this.goOn(page);
       })
-      .catch(() => {}) // the connection's state is shown elsewhere; scrolling asks again
+      .catch(() => {
+        this.failed = Date.now(); // the connection's state is shown elsewhere
+        setTimeout(this.show, FAILED);
+      })
       .finally(() => {
         this.loading = null;
         this.show();
@@ -85,13 +110,14 @@ export class Sidebar {
 
   put(conversation, item = {}) {
     item.conversation = { ...item.conversation, ...conversation };
-    if (conversation.last) item.last = conversation.last;
+    if (conversation.last !== undefined) item.last = conversation.last;
     this.items.set(conversation.id, item);
     return item;
   }
 
   on_changed(data) {
     const { conversation: id, writer } = data;
+    for (const told of this.watches) told.add(id);
     const item = this.items.get(id);
     const next = this.put({ ...data, id }, item);
     if (writer?.kind === "agent" && data.kind === "appended") {
@@ -102,6 +128,7 @@ export class Sidebar {
   }
 
   on_gone({ conversation: id }) {
+    for (const told of this.watches) told.add(id);
     const item = this.items.get(id);
     if (!item) return;
     this.items.delete(id);
@@ -164,6 +191,7 @@ export class Sidebar {
     if (places) this.slide(places);
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
+    if (this.more && this.offset < LOOKED) this.scrolled(); // a page may have few that this reader may see
     this.onCount(unread);
   }
 
@@ -203,7 +231,7 @@ export class Sidebar {
     let note = "";
     if (this.error) note = `${this.error} Trying again.`;
     else if (!this.items.size)
-      note = this.generation ? "No conversation yet. The first one appears here by itself." : "";
+      note = this.generation && !this.more ? "No conversation yet. The first one appears here by itself." : "";
     else if (words && !matched && !this.more) note = "No conversation fits.";
     else if (this.more && this.items.size >= FILTERED && words)
       note = `Looked at ${number(this.items.size)} conversations.`;
@@ -255,7 +283,7 @@ export class Sidebar {
 
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-    if (scrollHeight - scrollTop - clientHeight < 600) this.loadMore();
+    if (clientHeight && scrollHeight - scrollTop - clientHeight < 600) this.loadMore();
   }
 
   links() {

@@ -20,8 +20,9 @@ const HIDDEN = 45_000; // a page that nobody sees gives its connection back afte
 
 export class Timeline {
   /** `unreadOf(info)`: how many messages were not seen; `announce(texts)` for those who listen to the page. */
-  constructor({ unreadOf, announce, onSeen }) {
-    Object.assign(this, { unreadOf, announce, onSeen });
+  constructor({ unreadOf, announce, onSeen, onInfo }) {
+    Object.assign(this, { unreadOf, announce, onSeen, onInfo });
+    this.wish = 0; // where to go, the newest wish
     this.scroller = byId("timeline");
     this.newest = byId("newer");
     this.header = new Header();
@@ -35,7 +36,10 @@ export class Timeline {
       onScroll: () => this.scrolled(),
     });
     this.show = oncePerFrame(() => this.render());
-    this.newest.addEventListener("click", () => this.toEnd());
+    this.newest.addEventListener("click", () => {
+      this.toEnd();
+      this.scroller.focus({ preventScroll: true }); // the button goes, and would take it along
+    });
     this.scroller.addEventListener("focusin", (event) => this.focused(event.target));
     document.addEventListener("visibilitychange", () => this.visibility());
   }
@@ -73,8 +77,8 @@ export class Timeline {
     this.activity.begin();
     this.header.begin(id);
     this.list.reset();
+    this.wish += 1;
     this.listen(null);
-    this.readInfo();
   }
 
   close() {
@@ -90,7 +94,10 @@ export class Timeline {
     this.stream = new Stream({
       address: () => address("events", { conversation: conversation.id }),
       cursor,
-      snapshot: () => conversation.open(this.place()),
+      snapshot: () => {
+        this.readInfo();
+        return conversation.open(this.place());
+      },
       onEvent: (name, data) => this.told(name, data),
       onState: (state, error) => conversation === this.conversation && this.header.link(state, error),
     });
@@ -103,11 +110,16 @@ export class Timeline {
     return row.message.position;
   }
 
+  /** Again when changes may have been missed: the stream of the conversation does not tell of its counts. */
   async readInfo() {
     const { conversation } = this;
-    const info = await api.conversation(conversation.id, conversation.aborter.signal).catch(() => ({}));
+    if (!conversation) return;
+    const info = await api.conversation(conversation.id, conversation.aborter.signal).catch((error) => error);
     if (conversation !== this.conversation) return;
-    this.info(info);
+    if (info instanceof Error) {
+      if (info.status === 404) this.forget();
+      conversation.info ??= {};
+    } else this.info(info);
     this.findUnread();
     this.show();
   }
@@ -116,11 +128,21 @@ export class Timeline {
   info(info) {
     this.conversation.info = { ...this.conversation.info, ...info };
     this.header.info({ id: this.id, ...this.conversation.info });
+    this.onInfo();
+  }
+
+  /** There is no such conversation, or not any more. */
+  forget() {
+    this.conversation.info = null;
+    this.header.forget();
+    this.onInfo();
   }
 
   // What happens
 
   told(name, data) {
+    if (name === "away") this.header.link("waiting", { away: true });
+    if (name === "back") this.header.link("open");
     if (name === "restored") return "reset";
     if (name !== "expanded") return this.conversation.apply(name, data);
     this.desk.summaries.delete(data.summary_id);
@@ -141,8 +163,9 @@ export class Timeline {
     }
     if (kind === "deleted") this.desk.forget(ids);
     if (["compacted", "deleted"].includes(kind)) this.fold(removed);
-    if (kind === "info") this.header.info(this.conversation.info);
-    else if (!["older", "newer"].includes(kind)) this.header.say(kind);
+    if (kind === "gone") this.forget();
+    if (kind === "info") this.info({});
+    else if (!["older", "newer", "opened"].includes(kind)) this.header.say(kind);
     this.show();
   }
 
@@ -152,7 +175,8 @@ export class Timeline {
     if (this.counted || !this.opened || !info) return;
     this.counted = true;
     const count = info.message_count === undefined ? 0 : this.unreadOf(info);
-    if (count > 0 && count < messages.length) this.firstUnread = messages.at(-count).id;
+    const held = !this.conversation.newer && count < messages.length;
+    if (count > 0 && held) this.firstUnread = messages.at(-count).id;
   }
 
   appended(told, added) {
@@ -267,7 +291,9 @@ export class Timeline {
   // Moving about
 
   async toEnd() {
+    const wish = ++this.wish;
     await this.conversation.toNewest();
+    if (wish !== this.wish) return;
     this.below = 0;
     this.current = null;
     this.list.endless = this.conversation.newer;
@@ -276,7 +302,9 @@ export class Timeline {
   }
 
   async toStart() {
+    const wish = ++this.wish;
     await this.conversation.toOldest();
+    if (wish !== this.wish) return;
     this.list.pinned = false;
     this.current = null;
     this.render();
@@ -311,10 +339,12 @@ export class Timeline {
   /** Bring a message into view, wherever it is. `position` if it is known. False: it is not there any more. */
   async goTo(id, { position = null, words = [] } = {}) {
     const { conversation } = this;
-    const here = () => conversation === this.conversation;
+    const wish = ++this.wish;
+    const here = () => wish === this.wish;
     if (!conversation.byId.has(id)) {
       position ??= (await api.message(conversation.id, id).catch(() => null))?.position ?? null;
-      if (position === null || !here()) return false;
+      if (!here()) return true;
+      if (position === null) return false;
       await conversation.refresh(position);
     }
     if (!here()) return true;

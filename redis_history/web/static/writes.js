@@ -31,16 +31,25 @@ export function offerWrites(timeline) {
   composer.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = draft.value.trim();
-    if (!text || timeline.id === null) return;
+    const { id } = timeline;
+    if (!text || id === null || pending?.sending) return;
     if (pending?.text !== text) pending = { text, id: newId() };
+    const sent = pending;
+    sent.sending = true;
     try {
-      await api.post(timeline.id, { role: "user", ...pending });
-      draft.value = "";
-      pending = null;
-      timeline.toEnd();
+      await api.post(id, { role: "user", text, id: sent.id });
     } catch (error) {
-      failed(error);
+      sent.sending = false;
+      if (timeline.id === id) failed(error);
+      return;
     }
+    if (pending === sent) pending = null;
+    // What was typed since, here or in another conversation, stays.
+    const value = id === owner ? draft.value : (drafts.get(id) ?? "");
+    const left = value.trim() === text ? "" : value.startsWith(text) ? value.slice(text.length).trimStart() : value;
+    if (id === owner) draft.value = left;
+    else drafts.set(id, left);
+    if (timeline.id === id) timeline.toEnd();
   });
   draft.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

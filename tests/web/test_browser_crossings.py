@@ -1,0 +1,288 @@
+"""The page in real Chromium while its requests are slow: answers, events and keys cross, and what is shown is right."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from redis_history import HistoryStore, Message, system, user
+from tests.support.web import serve
+from tests.web.browsing import Site, Window, Windows
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Held:
+    """Holds back answers to requests that fit, from when the server gave them until `release()`."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self._page, self._pattern = page, pattern
+        self.there = asyncio.Event()
+        self._go = asyncio.Event()
+
+    async def __aenter__(self) -> Held:
+        await self._page.route(self._pattern, self._hold)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.release()
+
+    async def _hold(self, route: Route) -> None:
+        if self._go.is_set():
+            await route.fallback()
+            return
+        if "events" in self._pattern:  # a stream cannot be fetched first
+            self.there.set()
+            await self._go.wait()
+            await route.continue_()
+            return
+        answer = await route.fetch()
+        self.there.set()
+        await self._go.wait()
+        await route.fulfill(response=answer)
+
+    def release(self) -> None:
+        self._go.set()
+
+
+def _card(page: Page, name: str) -> Any:
+    return page.locator(f"#conversations li[data-id='{name}']")
+
+
+async def test_nothing_is_missed_between_a_window_and_its_stream(window: Window, site: Site) -> None:
+    name = site.name("gap")
+    site.store.append_many(name, [user(f"Line {number}.", id=f"m{number}") for number in range(300)])
+    page = await window.open()
+    async with Held(page, f"**/api/events?conversation={name}*") as stream:
+        # Straight to a message: a second window is asked for before the first one is there.
+        await page.evaluate("hash => { location.hash = hash }", f"conversation={name}&message=m20")
+        await stream.there.wait()
+        await expect(window.said("Line 20.")).to_be_in_viewport()
+        site.store.append(name, user("In between.", id="between"))
+    await window.live()
+    site.store.append(name, user("Afterwards.", id="after"))
+    await page.keyboard.press("G")
+    await expect(window.said("Afterwards.")).to_be_in_viewport()
+    assert (await window.ids())[-3:] == ["m299", "between", "after"]
+    await expect(page).to_have_title(f"{name} · redis-history")
+
+
+async def test_the_list_is_right_when_it_changes_while_it_is_read(window: Window, site: Site) -> None:
+    old, still, new, gone = (site.name(what) for what in ("old", "still", "new", "gone"))
+    for name in (old, still, gone):
+        site.store.append(name, user("Before."))
+    page = await window.open()
+    await expect(_card(page, gone)).to_be_visible()
+    async with Held(page, "**/api/conversations?*") as listing:
+        await page.reload()
+        await listing.there.wait()
+        site.store.append(old, user("Meanwhile."))
+        site.store.append(new, user("Just begun."))
+        site.store.delete_conversation(gone)
+        await expect(_card(page, new)).to_contain_text("Just begun.")
+        await expect(_card(page, old)).to_contain_text("2 messages")
+        await expect(_card(page, still)).to_have_count(0)
+    await expect(_card(page, still)).to_contain_text("Before.")  # the answer is there
+    await expect(_card(page, old)).to_contain_text("Meanwhile.")
+    await expect(_card(page, old)).to_contain_text("2 messages")
+    await expect(_card(page, new)).to_contain_text("Just begun.")
+    await expect(_card(page, gone)).to_have_count(0)
+
+
+async def test_a_compaction_meets_a_page_on_its_way(window: Window, site: Site) -> None:
+    name = site.name("meets")
+    every = [system("Be kind.", id="system"), *(user(f"Line {number}.", id=f"m{number}") for number in range(500))]
+    site.store.append_many(name, every)
+    page = await window.open(name)
+    await expect(window.said("Line 499.")).to_be_in_viewport()
+    async with Held(page, "**/api/messages?*before=*") as older:
+        await page.locator("#timeline").evaluate("element => { element.scrollTop = 0 }")
+        await older.there.wait()
+        site.store.compact(name, through="m480", summary="All of that.")
+        await expect(window.said("Line 300.")).to_have_count(0)
+        await expect(window.said("Line 481.")).to_be_in_viewport()
+    await page.keyboard.press("g")
+    await expect(window.said("Be kind.")).to_be_in_viewport()
+    summary = site.store.get(name)[1].id
+    await window.until("id => document.querySelectorAll('.row[data-id]').length > 10", None)
+    assert [one for one in await window.ids() if one[0] != "m"][:2] == ["system", summary]
+    assert all(int(one[1:]) > 480 for one in await window.ids() if one[0] == "m")
+
+
+async def test_what_was_removed_is_not_shown_in_the_list(window: Window, site: Site) -> None:
+    names = [site.name("secret") for _ in range(3)]
+    for name in names:
+        site.store.append(name, user("Hello."))
+        site.store.append(name, user("My password is hunter2.", id="last"))
+    page = await window.open()
+    for name in names:
+        await expect(_card(page, name)).to_contain_text("hunter2")
+    cleared, deleted, edited = names
+    site.store.clear(cleared)
+    site.store.delete_messages(deleted, ["last"])
+    site.store.update_message(edited, user("[redacted]", id="last"))
+    await expect(_card(page, edited)).to_contain_text("[redacted]")
+    await expect(_card(page, deleted)).to_contain_text("Hello.")
+    await expect(_card(page, cleared)).to_contain_text("0 messages")
+    assert "hunter2" not in await page.locator("#conversations").inner_text()
+
+
+async def test_the_header_knows_what_happened_meanwhile(window: Window, site: Site) -> None:
+    name = site.name("facts")
+    site.store.append_many(name, [user(f"Line {number}.") for number in range(20)])
+    page = await window.open(name)
+    facts = page.locator("#facts")
+    await expect(facts).to_contain_text("20 messages")
+    site.store.delete_conversation(name)
+    await expect(page.locator("#banner")).to_contain_text("was deleted")
+    await expect(facts).to_be_empty()
+    site.store.append(name, user("Again."))
+    await expect(facts).to_contain_text("1 message")
+    await expect(page.locator("#banner")).to_be_hidden()
+    site.store.update_conversation(name, title="Another name")
+    await expect(page).to_have_title("Another name · redis-history")
+    window.outage = True
+    await window.follow(site.name("nowhere"))
+    await expect(page.locator("#banner")).to_contain_text("There is no such conversation")
+
+
+async def test_the_later_wish_counts(window: Window, site: Site) -> None:
+    name = site.name("wish")
+    site.store.append_many(name, [user(f"Line {number}.", id=f"m{number}") for number in range(600)])
+    page = await window.open(name)
+    await expect(window.said("Line 599.")).to_be_in_viewport()
+    for first, second, end in (("g", "G", "Line 599."), ("G", "g", "Line 0.")):
+        async with Held(page, "**/api/messages?*") as answer:
+            await page.keyboard.press(first)
+            if first == "g":
+                await answer.there.wait()
+            await page.keyboard.press(second)
+            await answer.there.wait()
+        await expect(window.said(end)).to_be_in_viewport()
+        await window.until("() => !document.querySelector('#timeline[aria-busy=true]')")
+        await expect(window.said(end)).to_be_in_viewport()
+    early = site.name("early")
+    long_ago = [user(f"In {year}.", timestamp=f"{year}-01-01T00:00:00Z") for year in (1700, 1930, 2026)]
+    site.store.append_many(early, [*long_ago, *(user("x") for _ in range(400))])
+    await window.follow(early)
+    await page.keyboard.press("g")
+    await expect(window.said("In 1700.")).to_be_in_viewport()
+
+
+async def test_keys_of_a_narrow_window_lead_to_the_list(windows: Windows, site: Site) -> None:
+    name = site.name("zebrafish")
+    site.store.append(name, user("Stripes."))
+    window = await windows(site.address, viewport={"width": 360, "height": 700})
+    page = await window.open(name)
+    await page.keyboard.press("/")
+    await page.keyboard.type("stripes")
+    await expect(page.locator(":focus")).to_have_value("stripes")
+    await window.follow(name)
+    await page.keyboard.press("f")
+    await page.keyboard.type("zebra")
+    await expect(page.locator("#filter")).to_have_value("zebra")
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await window.live()
+    await expect(page.locator("#timeline")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.locator(":focus")).to_contain_text("zebrafish")
+    await expect(page.locator("#app")).to_have_attribute("data-view", "list")
+
+
+async def test_the_way_to_the_newest_keeps_the_focus(window: Window, site: Site) -> None:
+    name = site.name("newest")
+    site.store.append_many(name, [user(f"Line {number}.") for number in range(100)])
+    page = await window.open(name)
+    await page.keyboard.press("g")
+    await page.locator("#newer").focus()
+    await page.keyboard.press("Enter")
+    await expect(window.said("Line 99.")).to_be_in_viewport()
+    await expect(page.locator("#timeline")).to_be_focused()
+
+
+async def test_a_list_that_shows_few_of_many_reads_on(window: Window, site: Site) -> None:
+    """Of others' conversations `authorize` leaves pages with few in them, or none."""
+    name = site.name("mine")
+    site.store.append(name, user("Mine."))
+
+    async def few(route: Route) -> None:
+        answer = await route.fetch()
+        page = await answer.json()
+        if "offset=" in route.request.url:
+            await route.fulfill(response=answer)
+        else:
+            await route.fulfill(response=answer, json={"conversations": [], "more": True, "next_offset": 0 * len(page)})
+
+    await window.page.route("**/api/conversations?*", few)
+    page = await window.open()
+    await expect(_card(page, name)).to_contain_text("Mine.")
+    assert "No conversation yet" not in await page.locator("#list-note").inner_text()
+
+
+async def test_texts_that_are_meant_to_freeze_the_page(window: Window) -> None:
+    page = await window.open()
+    found = await page.evaluate("""async () => {
+        const { blocks } = await import(new URL("static/prose.js", location.href.split("#")[0]).href);
+        const many = (text) => text.repeat(400_000);
+        const hostile = ["```" + many(" ") + "x`", "~~~" + many("a") + "`", "```" + many("a ") + "`"];
+        const fenced = blocks("Look:\\n```python title\\nx = 1\\n```\\nand\\n~~~~\\n```\\n~~~~\\n``` no `code`");
+        return { hostile: hostile.map((text) => blocks(text).length), fenced };
+    }""")
+    assert found["hostile"] == [1, 1, 1]
+    assert found["fenced"] == [
+        {"text": "Look:"},
+        {"code": "x = 1", "language": "python"},
+        {"text": "and"},
+        {"code": "```", "language": ""},
+        {"text": "``` no `code`"},
+    ]
+
+
+async def test_what_is_typed_while_a_message_is_sent_stays(windows: Windows, site: Site) -> None:
+    one, two = site.name("one"), site.name("two")
+    for name in (one, two):
+        site.store.append(name, user("Hello."))
+    with serve(site.url, "live", "--allow-writes") as served:
+        window = await windows(served.url)
+        page = await window.open(one)
+        draft = page.locator("#draft")
+        async with Held(page, "**/api/messages?conversation=*") as answer:
+            await draft.fill("First.")
+            await draft.press("Enter")
+            await answer.there.wait()
+            await draft.press_sequentially(" And more")
+        await expect(draft).to_have_value("And more")
+        async with Held(page, "**/api/messages?conversation=*") as answer:
+            await draft.press("Enter")
+            await answer.there.wait()
+            await page.evaluate("hash => { location.hash = hash }", f"conversation={two}")
+            await draft.fill("For the other.")
+        await window.live()
+        await expect(draft).to_have_value("For the other.")
+        await window.follow(one)
+        await expect(draft).to_have_value("")
+        await expect(window.said("And more")).to_be_visible()
+        window.outage = True  # the server ends before the window
+    texts = [message.text for message in site.store.get(one)]
+    assert texts == ["Hello.", "First.", "And more"]
+
+
+async def test_a_store_that_is_away_is_told(windows: Windows, own_server: Any) -> None:
+    server = own_server("plain", tcp=True)
+    with serve(server.url, "away") as served, HistoryStore(server.url, namespace="away") as store:
+        store.append("c", Message(role="user", parts="Hello."))
+        window = await windows(served.url)
+        page = await window.open("c")
+        window.outage = True
+        server.kill()
+        await expect(page.locator("#link")).to_have_attribute("data-state", "waiting")
+        await expect(page.locator("#banner")).to_contain_text("The store cannot be reached")
+        server.start()
+        store.append("c", user("Again."))
+        await expect(window.said("Again.")).to_be_visible()
+        await window.live()
+        await expect(page.locator("#banner")).to_be_hidden()
