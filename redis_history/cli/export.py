@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ def command(
     The file is JSONL, a line for the record of each conversation and one for each message, with all that is stored of
     them. `redis-history import` reads it. A file that is there already is replaced when all is written.
     """
+    if output == "/dev/stdout":  # opened by its name, what is in it already would be cut off
+        output = "-"
     if packed and output != "-":
         raise click.UsageError("--gzip is for standard output; a file is packed if its name ends in .gz")
     if output == "-" and sys.stdout.isatty():
@@ -69,9 +72,9 @@ def command(
                         on_progress=progress,
                     )
             except OSError as error:
-                if output == "-":
+                if output == "-" or error.errno == errno.EPIPE:
                     raise
-                complain(f"{output} cannot be written: {error.strerror or error}")
+                complain(f"{output or repr(output)} cannot be written: {error.strerror or error}")
                 raise SystemExit(WRONG) from error
     text = f"{counted(done.conversations, 'conversation')}, {counted(done.messages, 'message')}"
     if output == "-":

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from redis_history import Conversation, HistoryStore, tool, tool_result, user
 from redis_history.cli import _console
 from redis_history.demo.plan import SAMPLE
+from redis_history.importers import export_messages
 from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer, wait_until
@@ -166,6 +168,11 @@ def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, file
         assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
 
 
+def left_over(folder: Path) -> list[str]:
+    """What an export that is under way has there."""
+    return [path.name for path in folder.iterdir() if path.name.endswith(".part") and path.name.startswith(".")]
+
+
 def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
     store.create_conversation(Conversation("c", title="Title", metadata={"a": [1]}, user_id="ann"))
     store.append_many("c", [user("x", metadata={"k": b"\x00"}), tool(tool_result("1", {"a": 1}))])
@@ -173,7 +180,7 @@ def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer,
     for name in ("all.jsonl", "all.jsonl.gz"):
         done = on("export", "--output", str(tmp_path / name))
         assert (done.stdout, done.stderr) == (f"{tmp_path / name}: 2 conversations, 3 messages\n", "")
-        assert [path.name for path in tmp_path.glob("*.part")] == []
+        assert not left_over(tmp_path)
         namespace = f"{store.namespace}-{name}"
         with HistoryStore(server.url, namespace=namespace) as other:
             assert run("--url", server.url, "--namespace", namespace, "import", str(tmp_path / name)).returncode == 0
@@ -221,6 +228,7 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
     assert done.returncode == 2
     assert "cannot be written: No such file or directory" in done.stderr
     assert on("export", "-o", "x.jsonl", "--gzip").returncode == 2
+    assert on("export", "-o", "").stderr == "redis-history: '' cannot be written: Is a directory\n"
 
 
 def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: RealServer, tmp_path: Path) -> None:
@@ -230,13 +238,72 @@ def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: R
     path.write_text("as it was")
     argv = command("--url", server.url, "--namespace", store.namespace, "export", "-o", str(path))
     with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment()) as process:
-        part = tmp_path / "e.jsonl.part"
-        wait_until(part.exists, "the export to begin")
+        wait_until(lambda: left_over(tmp_path), "the export to begin")
         process.terminate()
         assert process.wait(60) == 143
         assert process.stderr is not None
         assert process.stderr.read() == b""
-    assert (path.read_text(), part.exists()) == ("as it was", False)
+    assert (path.read_text(), left_over(tmp_path)) == ("as it was", [])
+
+
+def test_an_export_keeps_the_mode_of_a_file_and_what_lies_beside_it(store: Any, on: Any, tmp_path: Path) -> None:
+    store.append("c", user("x"))
+    path, link, mine = tmp_path / "e.jsonl", tmp_path / "link.jsonl", tmp_path / "e.jsonl.part"
+    path.write_text("as it was")
+    path.chmod(0o600)
+    link.symlink_to(path.name)
+    mine.write_text("precious")
+    assert on("export", "-o", str(link)).returncode == 0
+    assert len(path.read_text().splitlines()) == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert link.is_symlink()
+    assert mine.read_text() == "precious"
+    new, dangling = tmp_path / "new.jsonl", tmp_path / "dangling.jsonl"
+    dangling.symlink_to(new.name)
+    assert on("export", "-o", str(dangling)).returncode == 0
+    (tmp_path / "usual").touch()
+    assert new.stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert not left_over(tmp_path)
+
+
+def test_an_export_into_a_pipe_or_a_device(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
+    store.append("c", user("x"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert on("export", "-q", "-o", str(pipe)).returncode == 0
+        assert len(os.read(reader, 65_536).splitlines()) == 2
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    device = tmp_path / "null"
+    device.symlink_to(os.devnull)
+    assert on("export", "-q", "-o", str(device)).returncode == 0
+    assert (device.is_symlink(), Path(os.devnull).is_char_device()) == (True, True)
+    both = tmp_path / "both"
+    with both.open("wb") as output:
+        output.write(b"before\n")
+        output.flush()
+        argv = command("--url", server.url, "--namespace", store.namespace, "export", "-q", "-o", "/dev/stdout")
+        subprocess.run(argv, stdout=output, env=environment(), timeout=60, check=True)
+    assert both.read_bytes().startswith(b"before\n{")
+
+
+def test_two_exports_into_one_file(store: Any, tmp_path: Path) -> None:
+    """One of them is there in the end, whole."""
+    store.append_many("c", [user("x") for _ in range(3)])
+    path = tmp_path / "e.jsonl"
+
+    def again(_: object) -> None:
+        if path not in told:
+            told.append(path)
+            export_messages(store, path)
+
+    told: list[Path] = []
+    export_messages(store, path, on_progress=again)
+    assert len(path.read_text().splitlines()) == 4
+    assert not left_over(tmp_path)
 
 
 def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
