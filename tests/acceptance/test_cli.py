@@ -101,6 +101,19 @@ def test_a_url_that_is_none(url: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [("--url", "", "ls"), ("ls", "--url", ""), ("ls", "--url", "localhost:6379")])
+def test_a_url_that_is_none_is_not_shown(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("redis-history: this URL does not begin with one of redis://")
+
+
+def test_a_namespace_that_is_empty(server: RealServer) -> None:
+    before = run("--url", server.url, "--namespace", "", "ls")
+    assert before.returncode == 2
+    assert run("--url", server.url, "ls", "--namespace", "") == before
+
+
 def test_no_server() -> None:
     done = run("--url", f"redis://127.0.0.1:{free_port()}", "compress", "--max-tokens", "5")
     assert done.returncode == 3
