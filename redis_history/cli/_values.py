@@ -67,8 +67,14 @@ def named_function(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         found: Any = import_module(module)
+    except (ImportError, ValueError) as error:
+        raise click.UsageError(f"{name!r} cannot be found: {error}") from error
+    except Exception as error:  # whatever the module does when it is imported
+        reason = f"{type(error).__name__}: {error}"
+        raise click.UsageError(f"{name!r} cannot be found, as its module cannot be imported: {reason}") from error
+    try:
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except AttributeError as error:
         raise click.UsageError(f"{name!r} cannot be found: {error}") from error
     return found

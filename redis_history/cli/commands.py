@@ -19,7 +19,7 @@ from redis_history._version import __version__
 from redis_history.cli._text import to_json
 from redis_history.errors import RedisHistoryError
 
-__all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define", "given_behind"]
+__all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define", "discard_output", "given_behind"]
 
 DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -161,14 +161,32 @@ class _Commands(click.Group):
             click.echo("redis-history: interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
-                raise
-            with contextlib.suppress(OSError, ValueError):  # what is still to be flushed goes nowhere
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if error.errno == errno.EPIPE:
-                ctx.exit(NO_READER)
-            click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
-            ctx.exit(FAILED)
+            ctx.exit(_unwritten(error))
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **options)
+        except OSError as error:  # of --help and --version, which are written here
+            raise click.exceptions.Exit(_unwritten(error)) from error
+
+
+def _unwritten(error: OSError) -> int:
+    """Tell that the output cannot be written; the exit status. Raises what is something else."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+        raise error
+    discard_output()
+    if error.errno == errno.EPIPE:
+        return NO_READER
+    with contextlib.suppress(OSError):  # it may lead to the same place
+        click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
+    return FAILED
+
+
+def discard_output() -> None:
+    """What is still to be written to standard output goes nowhere."""
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -45,6 +45,8 @@ def command(
         output = "-"
     if packed and output != "-":
         raise click.UsageError("--gzip is for standard output; a file is packed if its name ends in .gz")
+    if output == "-" and sys.stdout is None:  # as after >&-
+        raise click.UsageError("standard output is closed: name a file with --output")
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("this would be shown on your terminal: name a file with --output, or use a pipe")
     with open_store(context, lasting=True) as store:

@@ -9,6 +9,7 @@ import pty
 import re
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,63 @@ def test_standard_input_has_a_name_of_its_own(store: Any, on: Any) -> None:
     bad = on("import", "-", stdin=lines + b"{")
     assert bad.stderr.startswith("-:3: left out:"), "not the name of a file of ours"
     assert on("import", "-", "-", stdin=lines).returncode == 2
-    assert on("import", "-", "--name", "a/b", stdin=lines).returncode == 2
+    for name in ("a/b", "", "..", "x" * 300):
+        done = on("import", "-", "--name", name, stdin=lines)
+        assert (done.returncode, "--name is the name of a file" in done.stderr) == (2, True)
+    empty = on("import", "-", stdin=b"")
+    assert empty.returncode == 2
+    assert empty.stderr.startswith("redis-history: - holds no JSON records")
+
+
+def test_pipes_are_read_like_standard_input(store: Any, server: RealServer, tmp_path: Path) -> None:
+    where = f"--url {server.url} --namespace {store.namespace}"
+    line = '{"messages":[{"role":"user","content":"hi"}]}'
+    cli = f"{sys.executable} -m redis_history.cli {where} import"
+    script = f"""
+        {cli} <(echo '{line}') || exit 11
+        echo '{line}' | {cli} /dev/stdin || exit 12
+        mkfifo '{tmp_path}/chats'; echo '{line}' > '{tmp_path}/chats' & {cli} '{tmp_path}/chats' || exit 13
+        wait
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/dev/stdin (openai_chat): 1 conversation, 1 message: 1 new" in done.stdout
+    names = {one.conversation_id for one in store.list_conversations()}
+    assert {"openai_chat:stdin:1", "openai_chat:chats:1"} < names
+
+
+def shell(script: str) -> Done:
+    """Of commands called `it`."""
+    text = f'it() {{ {sys.executable} -m redis_history.cli "$@"; }}; {script}'
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, env=environment(), timeout=120)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        ("it import - <&-", 2, "standard input is closed"),
+        ("it export >&-", 2, "standard output is closed"),
+        ("it --help >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
+        ("it --version >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
+        ("it --help | true; exit ${PIPESTATUS[0]}", None, ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(script: str, status: int | None, said: str) -> None:
+    done = shell(script)
+    assert status is None or done.returncode == status
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_standard_error_may_be_closed(store: Any, server: RealServer, tmp_path: Path) -> None:
+    path = chats(tmp_path / "chats.jsonl", 2, broken=True)
+    where = f"--url {server.url} --namespace {store.namespace}"
+    done = shell(f"it {where} import '{path}' 2>&-")
+    assert (done.returncode, done.stdout.endswith("2 new, 0 known; 1 problem\n")) == (1, True)
+    done = shell(f"it {where} export 2>&-")
+    assert (done.returncode, len(done.lines)) == (0, 4)
+    assert shell(f"it {where} reindex 2>&-").returncode == 0
 
 
 def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_path: Path) -> None:
