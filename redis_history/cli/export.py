@@ -17,6 +17,7 @@ from redis_history.cli._console import working
 from redis_history.cli._failures import complain
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import counted, name
+from redis_history.cli._values import Id
 from redis_history.cli.commands import WRONG, Context, define
 from redis_history.importers import Exported, export_messages
 
@@ -26,7 +27,7 @@ _ALL = 1_000_000
 
 
 @define("export")
-@click.argument("conversations", nargs=-1, metavar="[ID]...", shell_complete=conversation_ids)
+@click.argument("conversations", nargs=-1, metavar="[ID]...", type=Id(), shell_complete=conversation_ids)
 @click.option("--output", "-o", default="-", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
               help="Where to, gzipped if the name ends in .gz.  [default: standard output]")  # fmt: skip
 @click.option("--gzip", "packed", is_flag=True, help="Pack what goes to standard output.")

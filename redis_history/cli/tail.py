@@ -28,6 +28,7 @@ from redis_history.cli._options import parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name
 from redis_history.cli._timeline import Timeline
+from redis_history.cli._values import Id
 from redis_history.cli.commands import Context, define, discard_output
 from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event
@@ -45,7 +46,7 @@ class _Stopped(BaseException):
 
 
 @define("tail")
-@click.argument("conversation", metavar="[ID]", required=False, shell_complete=conversation_ids)
+@click.argument("conversation", metavar="[ID]", required=False, type=Id(), shell_complete=conversation_ids)
 @click.option("--all", "every", is_flag=True, help="All conversations of the namespace, also those to come.")
 @click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
               help="Begin with the newest N messages.")  # fmt: skip
