@@ -14,20 +14,29 @@ _MOST = 100
 
 
 def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The newest that begin so. None if no server answers at once: nobody is told of errors while typing."""
+    """The newest that begin so. None if no server answers at once, and none is started: nobody is told of errors while
+    typing."""
     from redis_history._sync.store import HistoryStore
     from redis_history.backends.redis.failures import RetryPolicy
-    from redis_history.cli.commands import DEFAULT_URL
+    from redis_history.backends.redis.urls import embedded_server, parse_url
+    from redis_history.cli.commands import DEFAULT_URL, given_behind
+    from redis_history.embedded import status
     from redis_history.errors import RedisHistoryError
 
     given: dict[str, Any] = ctx.find_root().params
-    url = given.get("url") or os.environ.get("REDIS_HISTORY_URL") or DEFAULT_URL
-    namespace = given.get("namespace") or os.environ.get("REDIS_HISTORY_NAMESPACE") or "default"
+    url = given_behind(ctx, "url") or given.get("url") or os.environ.get("REDIS_HISTORY_URL") or DEFAULT_URL
+    namespace = given_behind(ctx, "namespace") or given.get("namespace")
+    namespace = namespace or os.environ.get("REDIS_HISTORY_NAMESPACE") or "default"
     if url.startswith("memory:"):
         return []
     if url.startswith(("redis://", "rediss://", "unix://")) and "socket_" not in url:
         url += ("&" if "?" in url else "?") + "socket_connect_timeout=0.5&socket_timeout=0.5"
     try:
+        if parse_url(url).scheme == "embedded":
+            found_there = status(embedded_server(parse_url(url)).path)
+            if not found_there.running:
+                return []
+            url = found_there.url  # of its socket, which starts nothing
         with HistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0), search="off") as store:
             found = store.list_conversations(limit=_MOST)
     except (RedisHistoryError, OSError):

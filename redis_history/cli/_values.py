@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -11,16 +12,17 @@ import click
 
 from redis_history.model import Role, Scope
 
-__all__ = ["ROLES", "SCOPES", "Duration", "Moment", "named_function"]
+__all__ = ["ROLES", "SCOPES", "Duration", "Id", "Moment", "named_function"]
 
 ROLES, SCOPES = get_args(Role), get_args(Scope)
 
 # Generic in newer versions of click only.
 if TYPE_CHECKING:
     _Number = click.ParamType[float]
+    _Text = click.ParamType[str]
     _Time = click.ParamType[str | datetime]
 else:
-    _Number = _Time = click.ParamType
+    _Number = _Text = _Time = click.ParamType
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _POSITION = re.compile(r"-?\d+\.\d+")
@@ -39,6 +41,18 @@ class Duration(_Number):
         if found is None:
             self.fail(f"{value!r} is no duration; write it like 30s, 5m, 12h or 7d", param, ctx)
         return float(found[1]) * _SECONDS[found[2] or "s"]
+
+
+class Id(_Text):
+    """An id: UTF-8, whatever the locale says."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return os.fsencode(value).decode()
+        except UnicodeError:
+            return str(value)
 
 
 class Moment(_Time):
@@ -67,8 +81,14 @@ def named_function(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         found: Any = import_module(module)
+    except (ImportError, ValueError) as error:
+        raise click.UsageError(f"{name!r} cannot be found: {error}") from error
+    except Exception as error:  # whatever the module does when it is imported
+        reason = f"{type(error).__name__}: {error}"
+        raise click.UsageError(f"{name!r} cannot be found, as its module cannot be imported: {reason}") from error
+    try:
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except AttributeError as error:
         raise click.UsageError(f"{name!r} cannot be found: {error}") from error
     return found

@@ -19,7 +19,7 @@ from redis_history._version import __version__
 from redis_history.cli._text import to_json
 from redis_history.errors import RedisHistoryError
 
-__all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define"]
+__all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define", "discard_output", "given_behind"]
 
 DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -54,7 +54,7 @@ class Context:
 
     @property
     def url(self) -> str:
-        return self.given_url or DEFAULT_URL
+        return DEFAULT_URL if self.given_url is None else self.given_url
 
     def say(self, text: str, /, **fields: Any) -> None:
         """A line on standard output: the text, or the fields."""
@@ -70,8 +70,16 @@ class Context:
 
 
 def _set(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    if value and isinstance(ctx.obj, Context):
+    if value is None or value is False:  # not given; what is given but empty is for the command to refuse
+        return
+    ctx.meta[f"{__name__}.{param.name}"] = value  # where completion finds it: no command runs then
+    if isinstance(ctx.obj, Context):
         ctx.obj = replace(ctx.obj, **{"given_url" if param.name == "url" else str(param.name): value})
+
+
+def given_behind(ctx: click.Context, name: str) -> Any:
+    """The value of such an option behind the name of the command, where that command does not run; None without."""
+    return ctx.meta.get(f"{__name__}.{name}")
 
 
 def _shared(name: str, help: str, **more: Any) -> click.Option:
@@ -153,14 +161,32 @@ class _Commands(click.Group):
             click.echo("redis-history: interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
-                raise
-            with contextlib.suppress(OSError, ValueError):  # what is still to be flushed goes nowhere
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if error.errno == errno.EPIPE:
-                ctx.exit(NO_READER)
-            click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
-            ctx.exit(FAILED)
+            ctx.exit(_unwritten(error))
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **options)
+        except OSError as error:  # of --help and --version, which are written here
+            raise click.exceptions.Exit(_unwritten(error)) from error
+
+
+def _unwritten(error: OSError) -> int:
+    """Tell that the output cannot be written; the exit status. Raises what is something else."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+        raise error
+    discard_output()
+    if error.errno == errno.EPIPE:
+        return NO_READER
+    with contextlib.suppress(OSError):  # it may lead to the same place
+        click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
+    return FAILED
+
+
+def discard_output() -> None:
+    """What is still to be written to standard output goes nowhere."""
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from redis_history.cli._failures import tell
 from redis_history.cli.commands import Context, define
 from redis_history.demo.cli import main
 from redis_history.demo.screen import PlainScreen, Row
@@ -38,10 +39,10 @@ def command(context: Context, /, **options: str | int | None) -> None:
     if context.given_url is not None:
         arguments.append(f"--url={context.given_url}")
     if not context.json:
-        raise SystemExit(main(arguments))
+        raise SystemExit(main(arguments, tell=tell))
     with contextlib.redirect_stdout(sys.stderr):
         screen = _Quiet(0)
-        status = main(arguments, make_screen=lambda total: screen)
+        status = main(arguments, make_screen=lambda total: screen, tell=tell)
     if screen.rows:
         context.emit(screen.told())
     raise SystemExit(status)

@@ -82,7 +82,9 @@ def status(context: Context, /, folder: str | None) -> None:
 
 
 @define("install", shared=("json",))
-@click.option("--target", metavar="FOLDER", help="The folder to make, instead of one in the user's cache.")
+@click.option(
+    "--target", metavar="FOLDER", help="The folder to make, new or empty, instead of one in the user's cache."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print the folder only.")
 @click.pass_obj
 def install(context: Context, /, target: str | None, quiet: bool) -> None:

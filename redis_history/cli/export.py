@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from redis_history.cli._console import working
 from redis_history.cli._failures import complain
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import counted, name
+from redis_history.cli._values import Id
 from redis_history.cli.commands import WRONG, Context, define
 from redis_history.importers import Exported, export_messages
 
@@ -25,7 +27,7 @@ _ALL = 1_000_000
 
 
 @define("export")
-@click.argument("conversations", nargs=-1, metavar="[ID]...", shell_complete=conversation_ids)
+@click.argument("conversations", nargs=-1, metavar="[ID]...", type=Id(), shell_complete=conversation_ids)
 @click.option("--output", "-o", default="-", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
               help="Where to, gzipped if the name ends in .gz.  [default: standard output]")  # fmt: skip
 @click.option("--gzip", "packed", is_flag=True, help="Pack what goes to standard output.")
@@ -40,8 +42,12 @@ def command(
     The file is JSONL, a line for the record of each conversation and one for each message, with all that is stored of
     them. `redis-history import` reads it. A file that is there already is replaced when all is written.
     """
+    if output == "/dev/stdout":  # opened by its name, what is in it already would be cut off
+        output = "-"
     if packed and output != "-":
         raise click.UsageError("--gzip is for standard output; a file is packed if its name ends in .gz")
+    if output == "-" and sys.stdout is None:  # as after >&-
+        raise click.UsageError("standard output is closed: name a file with --output")
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("this would be shown on your terminal: name a file with --output, or use a pipe")
     with open_store(context, lasting=True) as store:
@@ -69,9 +75,9 @@ def command(
                         on_progress=progress,
                     )
             except OSError as error:
-                if output == "-":
+                if output == "-" or error.errno == errno.EPIPE:
                     raise
-                complain(f"{output} cannot be written: {error.strerror or error}")
+                complain(f"{output or repr(output)} cannot be written: {error.strerror or error}")
                 raise SystemExit(WRONG) from error
     text = f"{counted(done.conversations, 'conversation')}, {counted(done.messages, 'message')}"
     if output == "-":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +20,12 @@ from redis_history.cli._console import Working, working
 from redis_history.cli._stores import check_url, open_store
 from redis_history.cli._text import counted, name, one_line
 from redis_history.cli.commands import FAILED, Context, define
+from redis_history.errors import InvalidInputError
 from redis_history.importers import FORMATS, Imported, ImportProblem, OnError, import_messages, read_transcripts
 
 __all__ = ["command"]
 
+_LONGEST_NAME = 255  # bytes of the name of a file
 _TOLD = 20  # problems, before the others are only counted
 
 
@@ -52,9 +55,9 @@ def command(
     """Store the conversations of files.
 
     What chats, agents and other tools wrote is read, in JSON or JSONL, also gzipped. A folder or a zip archive is read
-    file by file, - is standard input. The format is told from the content. Importing again stores nothing twice, and
-    adds what is new. If a file cannot be read at all, nothing is imported. What is left out is told, and the exit
-    status is 1 then.
+    file by file, - is standard input, and pipes may be named. The format is told from the content. Importing again
+    stores nothing twice, and adds what is new. If a file cannot be read at all, nothing is imported. What is left out
+    is told, and the exit status is 1 then.
     """
     check_url(context)
     problems = _Problems(context)
@@ -130,7 +133,11 @@ def _look(file: _File, format: str, on_error: OnError | None, shown: Working, wh
         if on_error is not None:
             on_error(problem)
 
-    for transcript in read_transcripts(file.path, format=format, on_error=count):
+    try:
+        transcripts = read_transcripts(file.path, format=format, on_error=count)
+    except InvalidInputError as error:
+        raise InvalidInputError(str(error).replace(str(file.path), file.shown)) from error
+    for transcript in transcripts:
         kind = kind or transcript.format
         counts = Imported(counts.conversations + 1, counts.messages + len(transcript.messages))
         shown.update(counts.messages, more=one_line(file.shown, 40))
@@ -194,14 +201,32 @@ def _words(counts: Imported, dry_run: bool) -> str:
 
 @contextmanager
 def _opened(files: Sequence[str], stdin_name: str) -> Iterator[list[_File]]:
-    """The files; what comes from standard input is put into one, because it is read twice."""
-    if "-" not in files:
-        yield [_File(file, Path(file)) for file in files]
-        return
-    if files.count("-") > 1 or Path(stdin_name).name != stdin_name:
+    """The files. What cannot be read twice, such as standard input and pipes, is put into one."""
+    if files.count("-") > 1 or not _is_file_name(stdin_name):
         raise click.UsageError("- may be given once, and --name is the name of a file without a folder")
-    with tempfile.TemporaryDirectory(prefix="redis-history-") as folder:
-        path = Path(folder) / stdin_name
-        with path.open("wb") as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-        yield [_File(file, path if file == "-" else Path(file)) for file in files]
+    if "-" in files and sys.stdin is None:  # as after <&-
+        raise click.UsageError("standard input is closed")
+    with ExitStack() as stack:
+        found = []
+        for file in files:
+            path = Path(file)
+            if file == "-" or not (path.is_file() or path.is_dir()):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-history-"))
+                path = Path(folder) / (stdin_name if file == "-" else path.name)
+                _copy(file, path)
+            found.append(_File(file, path))
+        yield found
+
+
+def _is_file_name(text: str) -> bool:
+    named = text not in ("", ".", "..") and not {"/", "\0"} & set(text)
+    return named and len(os.fsencode(text)) <= _LONGEST_NAME
+
+
+def _copy(file: str, path: Path) -> None:
+    try:
+        with ExitStack() as stack:
+            source = sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
+            shutil.copyfileobj(source, stack.enter_context(path.open("wb")))
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be read: {error.strerror or error}") from error

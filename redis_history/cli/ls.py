@@ -21,6 +21,9 @@ __all__ = ["command"]
 
 _ALL = 1_000_000
 _WIDE = 36  # columns that an id may take before it is folded
+#: What gives way first, and what a column needs at least.
+_YIELDING = ("AGENT", "USER", "TOKENS", "MESSAGES", "TITLE", "CHANGED")
+_LEAST = {"ID": 12, "TITLE": 12, "USER": 8, "AGENT": 8}
 _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d", 86_400))
 
 
@@ -72,7 +75,7 @@ def _line(one: Conversation) -> list[str]:
 
 
 def _table(found: Sequence[Conversation], now: datetime, width: int) -> Table:
-    """The title gives way where the ids need room."""
+    """The title gives way where the ids need room; where it is narrow, other columns do, and ids are folded."""
     columns: dict[str, list[str]] = {
         "ID": [name(one.conversation_id) for one in found],
         "TITLE": [one_line(one.title or "", 200) for one in found],
@@ -84,6 +87,10 @@ def _table(found: Sequence[Conversation], now: datetime, width: int) -> Table:
     }
     columns = {heading: cells for heading, cells in columns.items() if any(cells) or heading == "ID"}
     widths = {heading: max(map(cell_len, (heading, *cells))) for heading, cells in columns.items()}
+    for heading in _YIELDING:
+        if sum(min(wide, _LEAST.get(heading, wide)) + 2 for heading, wide in widths.items()) - 2 <= width:
+            break
+        widths.pop(heading, None)
     room = width - sum(min(wide, _WIDE) + 2 for heading, wide in widths.items() if heading != "TITLE")
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading, wide in widths.items():
@@ -92,8 +99,9 @@ def _table(found: Sequence[Conversation], now: datetime, width: int) -> Table:
         elif heading in ("MESSAGES", "TOKENS", "CHANGED"):
             table.add_column(heading, justify="right", no_wrap=True, style="dim" if heading == "CHANGED" else "")
         else:
-            table.add_column(heading, overflow="fold", min_width=min(wide, _WIDE), style="cyan" * (heading == "ID"))
-    for row in zip(*columns.values(), strict=True):
+            least = min(wide, _WIDE, width)
+            table.add_column(heading, overflow="fold", min_width=least, style="cyan" * (heading == "ID"))
+    for row in zip(*(columns[heading] for heading in widths), strict=True):
         table.add_row(*map(Text, row))
     return table
 

@@ -18,7 +18,7 @@ from redis_history.cli._options import message_filters
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name, one_line
 from redis_history.cli._timeline import who
-from redis_history.cli._values import Moment
+from redis_history.cli._values import Id, Moment
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
 from redis_history.model import Message
@@ -37,15 +37,17 @@ _BLANK = re.compile(r"\s")
 
 @define("search")
 @click.argument("query")
-@click.option("--conversation", "-c", metavar="ID", shell_complete=conversation_ids, help="Search in this one only.")
+@click.option(
+    "--conversation", "-c", metavar="ID", type=Id(), shell_complete=conversation_ids, help="Search in this one only."
+)
 @click.option("--limit", "-n", type=click.IntRange(1), default=10, show_default=True, metavar="N",
               help="At most the best N messages.")  # fmt: skip
 @click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N.")
 @message_filters
 @click.option("--tool", "tools", metavar="NAME", multiple=True,
               help="Only calls and results of this tool. May be repeated.")  # fmt: skip
-@click.option("--since", type=Moment(), help="From a time on, such as 2026-01-31T12:00 or 2h.")
-@click.option("--before", type=Moment(), help="Up to a time.")
+@click.option("--since", type=Moment(), help="From a time on, such as 2026-01-31T12:00 or 2h, or from a position.")
+@click.option("--before", type=Moment(), help="Up to a time or a position.")
 @click.option("--archived/--no-archived", default=None,
               help="Only messages that summaries stand for, or none of them.  [default: both]")  # fmt: skip
 @click.option("--context", "around", type=click.IntRange(0, 100), default=0, metavar="N",

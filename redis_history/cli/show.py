@@ -17,7 +17,7 @@ from redis_history.cli._options import message_filters, parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import counted, name, one_line
 from redis_history.cli._timeline import Timeline
-from redis_history.cli._values import Moment
+from redis_history.cli._values import Id, Moment
 from redis_history.cli.commands import Context, define
 from redis_history.model import Conversation, Message
 
@@ -25,7 +25,7 @@ __all__ = ["command"]
 
 
 @define("show")
-@click.argument("conversation", metavar="ID", shell_complete=conversation_ids)
+@click.argument("conversation", metavar="ID", type=Id(), shell_complete=conversation_ids)
 @click.option("--limit", "-n", type=click.IntRange(1), default=100, show_default=True, metavar="N",
               help="At most the newest N messages.")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="All messages.")

@@ -28,7 +28,8 @@ from redis_history.cli._options import parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name
 from redis_history.cli._timeline import Timeline
-from redis_history.cli.commands import Context, define
+from redis_history.cli._values import Id
+from redis_history.cli.commands import Context, define, discard_output
 from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event
 from redis_history.operations import Snapshot
@@ -37,13 +38,15 @@ __all__ = ["command"]
 
 _LOOK = 1.0  # seconds between looks at whether the reader of the output and the server are still there
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
 
 class _Stopped(BaseException):
     """SIGINT or SIGTERM: that is how a follower ends."""
 
 
 @define("tail")
-@click.argument("conversation", metavar="[ID]", required=False, shell_complete=conversation_ids)
+@click.argument("conversation", metavar="[ID]", required=False, type=Id(), shell_complete=conversation_ids)
 @click.option("--all", "every", is_flag=True, help="All conversations of the namespace, also those to come.")
 @click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
               help="Begin with the newest N messages.")  # fmt: skip
@@ -77,8 +80,9 @@ def command(
     if every and not (follow or resume):
         raise click.UsageError("--all is for --follow or --resume; `redis-history ls` shows which changed last")
     cursors = _cursors(resume) if resume else {}
-    show = _Shown(context, shown, headings=every)
-    with open_store(context) as store, _until_stopped():
+    stop = _Stop()
+    show = _Shown(context, shown, stop, headings=every)
+    with open_store(context) as store, _until_stopped(stop):
         if conversation is None:
             with store.subscribe_all(after=cursors or None) as all_changes:
                 _tell(all_changes, store, show, follow)
@@ -96,6 +100,8 @@ def command(
                 return
         with store.subscribe(conversation, after=start) as changes:
             _tell(changes, store, show, follow)
+        if not follow and store.get_conversation(conversation) is None:
+            no_conversation(store, conversation)
 
 
 def _cursors(lines: Any) -> dict[str, str]:
@@ -117,8 +123,9 @@ def _cursors(lines: Any) -> dict[str, str]:
 class _Shown:
     """Shows changes. `headings`: with the conversation above those of each."""
 
-    def __init__(self, context: Context, shown: dict[str, Any], *, headings: bool) -> None:
+    def __init__(self, context: Context, shown: dict[str, Any], stop: _Stop, *, headings: bool) -> None:
         self._context = context
+        self._stop = stop
         self._screen = console()
         self._timeline = Timeline(self._screen, **shown)
         self._headings = headings
@@ -126,6 +133,10 @@ class _Shown:
 
     def beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
         """The newest `lines` messages, and where changes go on after them."""
+        with self._stop.later():
+            self._beginning(conversation_id, snapshot, lines)
+
+    def _beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
         messages = snapshot.messages[-lines:] if lines else []
         if not self._context.json:
             self._timeline.together(messages)
@@ -141,6 +152,10 @@ class _Shown:
         )
 
     def change(self, event: Event) -> None:
+        with self._stop.later():
+            self._change(event)
+
+    def _change(self, event: Event) -> None:
         if self._context.json:
             self._context.emit(event_fields(event))
             return
@@ -200,16 +215,39 @@ def _waiting(store: HistoryStore) -> Iterator[_Waiting]:
         logger.removeHandler(waiting)
 
 
-@contextmanager
-def _until_stopped() -> Iterator[None]:
-    """Ends what is inside, without a word, at SIGINT or SIGTERM."""
+class _Stop:
+    """What SIGINT and SIGTERM do: they end what is going on. What is being shown is finished first, so that no line is
+    cut; if nobody reads it, a second signal breaks it off."""
 
-    def stop(*_: Any) -> None:
-        for number in before:
+    def __init__(self) -> None:
+        self._busy = False
+        self._asked = False
+
+    def __call__(self, *_: Any) -> None:
+        if self._busy and not self._asked:
+            self._asked = True
+            return
+        for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
+        if self._busy:
+            discard_output()  # its rest, which would be waited for at the end
         raise _Stopped
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+        if self._asked:
+            raise _Stopped
+
+
+@contextmanager
+def _until_stopped(stop: _Stop) -> Iterator[None]:
+    """Ends what is inside, without a word, at SIGINT or SIGTERM."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
     try:
         for number in before:
             signal.signal(number, stop)
@@ -223,6 +261,8 @@ def _until_stopped() -> Iterator[None]:
 
 def _check_reader() -> None:
     """Raises BrokenPipeError if nobody reads the output any more, which else only the next line would tell."""
+    if sys.stdout is None:  # as after >&-
+        return
     try:
         output = sys.stdout.fileno()
         if not stat.S_ISFIFO(os.fstat(output).st_mode):

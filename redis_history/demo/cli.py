@@ -26,10 +26,27 @@ _MOST_AGENTS = 64
 _TOLD = 5  # problems of a file
 
 
-def main(arguments: Sequence[str] | None = None, *, make_screen: Callable[[int], Screen] = open_screen) -> int:
-    """Run the demo. The exit status: 0 all is right, 1 a check failed, 2 wrong input or no server, 130 interrupted.
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: it ends as by Ctrl-C, but for the exit status."""
 
-    `make_screen` makes what shows it, from the number of messages.
+
+def _told(error: RedisHistoryError) -> int:
+    print(f"demo: {error}", file=sys.stderr)
+    if isinstance(error, RunError):
+        return 1
+    return 3 if isinstance(error, BackendError) else 2
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    make_screen: Callable[[int], Screen] = open_screen,
+    tell: Callable[[RedisHistoryError], int] = _told,
+) -> int:
+    """Run the demo. The exit status: 0 all is right, 1 a check failed, 2 wrong input, 3 no server or one that refuses,
+    130 interrupted, 143 ended by SIGTERM.
+
+    `make_screen` makes what shows it, from the number of messages; `tell` tells of an error, and gives the status.
     """
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
@@ -40,11 +57,10 @@ def main(arguments: Sequence[str] | None = None, *, make_screen: Callable[[int],
         with reach(options.url) as server:
             return _show(plan, server, problems, make_screen)
     except RedisHistoryError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1 if isinstance(error, RunError) else 2
-    except KeyboardInterrupt:
+        return tell(error)
+    except KeyboardInterrupt as error:
         print("\ndemo: interrupted; everything it started has ended, its keys are removed", file=sys.stderr)
-        return 130
+        return 143 if isinstance(error, _Terminated) else 130
 
 
 def _show(plan: Plan, server: Server, problems: Sequence[ImportProblem], make_screen: Callable[[int], Screen]) -> int:
@@ -137,7 +153,7 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 
 def _terminated(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    raise _Terminated
 
 
 def _parser() -> argparse.ArgumentParser:

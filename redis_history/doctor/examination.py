@@ -40,7 +40,7 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     replies = backend.ask(questions(*asked, cluster=where.several))
     answers = read_answers(*asked, replies, cluster=where.several)
     yield Finding("server", "ok", f"answers at {where.address}")
-    yield from check_server(found, answers, keyspace, where)
+    yield from check_server(found, answers, where)
     yield check_search(found, answers, where, stored=stored)
     yield from _times(backend, answers.clock)
 

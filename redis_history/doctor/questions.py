@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.rights import missing_rights, rights_question
+from redis_history.backends.redis.rights import missing_patterns, missing_rights, rights_question
 from redis_history.backends.redis.searching import IndexState, Searching, read_index_form, read_index_info
 from redis_history.errors import CorruptDataError
 
@@ -21,14 +21,17 @@ _NO_FLAG: Final = b"!"
 class Answers(Struct, frozen=True):
     """`info`: of each node, what INFO says. `settable`: whether this user may change notify-keyspace-events.
     `clock`: seconds since 1970 of each node. `refusal`: why no script may run. `missing`: see `missing_rights`.
-    `user`: who we are there. `index`, `form`: the search index of the namespace; `indexed`: whether there is search."""
+    `lacking`: see `missing_patterns`. `user`: who we are there, if the server tells. `unsearchable`: whether this user
+    may not use the index. `index`, `form`: the search index of the namespace; `indexed`: whether there is search."""
 
     info: list[dict[str, str]]
     settable: bool
     clock: list[float]
     refusal: str | None
     missing: dict[str, list[str]] | None
-    user: str = "default"
+    lacking: list[str] = []
+    user: str | None = None
+    unsearchable: bool = False
     index: IndexState | None = None
     form: Searching | None = None
     failures: int = 0
@@ -54,13 +57,16 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
     if len(indexes) == 1 and not isinstance(indexes[0], Exception):
         index, form = _index(indexes[0]), read_index_form(keyspace, indexes[0])
         failures = _failures(indexes[0])
+    missing = missing_rights(keyspace, database, rights, cluster=cluster)
     return Answers(
         info=[_info(reply) for reply in infos],
         settable=not any(_is_refused(reply) for reply in settings),
         clock=[int(reply[0]) + int(reply[1]) / 1e6 for reply in times if not isinstance(reply, Exception)],
         refusal=refusal,
-        missing=missing_rights(keyspace, database, rights, cluster=cluster),
-        user=next((reply.decode() for reply in users if isinstance(reply, bytes)), "default"),
+        missing=missing,
+        lacking=missing_patterns(keyspace, database, rights, cluster=cluster),
+        user=next((reply.decode() for reply in users if isinstance(reply, bytes)), None),
+        unsearchable="ft.search" in (missing or {}).get("searching", ()) or any(map(_is_forbidden, indexes)),
         index=index,
         form=form,
         failures=failures,
@@ -78,6 +84,12 @@ def _is_refused(reply: Any) -> bool:
     """Whether a wrong value was refused for another reason than being wrong."""
     text = str(reply).lower() if isinstance(reply, Exception) else ""
     return "permission" in text or "unknown" in text or "unsupported" in text or "not allowed" in text
+
+
+def _is_forbidden(reply: Any) -> bool:
+    """Whether this user lacks the right. A command that a server does not have it does not know, whoever asks."""
+    text = str(reply).lower() if isinstance(reply, Exception) else ""
+    return "noperm" in text or "no permission" in text
 
 
 def _index(reply: Any) -> IndexState | None:

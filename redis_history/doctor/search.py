@@ -16,6 +16,8 @@ def check_search(found: Capabilities, answers: Answers, where: Where, *, stored:
     """`stored`: whether there are conversations in the namespace."""
     if where.several:
         return Finding("search", "limited", f"a cluster keeps no index: {_WITHOUT}")
+    if answers.unsearchable:
+        return Finding("search", "limited", f"this user may not use the index: {_WITHOUT}", "see rights")
     if found.search_module is None and answers.index is None:
         fix = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`, or --url embedded://"
         return Finding("search", "limited", f"no search module: {_WITHOUT}", fix)

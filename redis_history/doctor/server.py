@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.notifications import merged_flags
-from redis_history.backends.redis.rights import patterns
 from redis_history.capabilities import Capabilities
 from redis_history.doctor.finding import Finding, State
 from redis_history.doctor.questions import Answers
@@ -33,14 +31,14 @@ _NEEDS: Final[dict[str, tuple[State, str]]] = {
 }
 
 
-def check_server(found: Capabilities, answers: Answers, keyspace: Keyspace, where: Where) -> Iterator[Finding]:
+def check_server(found: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     """Findings about everything but search."""
     yield _version(found, where)
     yield _role(found, answers)
     yield _memory(found, answers, where)
     yield from _disk(found, answers, where)
     yield _durability(found, where)
-    yield _scripts(answers, keyspace, where)
+    yield _scripts(answers, where)
     yield _notifications(found, answers, where)
 
 
@@ -133,37 +131,40 @@ def _durability(found: Capabilities, where: Where) -> Finding:
     except CapabilityError as error:
         reason = str(error).partition("cannot be kept: ")[2]
         state: State = "limited" if found.aof else "ok"  # else the fix is said already
-        fix = where.config("appendfsync", "always") if "appendfsync" in reason else None
+        fix = where.always() if "appendfsync" in reason else None
         return Finding("durability", state, f"{said}; not fsync: {reason}", fix)
     return Finding("durability", "ok", said)
 
 
-def _scripts(answers: Answers, keyspace: Keyspace, where: Where) -> Finding:
+def _scripts(answers: Answers, where: Where) -> Finding:
+    who = answers.user or where.user or "default"
     if answers.refusal is not None:
-        fix = where.redis_cli("ACL", "SETUSER", answers.user, "+eval", "+evalsha", *patterns(keyspace, where.database))
+        fix = where.redis_cli("ACL", "SETUSER", who, "+eval", "+evalsha", admin=True)
         return Finding("rights", "problem", f"scripts (Lua) cannot be run: {answers.refusal}", fix)
     if answers.missing is None:
         text = "scripts run; whether each right is there, this server does not tell (Redis does from 7.0 on)"
         return Finding("rights", "ok", text)
     if not answers.missing:
-        return Finding("rights", "ok", f"scripts run; {answers.user} may do all that is needed")
+        return Finding("rights", "ok", f"scripts run; {who} may do all that is needed")
     states = [_NEEDS[purpose][0] for purpose in answers.missing]
     state = min(states, key=("problem", "limited", "ok").index)
     told = "; ".join(f"{_NEEDS[purpose][1]}: {', '.join(names)}" for purpose, names in answers.missing.items())
     rules = dict.fromkeys(f"+{name}" for names in answers.missing.values() for name in names)
-    fix = where.redis_cli("ACL", "SETUSER", answers.user, *patterns(keyspace, where.database), *rules)
-    return Finding("rights", state, f"{answers.user} lacks what is needed {told}", fix)
+    fix = where.redis_cli("ACL", "SETUSER", who, *answers.lacking, *rules, admin=True)
+    return Finding("rights", state, f"{who} lacks what is needed {told}", fix)
 
 
 def _notifications(found: Capabilities, answers: Answers, where: Where) -> Finding:
     flags = merged_flags("") or "Kt"
     fix = where.config("notify-keyspace-events", flags)
+    other = f"have somebody who may run: {where.config('notify-keyspace-events', flags, admin=True)}"
     if found.notifications:
         return Finding("notifications", "ok", "on: subscribers are woken at once")
     if found.notifications is None:
         text = "whether they are on, this user may not see; if not, changes are noticed within some seconds"
-        return Finding("notifications", "limited", text, f"have somebody who may run: {fix}")
+        return Finding("notifications", "limited", text, other)
     if answers.settable:
-        return Finding("notifications", "ok", "off; the first subscriber turns them on, until the server restarts", fix)
+        text = "off; the first subscriber turns them on, until the server restarts"
+        return Finding("notifications", "ok", text, None if where.private else fix)
     text = "off, and this user may not turn them on: changes are noticed within some seconds"
-    return Finding("notifications", "limited", text, f"have somebody who may run: {fix}")
+    return Finding("notifications", "limited", text, other)

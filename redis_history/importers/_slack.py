@@ -57,8 +57,7 @@ def _channel(
 ) -> Transcript:
     turns: list[tuple[int, Turn]] = []
     seen: set[tuple[str, Any, Any]] = set()
-    for day in days:
-        source = bundle.source(day)
+    for source in bundle.sources(days):
         for line, record in source.records():
             try:
                 at, turn = _turn(record, users, name, identity, kind)
@@ -199,12 +198,10 @@ def _channels(bundle: Bundle) -> dict[str, tuple[str, Any]]:
 
 
 def _listed(bundle: Bundle, name: str) -> Iterator[Mapping[str, Any]]:
-    path = next((path for path in bundle.paths() if path.rpartition("/")[2] == name), None)
-    if path is None:
-        return
-    source = bundle.source(path)
-    for line, record in source.records():
-        if isinstance(record, Mapping):
-            yield record
-        else:
-            source.problem(line, "not an object")
+    found = [path for path in bundle.paths() if path.rpartition("/")[2] == name]
+    for source in bundle.sources(found[:1]):
+        for line, record in source.records():
+            if isinstance(record, Mapping):
+                yield record
+            else:
+                source.problem(line, "not an object")

@@ -94,7 +94,7 @@ def read_transcripts(
     bundle = Bundle(where, on_error)
     if chosen == "slack" or (chosen is None and is_slack(bundle)):
         return slack(bundle)
-    if not any(True for _ in bundle.sources()):
+    if not bundle.of_records():
         raise InvalidInputError(f"{path} cannot be read: there are no files of JSON records in it")
     return _of_bundle(bundle, chosen)
 
@@ -114,7 +114,7 @@ def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
 def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
     """File by file; one of an unknown format is reported. Conversations that two files name alike get a number."""
     seen: dict[str, int] = {}
-    for source in bundle.sources():
+    for source in bundle.sources(bundle.of_records()):
         try:
             found = _of_source(source, format)
         except InvalidInputError as error:

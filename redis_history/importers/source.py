@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import logging
+import lzma
+import zipfile
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -23,6 +25,8 @@ _decode = msgspec.json.decode
 SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))
 _LOOK_AHEAD = 20  # a session file may open with entries of other kinds
 _BROKEN = (EOFError, OSError, zlib.error)
+# Of a member of an archive: damaged; encrypted; packed by what this Python cannot unpack.
+_BROKEN_MEMBER = (*_BROKEN, zipfile.BadZipFile, lzma.LZMAError, RuntimeError)  # NotImplementedError is one of these
 
 _Stream = IO[bytes] | gzip.GzipFile
 Record = tuple[int, Any]  # line (or number in the document) from 1, value
@@ -39,7 +43,7 @@ class Source:
                 stream.read(1)
         except FileNotFoundError as error:
             raise InvalidInputError(f"there is no file {path}") from error
-        except _BROKEN as error:
+        except _BROKEN_MEMBER as error:
             raise InvalidInputError(f"{path} cannot be read: {error}") from error
 
     @property
@@ -107,7 +111,7 @@ class Source:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if line.strip():
                     yield number, line
-        except _BROKEN as error:
+        except _BROKEN_MEMBER as error:
             self.problem(number + 1, f"the file breaks off here: {error}")
 
     def _open(self) -> _Stream:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import os
+import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history._ids import new_token
 from redis_history.errors import InvalidInputError
 from redis_history.importers._lossless import message_line, record_line
 from redis_history.importers._plan import Imported, OnProgress, check_batch, steps
@@ -134,7 +137,8 @@ def export_messages(
 ) -> Exported:
     """Write conversations as lossless JSONL, which `import_messages` reads: these, or all of the namespace.
 
-    A file at the path `target` is replaced only when all is written, and gzipped if its name ends in .gz. With
+    A file at the path `target` is replaced only when all is written, and keeps its mode; of a link, the file that it
+    leads to. A device or a named pipe is written to as it is. What is written is gzipped if the name ends in .gz. With
     `include_archived` the messages that were compacted are written too, marked, each summary behind what it replaced,
     as `get` gives them; an import compacts them anew. `on_progress` is called after each conversation, and after every
     1,000 messages. Ids that the store does not know raise InvalidInputError. What others write meanwhile may or may
@@ -189,17 +193,40 @@ def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
         yield target
         return
     path = Path(target)
-    partial_ = path.with_name(f"{path.name}.part")
+    with _written(path) as stream:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield stream
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
+    """Replaces a file when all is written; a device or a pipe gets it as it comes."""
     try:
-        with partial_.open("wb") as stream:
-            if path.suffix == ".gz":
-                with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
-                    yield cast("IO[bytes]", packed)
-            else:
-                yield stream
-        partial_.replace(path)
-    finally:
-        partial_.unlink(missing_ok=True)
+        mode = path.stat().st_mode
+        new = False
+    except FileNotFoundError:
+        mode, new = 0o666, True  # less what the umask takes away
+    if not new and not stat.S_ISREG(mode):
+        with path.open("wb") as stream:  # a folder is refused here
+            yield stream
+        return
+    goal = Path(os.path.realpath(path))
+    # One of its own for each export: several may write at once, and what others keep beside it is theirs.
+    part = goal.with_name(f".{goal.name[:40]}.{new_token()}.part")
+    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(mode))
+    try:
+        with os.fdopen(number, "wb") as stream:
+            if not new:
+                part.chmod(stat.S_IMODE(mode))
+            yield stream
+        part.replace(goal)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
 
 
 def _chosen(store: HistoryStore, ids: Iterable[str] | None) -> Iterator[Conversation]:

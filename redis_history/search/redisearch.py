@@ -64,6 +64,7 @@ ARCHIVED: Final = b"z"
 VECTOR: Final = b"v"
 
 _MAX_TAG_BYTES: Final = 2048
+_DEEPEST: Final = 1_000_000  # RediSearch's MAXSEARCHRESULTS
 _SEPARATOR: Final = b","
 _SCORER: Final = b"BM25STD"
 
@@ -209,8 +210,13 @@ def search_commands(
     """FT.SEARCH for each term, then, if there are several words, one for any of them. To be sent in one pipeline; the
     replies in this order are for `read_matches`. No command: nothing can match.
 
-    `scope` is the ids of conversations, at least one, or NAMESPACE. Raises InvalidInputError for an empty one.
+    `scope` is the ids of conversations, at least one, or NAMESPACE. Raises InvalidInputError for an empty one, and for
+    a depth that no server looks into.
     """
+    if depth > _DEEPEST:
+        raise InvalidInputError(
+            f"a search gives at most {_DEEPEST:,} messages: limit and offset together are {depth:,}"
+        )
     if filters.impossible:
         return []
     one_by_one = [_Expression(scope, filters).search(index, (term,), language, depth) for term in query.terms]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,27 @@ def test_a_url_that_is_none(url: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("redis-history: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--url", "", "ls"), ("ls", "--url", ""), ("ls", "--url", "localhost:6379")])
+def test_a_url_that_is_none_is_not_shown(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("redis-history: this URL does not begin with one of redis://")
+
+
+def test_a_namespace_that_is_empty(server: RealServer) -> None:
+    before = run("--url", server.url, "--namespace", "", "ls")
+    assert before.returncode == 2
+    assert run("--url", server.url, "ls", "--namespace", "") == before
+
+
+def test_a_summariser_whose_module_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_such_python.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = run("compress", "--max-messages", "20", "--once", "--summarizer", "no_such_python:f")
+    assert done.returncode == 2
+    assert "cannot be imported: SyntaxError: invalid syntax" in done.stderr
 
 
 def test_no_server() -> None:

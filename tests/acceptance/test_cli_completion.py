@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from redis_history import HistoryStore, user
+from redis_history import HistoryStore, embedded, user
 from redis_history.cli import commands
 from tests.support.commands import environment, run
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, wait_until
 
 #: Completes as the command says, and then, instead of the command, shows the words that it would get.
 READY = """eval "$(redis-history completion bash)"; redis-history() { printf '<%s>' "$@"; echo; }\n"""
@@ -53,8 +53,23 @@ def test_commands_options_and_ids_are_completed(server: RealServer, namespace: s
     assert completed("redis-history show t", **settings) == ["plain,trip"]
     given = f"redis-history --url {server.url} --namespace {namespace} tail "
     assert completed(given) == ["plain,other", "plain,trip"]
+    behind = f"redis-history show --namespace {namespace} --url={server.url} "
+    assert completed(behind, REDIS_HISTORY_URL="redis://127.0.0.1:1") == ["plain,other", "plain,trip"]
     assert completed("redis-history show t", REDIS_HISTORY_URL="redis://127.0.0.1:1") == []
     assert completed("redis-history show t", REDIS_HISTORY_URL="nonsense") == []
+
+
+def test_completion_starts_no_server(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    typed = f"redis-history show --url embedded://{folder} "
+    assert completed(typed) == []
+    assert not folder.exists()
+    with HistoryStore(f"embedded://{folder}") as store:
+        store.append("trip", user("x"))
+        assert completed(typed) == ["plain,trip"]
+    wait_until(lambda: not embedded.status(folder).supervised, "the private server to end")
+    assert completed(typed) == []
+    assert not embedded.status(folder).supervised
 
 
 class Bash:

@@ -101,7 +101,7 @@ def test_what_the_demo_is_given_and_what_it_says(monkeypatch: pytest.MonkeyPatch
     """That it is the demo, and right, is shown in test_demo.py."""
     given: list[list[str]] = []
 
-    def main(arguments: list[str], *, make_screen: Callable[[int], demo.Screen] | None = None) -> int:
+    def main(arguments: list[str], *, make_screen: Callable[[int], demo.Screen] | None = None, **_: Any) -> int:
         given.append(arguments)
         print("10 agents replay")
         if make_screen is not None:

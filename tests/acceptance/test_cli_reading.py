@@ -378,3 +378,40 @@ def test_an_output_without_unicode(store: HistoryStore, server: RealServer, name
     done = run_process(*where, "show", "c", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u4f60\\u597d" in done.stdout
+
+
+@pytest.mark.parametrize("bounds", [("--limit", "1000001"), ("--offset", "99999999999")])
+@pytest.mark.parametrize("inside", [(), ("--conversation", "c")])
+def test_a_search_that_is_too_deep(server: RealServer, namespace: str, bounds: Any, inside: Any) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.append("c", user("hello"))
+    done = run("--url", server.url, "--namespace", namespace, "search", "hello", *bounds, *inside)
+    assert done.returncode == 2
+    assert "a search gives at most 1,000,000 messages" in done.stderr
+
+
+@pytest.mark.parametrize("width", [20, 30, 38, 39, 60, 80])
+def test_ids_are_shown_however_narrow_it_is(server: RealServer, namespace: str, width: int) -> None:
+    names = ["a-conversation-of-a-long-name:12345", "c"]
+    with HistoryStore(server.url, namespace=namespace) as store:
+        for one in names:
+            store.create_conversation(Conversation(one, title="A title", user_id="u" * 30, agent_name="agent"))
+            store.append(one, user("hello"))
+    terminal = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": str(width)}
+    shown = run("--url", server.url, "--namespace", namespace, "ls", environment=terminal).stdout
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert all(len(line.rstrip()) <= width for line in plain)
+    assert plain[0].startswith("ID")
+    column = re.match(r"ID\s*", plain[0])
+    assert column is not None
+    assert "".join(line[: column.end()].strip() for line in plain[1:]).endswith(names[0])
+
+
+def test_ids_where_the_locale_knows_no_letters_of_theirs(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.append("日本語会話", user("hello"))
+    where = ("--url", server.url, "--namespace", namespace)
+    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for arguments in (("show",), ("tail",), ("export",), ("search", "hello", "-c")):
+        done = run_process(*where, *arguments, "日本語会話", **bare)
+        assert (done.returncode, "hello" in done.stdout) == (0, True), done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import subprocess
 import threading
@@ -232,3 +233,38 @@ def test_wrong_arguments(where: tuple[str, ...], arguments: tuple[str, ...], why
     done = run(*where, "tail", *arguments)
     assert done.returncode == 2
     assert why in done.stderr
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_is_being_shown_is_finished(store: HistoryStore, where: tuple[str, ...], reads: bool) -> None:
+    """Of a line that is longer than a pipe holds; unless nobody reads it, and it is told twice to end."""
+    store.append("c", user("x" * 900_000))
+    argv = command(*where, "--json", "tail", "c", "--follow")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], SECONDS)[0], "nothing came"
+        process.terminate()
+        if reads:
+            (line,) = process.stdout.read().splitlines()
+            assert len(json.loads(line)["messages"][0]["text"]) == 900_000
+            assert process.wait(SECONDS) == 0
+        else:
+
+            def ended() -> bool:
+                process.terminate()
+                return process.poll() is not None
+
+            wait_until(ended, "it to end")
+
+
+def test_changes_of_a_conversation_that_is_not_there(store: HistoryStore, where: tuple[str, ...]) -> None:
+    store.append("c", user("x"))
+    cursor = str(store.snapshot("c").cursor)
+    done = run(*where, "tail", "nope", "--after", cursor)
+    assert done.returncode == 1
+    assert "there is no conversation 'nope'" in done.stderr
+    assert run(*where, "tail", "c", "--after", cursor).returncode == 0
+    store.delete_conversation("c")
+    gone = run(*where, "tail", "c", "--after", cursor)
+    assert gone.returncode == 1
+    assert "the conversation is not there any more" in gone.stdout, "what can be told is told"

@@ -7,7 +7,9 @@ import json
 import os
 import pty
 import re
+import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from redis_history import Conversation, HistoryStore, tool, tool_result, user
 from redis_history.cli import _console
 from redis_history.demo.plan import SAMPLE
+from redis_history.importers import export_messages
 from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer, wait_until
@@ -97,7 +100,63 @@ def test_standard_input_has_a_name_of_its_own(store: Any, on: Any) -> None:
     bad = on("import", "-", stdin=lines + b"{")
     assert bad.stderr.startswith("-:3: left out:"), "not the name of a file of ours"
     assert on("import", "-", "-", stdin=lines).returncode == 2
-    assert on("import", "-", "--name", "a/b", stdin=lines).returncode == 2
+    for name in ("a/b", "", "..", "x" * 300):
+        done = on("import", "-", "--name", name, stdin=lines)
+        assert (done.returncode, "--name is the name of a file" in done.stderr) == (2, True)
+    empty = on("import", "-", stdin=b"")
+    assert empty.returncode == 2
+    assert empty.stderr.startswith("redis-history: - holds no JSON records")
+
+
+def test_pipes_are_read_like_standard_input(store: Any, server: RealServer, tmp_path: Path) -> None:
+    where = f"--url {server.url} --namespace {store.namespace}"
+    line = '{"messages":[{"role":"user","content":"hi"}]}'
+    cli = f"{sys.executable} -m redis_history.cli {where} import"
+    script = f"""
+        {cli} <(echo '{line}') || exit 11
+        echo '{line}' | {cli} /dev/stdin || exit 12
+        mkfifo '{tmp_path}/chats'; echo '{line}' > '{tmp_path}/chats' & {cli} '{tmp_path}/chats' || exit 13
+        wait
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/dev/stdin (openai_chat): 1 conversation, 1 message: 1 new" in done.stdout
+    names = {one.conversation_id for one in store.list_conversations()}
+    assert {"openai_chat:stdin:1", "openai_chat:chats:1"} < names
+
+
+def shell(script: str) -> Done:
+    """Of commands called `it`."""
+    text = f'it() {{ {sys.executable} -m redis_history.cli "$@"; }}; {script}'
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, env=environment(), timeout=120)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        ("it import - <&-", 2, "standard input is closed"),
+        ("it export >&-", 2, "standard output is closed"),
+        ("it --help >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
+        ("it --version >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
+        ("it --help | true; exit ${PIPESTATUS[0]}", None, ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(script: str, status: int | None, said: str) -> None:
+    done = shell(script)
+    assert status is None or done.returncode == status
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_standard_error_may_be_closed(store: Any, server: RealServer, tmp_path: Path) -> None:
+    path = chats(tmp_path / "chats.jsonl", 2, broken=True)
+    where = f"--url {server.url} --namespace {store.namespace}"
+    done = shell(f"it {where} import '{path}' 2>&-")
+    assert (done.returncode, done.stdout.endswith("2 new, 0 known; 1 problem\n")) == (1, True)
+    done = shell(f"it {where} export 2>&-")
+    assert (done.returncode, len(done.lines)) == (0, 4)
+    assert shell(f"it {where} reindex 2>&-").returncode == 0
 
 
 def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_path: Path) -> None:
@@ -166,6 +225,11 @@ def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, file
         assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
 
 
+def left_over(folder: Path) -> list[str]:
+    """What an export that is under way has there."""
+    return [path.name for path in folder.iterdir() if path.name.endswith(".part") and path.name.startswith(".")]
+
+
 def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
     store.create_conversation(Conversation("c", title="Title", metadata={"a": [1]}, user_id="ann"))
     store.append_many("c", [user("x", metadata={"k": b"\x00"}), tool(tool_result("1", {"a": 1}))])
@@ -173,7 +237,7 @@ def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer,
     for name in ("all.jsonl", "all.jsonl.gz"):
         done = on("export", "--output", str(tmp_path / name))
         assert (done.stdout, done.stderr) == (f"{tmp_path / name}: 2 conversations, 3 messages\n", "")
-        assert [path.name for path in tmp_path.glob("*.part")] == []
+        assert not left_over(tmp_path)
         namespace = f"{store.namespace}-{name}"
         with HistoryStore(server.url, namespace=namespace) as other:
             assert run("--url", server.url, "--namespace", namespace, "import", str(tmp_path / name)).returncode == 0
@@ -221,6 +285,7 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
     assert done.returncode == 2
     assert "cannot be written: No such file or directory" in done.stderr
     assert on("export", "-o", "x.jsonl", "--gzip").returncode == 2
+    assert on("export", "-o", "").stderr == "redis-history: '' cannot be written: Is a directory\n"
 
 
 def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: RealServer, tmp_path: Path) -> None:
@@ -230,13 +295,72 @@ def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: R
     path.write_text("as it was")
     argv = command("--url", server.url, "--namespace", store.namespace, "export", "-o", str(path))
     with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment()) as process:
-        part = tmp_path / "e.jsonl.part"
-        wait_until(part.exists, "the export to begin")
+        wait_until(lambda: left_over(tmp_path), "the export to begin")
         process.terminate()
         assert process.wait(60) == 143
         assert process.stderr is not None
         assert process.stderr.read() == b""
-    assert (path.read_text(), part.exists()) == ("as it was", False)
+    assert (path.read_text(), left_over(tmp_path)) == ("as it was", [])
+
+
+def test_an_export_keeps_the_mode_of_a_file_and_what_lies_beside_it(store: Any, on: Any, tmp_path: Path) -> None:
+    store.append("c", user("x"))
+    path, link, mine = tmp_path / "e.jsonl", tmp_path / "link.jsonl", tmp_path / "e.jsonl.part"
+    path.write_text("as it was")
+    path.chmod(0o600)
+    link.symlink_to(path.name)
+    mine.write_text("precious")
+    assert on("export", "-o", str(link)).returncode == 0
+    assert len(path.read_text().splitlines()) == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert link.is_symlink()
+    assert mine.read_text() == "precious"
+    new, dangling = tmp_path / "new.jsonl", tmp_path / "dangling.jsonl"
+    dangling.symlink_to(new.name)
+    assert on("export", "-o", str(dangling)).returncode == 0
+    (tmp_path / "usual").touch()
+    assert new.stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert not left_over(tmp_path)
+
+
+def test_an_export_into_a_pipe_or_a_device(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
+    store.append("c", user("x"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert on("export", "-q", "-o", str(pipe)).returncode == 0
+        assert len(os.read(reader, 65_536).splitlines()) == 2
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    device = tmp_path / "null"
+    device.symlink_to(os.devnull)
+    assert on("export", "-q", "-o", str(device)).returncode == 0
+    assert (device.is_symlink(), Path(os.devnull).is_char_device()) == (True, True)
+    both = tmp_path / "both"
+    with both.open("wb") as output:
+        output.write(b"before\n")
+        output.flush()
+        argv = command("--url", server.url, "--namespace", store.namespace, "export", "-q", "-o", "/dev/stdout")
+        subprocess.run(argv, stdout=output, env=environment(), timeout=60, check=True)
+    assert both.read_bytes().startswith(b"before\n{")
+
+
+def test_two_exports_into_one_file(store: Any, tmp_path: Path) -> None:
+    """One of them is there in the end, whole."""
+    store.append_many("c", [user("x") for _ in range(3)])
+    path = tmp_path / "e.jsonl"
+
+    def again(_: object) -> None:
+        if path not in told:
+            told.append(path)
+            export_messages(store, path)
+
+    told: list[Path] = []
+    export_messages(store, path, on_progress=again)
+    assert len(path.read_text().splitlines()) == 4
+    assert not left_over(tmp_path)
 
 
 def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,6 @@ if FILES:
         (["--agents", "0"], "1 to 64"),
         (["--agents", "many"], "1 to 64"),
         (["--conversations", "0"], "not a number from 1"),
-        (["--url", "redis://localhost:1"], "redis://localhost:1"),
         (["--url", "memory://"], "embedded://"),
         (["--url", "somewhere"], "redis://"),
     ],
@@ -132,17 +131,32 @@ def test_wrong_input_is_told_in_one_message(arguments, told):
     assert "Traceback" not in out + err
 
 
+@pytest.mark.parametrize("start", [("redis_history.demo",), ("redis_history.cli", "demo")])
+def test_a_server_that_is_not_there_or_refuses(url, embedded, start):
+    status, out, err = demo("--url", "redis://localhost:1", start=start)
+    assert (status, out) == (3, "")
+    assert "redis://localhost:1" in err
+    refusing = f"unix://nobody:wrong@{embedded.unix_socket}"
+    refused, _, told = demo("--url", refusing, start=start)
+    assert refused == 3
+    if "redis_history.cli" in start:
+        assert "--url embedded://" in err, "the hint that other commands give"
+        assert "User name and password belong into the URL" in told
+    assert demo("--url", "memory://", start=start)[0] == 2
+
+
 def wait_until_under_way(process):
     assert any(re.search(r"[1-9][\d,]* of [\d,]+ stored", line) for line in process.stdout)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing(url, number):
-    with running("--url", url) as process:
+@pytest.mark.parametrize("start", [("redis_history.demo",), ("redis_history.cli", "demo")])
+def test_an_interrupted_run_leaves_nothing(url, number, start):
+    with running("--url", url, start=start) as process:
         wait_until_under_way(process)
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         _, err = process.communicate()  # returns when no process of the run holds the pipes any more
-    assert process.returncode == 130
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
     assert "Traceback" not in err
 
 

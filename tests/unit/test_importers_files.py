@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import zipfile
 
 import pytest
 
@@ -86,6 +87,46 @@ def test_an_archive_that_breaks_off(tmp_path):
     transcripts, problems = read(path)
     assert transcripts
     assert "breaks off" in problems[-1].reason
+
+
+def damaged(path, name, places):
+    """The archive with bits of a member changed, or of what is said of it twice, before it and at the end."""
+    data = bytearray(path.read_bytes())
+    for header, at, bits in places:
+        start = data.index(name.encode(), data.index(header)) - (30 if header == b"PK\3\4" else 46)
+        data[start + at + (len(name) if at >= 30 else 0)] ^= bits
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("packed", "places", "said"),
+    [
+        (zipfile.ZIP_STORED, [(b"PK\3\4", 50, 0xFF)], "Bad CRC-32"),
+        (zipfile.ZIP_LZMA, [(b"PK\3\4", 39, 0xFF)], ""),
+        (zipfile.ZIP_STORED, [(b"PK\3\4", 6, 1), (b"PK\1\2", 8, 1)], "encrypted"),
+        (zipfile.ZIP_STORED, [(b"PK\3\4", 8, 9), (b"PK\1\2", 10, 9)], "not supported"),
+    ],
+    ids=["damaged", "damaged lzma", "encrypted", "packed unusually"],
+)
+@pytest.mark.parametrize("kind", ["records", "slack"])
+def test_a_member_of_an_archive_that_cannot_be_read_costs_itself_only(tmp_path, packed, places, said, kind):
+    path = tmp_path / "e.zip"
+    folder = "general/" if kind == "slack" else ""
+    names = [f"{folder}2024-01-0{day}.json" for day in (1, 2, 3)]
+    with zipfile.ZipFile(path, "w", packed) as archive:
+        for number, name in enumerate(names, 1):
+            day = [{"ts": f"17040672{number}0.0", "text": f"Day {number}. {'x' * 9000}", "user": "U1"}]
+            archive.writestr(name, json.dumps(day) if kind == "slack" else record(number))
+        if kind == "slack":
+            archive.writestr("users.json", "[]")
+    damaged(path, names[0], places)
+    transcripts, problems = read(path)
+    if kind == "slack":
+        assert [message.text[:5] for message in transcripts[0].messages] == ["Day 2", "Day 3"]
+    else:
+        assert len(transcripts) == 2
+    assert {problem.path for problem in problems} == {str(path / names[0])}
+    assert said in problems[0].reason
 
 
 def test_bytes_that_are_not_utf8_cost_their_line(tmp_path):

@@ -25,6 +25,7 @@ from redis.exceptions import (
     TimeoutError,
     TryAgainError,
 )
+from redis.sentinel import MasterNotFoundError
 from tenacity import RetryCallState, wait_exponential
 
 from redis_history._chance import CHANCE
@@ -105,6 +106,7 @@ _PASSING = ("BUSY ", "LOADING", "UNBLOCKED")
 _PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py takes the word off their texts
 # Of TLS, what does not pass. A connection that ends in the middle of a handshake is as passing as any other.
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
+_SENTINEL_SAID = re.compile(r""" - \w+\(["'](.*?)["']\)""")
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
@@ -135,6 +137,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def translate(error: Exception, server: str) -> BackendError:
     """The error of our own tree that says what `error` means; `server` is the address, without secrets."""
     text = str(error) or type(error).__name__
+    if isinstance(error, MasterNotFoundError):  # redis-py shows the whole of its clients
+        reasons = dict.fromkeys(_SENTINEL_SAID.findall(text))
+        text = ": ".join(filter(None, (text.partition(" : ")[0], "; ".join(reasons))))
     if isinstance(error, AuthenticationError | AuthorizationError):
         return BackendRefusedError(f"{server} refused the user name or password: {text}")
     if isinstance(error, NoPermissionError) or "ACL failure in script" in text:

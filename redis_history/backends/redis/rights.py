@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis_history.backends.redis.keys import Keyspace
 
-__all__ = ["RIGHTS", "missing_rights", "patterns", "rights_question"]
+__all__ = ["RIGHTS", "missing_patterns", "missing_rights", "rights_question"]
 
 #: By what they are for, each command with arguments that it would take; in these, the names of keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
@@ -68,6 +68,10 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     "clustering": ("cluster|slots", "asking"),
 }
 
+#: A question runs as EVAL, so that this user may call it is known: what is refused of it is the key.
+_REACHES: Final = (b"eval", b"0", b"1")
+_ELSEWHERE: Final = b"redis_history is not here"
+
 _SCRIPT: Final = b"""
 local refused, at = {}, 1
 while at <= #ARGV do
@@ -81,6 +85,7 @@ return refused
 
 
 def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tuple[str, str, list[bytes]]]:
+    """For what, the name of the command, and its words; then, for "reaching", a key of each pattern by the pattern."""
     keys = keyspace.conversation("doctor")
     names = {
         "state": keys.state,
@@ -100,10 +105,14 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
             name, *arguments = command.split()
             words = [names.get(word.strip("{}"), word.encode()) for word in arguments]
             yield purpose, name, [*name.encode().split(b"|"), *words]
+    index = keyspace.index
+    reached = (names["state"], names["document"], index, index + b":1", _ELSEWHERE)
+    for pattern, key in zip((*_key_patterns(keyspace), ""), reached, strict=True):
+        yield "reaching", pattern, [*_REACHES, key]
 
 
 def rights_question(keyspace: Keyspace, database: int, *, cluster: bool) -> list[bytes]:
-    """The command to send, to each node; its reply is for `missing_rights`."""
+    """The command to send, to each node; its reply is for `missing_rights` and `missing_patterns`."""
     arguments: list[bytes] = []
     for _, _, words in _questions(keyspace, database, cluster):
         arguments += (b"%d" % len(words), *words)
@@ -121,15 +130,33 @@ def missing_rights(
         if not isinstance(reply, list) or all(answer == 2 for answer in reply):
             return None
         for (purpose, name, _), answer in zip(_questions(keyspace, database, cluster), reply, strict=True):
-            if answer == 1 and name not in missing.setdefault(purpose, []):
+            if purpose != "reaching" and answer == 1 and name not in missing.setdefault(purpose, []):
                 missing[purpose].append(name)
     return {purpose: names for purpose, names in missing.items() if names}
 
 
-def patterns(keyspace: Keyspace, database: int) -> list[str]:
-    """The patterns of keys and channels of a namespace, as rules of an ACL."""
-    prefix = keyspace.patterns[0].decode().removesuffix("??}:*")
-    index = keyspace.index.decode()
-    channel = f"__keyspace@{database}__:"
-    keys = [f"~{prefix}*", f"~rhd{prefix[2:]}*", f"~{index}", f"~{index}:*"]
-    return [*keys, f"&{channel}{prefix}*", f"&{channel}{keyspace.logs.decode()}", "&rh:doorbell"]
+def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool) -> list[str]:
+    """The patterns of keys and channels of the namespace that the user lacks, as rules of an ACL; none where a server
+    does not tell. A user who has all keys or channels must not be given patterns: Redis refuses these then."""
+    refused: set[tuple[str, str]] = set()
+    for reply in replies:
+        if isinstance(reply, list):
+            asked = zip(_questions(keyspace, database, cluster), reply, strict=True)
+            refused |= {(purpose, name) for (purpose, name, _), answer in asked if answer == 1}
+    lacking = [pattern for pattern in _key_patterns(keyspace) if ("reaching", pattern) in refused]
+    # Leaving a channel needs no right to it, so who may leave but not enter lacks the channel. Who may do neither lacks
+    # the commands; whether also the channels is likely only of a user who has but some of the keys.
+    enters = {("following", "subscribe"), ("following", "psubscribe")} & refused
+    if enters and (("following", "unsubscribe") not in refused or ("reaching", "") in refused):
+        channel = f"__keyspace@{database}__:"
+        lacking += [f"&{channel}{_prefix(keyspace)}*", f"&{channel}{keyspace.logs.decode()}", "&rh:doorbell"]
+    return lacking
+
+
+def _prefix(keyspace: Keyspace) -> str:
+    return keyspace.patterns[0].decode().removesuffix("??}:*")
+
+
+def _key_patterns(keyspace: Keyspace) -> list[str]:
+    prefix, index = _prefix(keyspace), keyspace.index.decode()
+    return [f"~{prefix}*", f"~rhd{prefix[2:]}*", f"~{index}", f"~{index}:*"]

@@ -36,8 +36,8 @@ def parse_url(url: str | None) -> Target:
     # standard library puts it, nor anything but the scheme and a host that could be told from the rest.
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in SCHEMES:
-        shown = scheme[:20] if separator and scheme.replace("+", "").isalnum() else "this"
-        raise ConfigurationError(f"{shown!r} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}")
+        shown = repr(scheme[:20]) if separator and scheme.replace("+", "").isalnum() else "this URL"
+        raise ConfigurationError(f"{shown} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}")
     url = f"{scheme.lower()}://{rest}"
     if scheme.lower() in CLUSTER + SENTINEL:
         return _target_of_several(url)
