@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis_history.backends.redis.keys import Keyspace
 
-__all__ = ["RIGHTS", "missing_patterns", "missing_rights", "rights_question"]
+__all__ = ["RIGHTS", "missing_patterns", "missing_rights", "patterns", "rights_question"]
 
 #: By what they are for, each command with arguments that it would take; in these, the names of keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
@@ -148,9 +148,18 @@ def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], 
     # the commands; whether also the channels is likely only of a user who has but some of the keys.
     enters = {("following", "subscribe"), ("following", "psubscribe")} & refused
     if enters and (("following", "unsubscribe") not in refused or ("reaching", "") in refused):
-        channel = f"__keyspace@{database}__:"
-        lacking += [f"&{channel}{_prefix(keyspace)}*", f"&{channel}{keyspace.logs.decode()}", "&rh:doorbell"]
+        lacking += _channel_patterns(keyspace, database)
     return lacking
+
+
+def patterns(keyspace: Keyspace, database: int) -> list[str]:
+    """The patterns of keys and channels of a namespace, as rules of an ACL."""
+    return [*_key_patterns(keyspace), *_channel_patterns(keyspace, database)]
+
+
+def _channel_patterns(keyspace: Keyspace, database: int) -> list[str]:
+    channel = f"__keyspace@{database}__:"
+    return [f"&{channel}{_prefix(keyspace)}*", f"&{channel}{keyspace.logs.decode()}", "&rh:doorbell"]
 
 
 def _prefix(keyspace: Keyspace) -> str:
