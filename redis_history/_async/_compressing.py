@@ -15,7 +15,7 @@ from redis_history._async._runtime import Signal
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import refusals
 from redis_history.compaction.policy import Plan
-from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, told, usable
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
 from redis_history.errors import (
     ConfigurationError,
@@ -65,7 +65,7 @@ class AsyncCompressing:
 
         def failed(kind: Any, error: Exception, wait: float) -> None:
             seconds = time.monotonic() - started
-            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=_told(error)))
+            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=told(error)))
 
         lease: Lease | None = None
         rest: float | None = None
@@ -92,13 +92,18 @@ class AsyncCompressing:
             self._work.count(failed=1)
             rest = self._work.failed(conversation_id)
             failed("failed", error, rest)
-            _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], told(error))
+        except BaseException:  # this hand ends, and nobody else would take it up
+            self._work.leave(conversation_id)
+            raise
         finally:
-            if lease is not None:
-                # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
-                await self._keep(lease, 0.9 * (rest or 0.0))
-            if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
-                self._work.rest(conversation_id, rest)
+            try:
+                if lease is not None:
+                    # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
+                    await self._keep(lease, 0.9 * (rest or 0.0))
+            finally:
+                if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
+                    self._work.rest(conversation_id, rest)
 
     async def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end then, whatever happens; whether it was still the present one."""
@@ -170,7 +175,7 @@ class AsyncCompressing:
             except SummaryError:
                 raise
             except Exception as error:
-                raise SummaryError(f"the summariser raised {_told(error)}") from error
+                raise SummaryError(f"the summariser raised {told(error)}") from error
         finally:
             await attempt.leave()
         return usable(answer, found.seen, room)
@@ -185,7 +190,3 @@ class AsyncCompressing:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

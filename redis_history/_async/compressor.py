@@ -20,7 +20,7 @@ from redis_history._bell import Bell
 from redis_history._chance import CHANCE
 from redis_history.backends.base import AsyncFollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer
+from redis_history.compaction.summaries import Summarizer, is_interrupt, told
 from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorOptions,
@@ -110,6 +110,7 @@ class AsyncCompressor(AsyncCompressing):
         self._signals: list[Signal] = []
         self._hands: set[Signal] = set()
         self._running = False
+        self._ended_by: BaseException | None = None  # what no hand should meet, and one has ended by
         self._known: dict[str, int] = {}  # conversations that were looked at, the newest first, and their revisions
 
     @property
@@ -157,6 +158,7 @@ class AsyncCompressor(AsyncCompressing):
             raise InvalidInputError("this compressor runs already")
         self._store._check_compacts()
         self._running = True
+        self._ended_by = None
         control = Signal()
         self._hands = {Signal() for _ in range(self._options.concurrency)}
         self._signals = [control, *self._hands]
@@ -169,6 +171,7 @@ class AsyncCompressor(AsyncCompressing):
             while self._hands:
                 await control.wait(_LOOK)
                 control.clear()
+            self._check_hands()
         finally:
             if self._hands:  # an error, or the task was cancelled
                 self._stop_at = time.monotonic()
@@ -183,6 +186,7 @@ class AsyncCompressor(AsyncCompressing):
         self._work.rested()
         while await self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
+                self._check_hands()
                 await control.wait(_LOOK)
                 control.clear()
 
@@ -204,6 +208,7 @@ class AsyncCompressor(AsyncCompressing):
         sweep_at = look_at = looked = listen_at = time.monotonic()
         rung: set[str] = set()
         while not self._stopping and not ending():
+            self._check_hands()
             control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
             ids, anything = bell.hear()
@@ -297,11 +302,20 @@ class AsyncCompressor(AsyncCompressing):
                         continue
                     await self._one(*job, signal)
                     control.set()
+            except BaseException as error:
+                self._ended_by = self._ended_by or error  # told by whoever waits for the hands
+                if ending() or is_interrupt(error):
+                    raise
             finally:
                 self._hands.discard(signal)
                 control.set()
 
         return work
+
+    def _check_hands(self) -> None:
+        """Raises RuntimeError if one has ended without being told to: the others would wait for it."""
+        if self._ended_by is not None and not ending():
+            raise RuntimeError(f"compressing ended: {told(self._ended_by)}") from self._ended_by
 
     def _cutoff(self) -> datetime | None:
         age = self._options.age

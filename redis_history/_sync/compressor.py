@@ -21,7 +21,7 @@ from redis_history._sync._runtime import Job, Signal, ending, spawn
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.base import FollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer
+from redis_history.compaction.summaries import Summarizer, is_interrupt, told
 from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorOptions,
@@ -111,6 +111,7 @@ class Compressor(Compressing):
         self._signals: list[Signal] = []
         self._hands: set[Signal] = set()
         self._running = False
+        self._ended_by: BaseException | None = None  # what no hand should meet, and one has ended by
         self._known: dict[str, int] = {}  # conversations that were looked at, the newest first, and their revisions
 
     @property
@@ -158,6 +159,7 @@ class Compressor(Compressing):
             raise InvalidInputError("this compressor runs already")
         self._store._check_compacts()
         self._running = True
+        self._ended_by = None
         control = Signal()
         self._hands = {Signal() for _ in range(self._options.concurrency)}
         self._signals = [control, *self._hands]
@@ -170,6 +172,7 @@ class Compressor(Compressing):
             while self._hands:
                 control.wait(_LOOK)
                 control.clear()
+            self._check_hands()
         finally:
             if self._hands:  # an error, or the task was cancelled
                 self._stop_at = time.monotonic()
@@ -184,6 +187,7 @@ class Compressor(Compressing):
         self._work.rested()
         while self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
+                self._check_hands()
                 control.wait(_LOOK)
                 control.clear()
 
@@ -205,6 +209,7 @@ class Compressor(Compressing):
         sweep_at = look_at = looked = listen_at = time.monotonic()
         rung: set[str] = set()
         while not self._stopping and not ending():
+            self._check_hands()
             control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
             ids, anything = bell.hear()
@@ -298,11 +303,20 @@ class Compressor(Compressing):
                         continue
                     self._one(*job, signal)
                     control.set()
+            except BaseException as error:
+                self._ended_by = self._ended_by or error  # told by whoever waits for the hands
+                if ending() or is_interrupt(error):
+                    raise
             finally:
                 self._hands.discard(signal)
                 control.set()
 
         return work
+
+    def _check_hands(self) -> None:
+        """Raises RuntimeError if one has ended without being told to: the others would wait for it."""
+        if self._ended_by is not None and not ending():
+            raise RuntimeError(f"compressing ended: {told(self._ended_by)}") from self._ended_by
 
     def _cutoff(self) -> datetime | None:
         age = self._options.age

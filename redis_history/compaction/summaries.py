@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
@@ -14,9 +15,11 @@ __all__ = [
     "MAX_SUMMARY_TOKENS",
     "Summarizer",
     "check_summarizer",
+    "is_interrupt",
     "read_summary",
     "summary_message",
     "summary_text",
+    "told",
     "usable",
 ]
 
@@ -100,3 +103,18 @@ def usable(
             f"{max(limit, 0):,}: ask the summariser for a shorter one"
         )
     return message
+
+
+def told(error: BaseException) -> str:
+    """An error of a user's function in words; not even telling it may fail."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 -- its own __str__
+        return name
+    return f"{name}: {text}" if text else name
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it may be Ctrl-C, which comes wherever the main thread is, also amid a summariser."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

@@ -217,6 +217,11 @@ class Work:
                 while len(self._settled) > _SETTLED:
                     self._settled.popitem(last=False)
 
+    def leave(self, conversation_id: str) -> None:
+        """Nobody is at it any more, whatever has become of it."""
+        with self._lock:
+            self._working.pop(conversation_id, None)
+
     def failed(self, conversation_id: str) -> float:
         """How many seconds to leave it alone: longer each time."""
         with self._lock:
