@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from redis_history._async._attempt import Attempt
 from redis_history._async._runtime import Signal
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import refusals
-from redis_history.compaction.policy import Plan
+from redis_history.compaction.policy import Plan, due_at
 from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, told, usable
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
 from redis_history.errors import (
@@ -116,13 +117,11 @@ class AsyncCompressing:
     async def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
         conversation_id = lease.conversation_id
         messages = await self._store.get(conversation_id)
-        found = self._policy.plan(messages)
+        now = datetime.now(UTC)
+        found = self._policy.plan(messages, now=now)
         if found is None:
             self._work.count(nothing=1)
-            if self._options.older_than is None:
-                self._work.done(conversation_id, settled_at=revision)
-            else:  # it will be older
-                self._work.rest(conversation_id, self._options.sweep_interval)
+            self._work.done(conversation_id, settled_at=revision, until=due_at(messages, self._policy, now))
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
         replaced = found.seen
         before = sum(map(message_tokens, replaced))

@@ -18,6 +18,7 @@ from redis_history._bell import Bell
 from redis_history._chance import CHANCE
 from redis_history._sync._compressing import Compressing
 from redis_history._sync._runtime import Job, Signal, ending, spawn
+from redis_history._sync.reading import PAGE
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.base import FollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
@@ -33,6 +34,7 @@ from redis_history.errors import (
     RedisHistoryError,
 )
 from redis_history.model import Conversation
+from redis_history.model.ranges import stays
 from redis_history.operations import (
     ListConversations,
     ReadConversation,
@@ -52,7 +54,7 @@ _RUNG: Final = 1.0
 _FIRST_LOOK: Final = 32
 #: So many of those that changed last are remembered, so that a look need not go further back.
 _KNOWN: Final = 1_000
-#: Messages in which the oldest that may be compressed is looked for.
+#: Messages in which the oldest that may be compressed is looked for at first.
 _OLDEST: Final = 32
 #: All conversations, as a limit.
 _ALL: Final = 2**31
@@ -283,14 +285,27 @@ class Compressor(Compressing):
         return over
 
     def _is_old(self, totals: Totals) -> bool:
-        cutoff = self._cutoff()
-        if cutoff is None or not totals.message_count:
+        """Whether the oldest message that could leave is too old. What is not is not read again before it is."""
+        age = self._options.age
+        if age is None or not totals.message_count or self._work.is_young(totals):
             return False
-        page = self._store._backend.execute(ReadPage(totals.conversation_id, _OLDEST, newest=False))
-        return any(
-            message.role != "system" and not message.is_summary and (message.timestamp or cutoff) < cutoff
-            for message in page.messages
-        )
+        after, size = None, _OLDEST
+        while True:
+            page = self._store._backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
+            for message in page.messages:
+                if not stays(message) and not message.is_summary and message.timestamp is not None:
+                    gets_old = message.timestamp + timedelta(seconds=age)
+                    if gets_old < datetime.now(UTC):
+                        return True
+                    self._work.young(totals, gets_old)
+                    return False
+            if len(page.messages) + page.unreadable < size:
+                self._work.young(totals, None)
+                return False
+            if page.messages:
+                after, size = page.messages[-1].position, min(4 * size, PAGE)
+            else:  # none of them is readable
+                size *= 4
 
     def _hand(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         def work() -> None:
@@ -317,10 +332,6 @@ class Compressor(Compressing):
         """Raises RuntimeError if one has ended without being told to: the others would wait for it."""
         if self._ended_by is not None and not ending():
             raise RuntimeError(f"compressing ended: {told(self._ended_by)}") from self._ended_by
-
-    def _cutoff(self) -> datetime | None:
-        age = self._options.age
-        return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
 
     def _wake(self) -> None:
         for signal in list(self._signals):

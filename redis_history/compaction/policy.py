@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,7 @@ from redis_history.model import Message
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import TokenCounter, message_tokens
 
-__all__ = ["Plan", "Policy"]
+__all__ = ["KEEP_RECENT", "SUMMARY_TOKENS", "Plan", "Policy", "due_at"]
 
 #: Messages that always stay, but for system messages; about three turns with a tool each.
 KEEP_RECENT: Final = 10
@@ -188,6 +189,24 @@ class _Sizes(NamedTuple):
         return (most_tokens is None or left <= most_tokens * share) and (
             most_entries is None or entries <= max(1, most_entries * share)
         )
+
+
+def due_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
+    """When something of a conversation of which nothing may leave now may leave, because more of it is old then; None:
+    never, as it is."""
+    age = policy.older_than
+    if not isinstance(age, timedelta):
+        return None
+    times = sorted(
+        message.timestamp + age + timedelta(microseconds=1)
+        for message in messages
+        if not stays(message) and message.timestamp is not None
+    )
+    times = times[bisect_left(times, now) :]
+    if not times or policy.plan(messages, now=times[-1]) is None:
+        return None
+    # The more is old, the more may leave.
+    return times[bisect_left(times, True, key=lambda time: policy.plan(messages, now=time) is not None)]
 
 
 def _is_number(value: Any, least: int) -> bool:

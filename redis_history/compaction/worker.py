@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -116,11 +116,9 @@ class CompressorOptions(Struct, frozen=True):
         return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
 
     def is_over(self, totals: Totals) -> bool:
-        """Whether a conversation may be too long, by its totals."""
-        return (
-            (self.max_tokens is not None and totals.tokens > self.max_tokens)
-            or (self.max_entries is not None and totals.message_count > self.max_entries)
-            or (self.older_than is not None and totals.message_count > 0)
+        """Whether a conversation may be too long, by its totals; whether it is too old, these do not tell."""
+        return (self.max_tokens is not None and totals.tokens > self.max_tokens) or (
+            self.max_entries is not None and totals.message_count > self.max_entries
         )
 
     @property
@@ -163,6 +161,22 @@ class Totals(Struct, frozen=True):
         )
 
 
+#: Of conversations, the revision for which something is known, and until when; None: for ever.
+_Until = OrderedDict[str, tuple[int, datetime | None]]
+
+
+def _remember(known: _Until, conversation_id: str, revision: int, until: datetime | None) -> None:
+    known.pop(conversation_id, None)
+    known[conversation_id] = revision, until
+    while len(known) > _SETTLED:
+        known.popitem(last=False)
+
+
+def _holds(known: _Until, totals: Totals) -> bool:
+    revision, until = known.get(totals.conversation_id, (None, None))
+    return revision == totals.revision and (until is None or datetime.now(UTC) < until)
+
+
 class Work:
     """Which conversations are to be compressed, which are being, and which rest after a failure. For any thread."""
 
@@ -175,7 +189,8 @@ class Work:
         self._working: dict[str, int] = {}
         self._resting: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
-        self._settled: OrderedDict[str, int] = OrderedDict()
+        self._settled: _Until = OrderedDict()
+        self._young: _Until = OrderedDict()
         self._counts: Counter[str] = Counter()
 
     def offer(self, found: Iterable[Totals], *, rested: bool = True) -> int:
@@ -186,7 +201,7 @@ class Work:
         with self._lock:
             for totals in found:
                 name, revision = totals.conversation_id, totals.revision
-                if name in self._working or name in self._waiting or self._settled.get(name) == revision:
+                if name in self._working or name in self._waiting or _holds(self._settled, totals):
                     continue
                 if name in self._resting:
                     if not rested or self._resting[name] > now:
@@ -205,17 +220,25 @@ class Work:
             self._working[name] = revision
             return name, revision
 
-    def done(self, conversation_id: str, *, settled_at: int | None = None) -> None:
-        """It was compressed; or, as it is at a revision, nothing of it can be."""
+    def done(self, conversation_id: str, *, settled_at: int | None = None, until: datetime | None = None) -> None:
+        """It was compressed; or, as it is at a revision, nothing of it can be until then, or ever."""
         with self._lock:
             self._working.pop(conversation_id, None)
             self._resting.pop(conversation_id, None)
             self._failures.pop(conversation_id, None)
             self._settled.pop(conversation_id, None)
             if settled_at is not None:
-                self._settled[conversation_id] = settled_at
-                while len(self._settled) > _SETTLED:
-                    self._settled.popitem(last=False)
+                _remember(self._settled, conversation_id, settled_at, until)
+
+    def is_young(self, totals: Totals) -> bool:
+        """Whether it is known that nothing of it is too old yet."""
+        with self._lock:
+            return _holds(self._young, totals)
+
+    def young(self, totals: Totals, until: datetime | None) -> None:
+        """Nothing of it is too old until then; None: nothing of it will ever be, as it is."""
+        with self._lock:
+            _remember(self._young, totals.conversation_id, totals.revision, until)
 
     def leave(self, conversation_id: str) -> None:
         """Nobody is at it any more, whatever has become of it."""

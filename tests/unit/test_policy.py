@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from redis_history import HistoryStore, Message, Participant, assistant, system, tool, tool_result, tool_use, user
 from redis_history.backends.memory import MemoryBackend
 from redis_history.compaction import Plan, Policy
+from redis_history.compaction.policy import due_at
 from redis_history.errors import InvalidInputError
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import message_tokens
@@ -63,6 +64,18 @@ def test_too_old() -> None:
     both = planned(Policy(older_than="2026-01-03", max_entries=4, keep_recent=0).plan(messages))
     assert len(both.messages) == 8
     assert both.reason == "9 messages, 4 allowed; some are older than allowed"
+
+
+def test_when_more_may_leave_because_it_is_older() -> None:
+    messages = [user("x" * 400, timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
+    policy = Policy(older_than=timedelta(days=30), keep_recent=4)
+    now = datetime(2026, 1, 20, tzinfo=UTC)
+    due = due_at(messages, policy, now)
+    assert due is not None
+    assert policy.plan(messages, now=due - timedelta(microseconds=1)) is None
+    assert policy.plan(messages, now=due) is not None
+    assert due_at(messages[:4], policy, now) is None  # they stay however old
+    assert due_at(messages, Policy(max_entries=100), now) is None
 
 
 def test_the_newest_and_system_messages_stay() -> None:
