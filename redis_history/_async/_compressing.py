@@ -15,8 +15,17 @@ from redis_history._async._attempt import Attempt
 from redis_history._async._runtime import Signal
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import refusals
-from redis_history.compaction.policy import Plan, due_at
-from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, told, usable
+from redis_history.compaction.extractive import within
+from redis_history.compaction.policy import Plan, due_at, older_at
+from redis_history.compaction.summaries import (
+    NoGainError,
+    Summarizer,
+    check_summarizer,
+    read_summary,
+    summary_limit,
+    told,
+    usable,
+)
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
 from redis_history.errors import (
     ConfigurationError,
@@ -76,7 +85,9 @@ class AsyncCompressing:
                 self._work.count(busy=1)
                 rest = self._options.lease
                 return
-            self._tell(await self._compress(lease, revision, signal, started))
+            progress = await self._compress(lease, revision, signal, started)
+            rest = progress.wait or None
+            self._tell(progress)
         except _StoppedError:
             self._work.done(conversation_id)
         except ConflictError as error:
@@ -126,7 +137,15 @@ class AsyncCompressing:
         replaced = found.seen
         before = sum(map(message_tokens, replaced))
         self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
-        summary = await self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        try:
+            summary = await self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        except NoGainError as error:
+            # It is not tried again as it is; and if it changes all the time, after a while only: it costs a summary.
+            self._work.count(nothing=1)
+            wait = self._work.failed(conversation_id)
+            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+            seconds = time.monotonic() - started
+            return CompressionProgress("nothing", conversation_id, len(replaced), before, 0, seconds, wait, told(error))
         await self._write(lease, found, summary)
         after = message_tokens(summary)
         self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
@@ -150,7 +169,8 @@ class AsyncCompressing:
         kept = time.monotonic()
         ends = kept + options.timeout
         previous = None if found.previous is None else read_summary(found.previous)
-        attempt = Attempt(self._summarizer, (list(found.messages), previous), signal)
+        summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room))
+        attempt = Attempt(summarizer, (list(found.messages), previous), signal)
         try:
             while True:
                 signal.clear()

@@ -9,14 +9,17 @@ from typing import Final, Protocol
 
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import Message, TextPart
-from redis_history.tokens import estimate_tokens, message_tokens
+from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 
 __all__ = [
     "MAX_SUMMARY_TOKENS",
+    "NoGainError",
     "Summarizer",
     "check_summarizer",
     "is_interrupt",
     "read_summary",
+    "shortest_tokens",
+    "summary_limit",
     "summary_message",
     "summary_text",
     "told",
@@ -28,6 +31,14 @@ _FORM: Final = re.compile(r"\s*\[Earlier conversation summary:\s*(.*?)\s*\]\s*",
 
 #: No summary is longer, whatever it replaces: it is read with every turn from then on.
 MAX_SUMMARY_TOKENS: Final = 8_000
+
+
+#: A summary that says less says nothing.
+_SHORTEST: Final = "They said one thing and another."
+
+
+class NoGainError(SummaryError):
+    """The summary is no shorter than what it would replace."""
 
 
 class Summarizer(Protocol):
@@ -69,6 +80,16 @@ def read_summary(message: Message) -> str:
     return found[1] if found is not None else message.text
 
 
+def shortest_tokens(counter: TokenCounter | None = None) -> int:
+    """Tokens of the shortest summary that says anything, with the words around it."""
+    return message_tokens(summary_message(_SHORTEST), counter)
+
+
+def summary_limit(before: int, most: int | None) -> int:
+    """The most tokens of a summary of so many, if `most` are allowed."""
+    return max(0, min(before - 1, MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most))
+
+
 def usable(
     answer: object,
     replaced: Sequence[Message],
@@ -78,7 +99,8 @@ def usable(
     """The answer of a summariser as a message: if it is text, and shorter than what it replaces and than `most` and
     MAX_SUMMARY_TOKENS tokens.
 
-    Raises SummaryError. A summary as long as the conversation would make it longer with every round.
+    Raises SummaryError; NoGainError if it is not shorter than what it replaces. A summary as long as the conversation
+    would make it longer with every round.
     """
     if not isinstance(answer, str):
         raise SummaryError(f"the summariser gave {type(answer).__name__}, not text")
@@ -93,14 +115,14 @@ def usable(
         raise SummaryError(f"the summariser gave text that UTF-8 cannot carry: {error}") from error
     message = summary_message(text)
     before = sum(map(tokens_of, replaced))
-    limit = min(before - 1, MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most)
+    limit = summary_limit(before, most)
     # Of an endless answer a tokenizer would count for minutes.
     endless = len(text) > 16 * MAX_SUMMARY_TOKENS
     after = estimate_tokens(len(text)) if endless else tokens_of(message)
     if after > limit or endless:
-        raise SummaryError(
+        raise (NoGainError if after >= before and not endless else SummaryError)(
             f"the summary of {len(replaced):,} messages of {before:,} tokens has {after:,}, and may have "
-            f"{max(limit, 0):,}: ask the summariser for a shorter one"
+            f"{limit:,}: ask the summariser for a shorter one"
         )
     return message
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from redis_history._chance import CHANCE
 from redis_history.compaction._checks import check_count, check_seconds
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
+from redis_history.compaction.summaries import shortest_tokens
 from redis_history.errors import ConfigurationError
 from redis_history.model import Conversation, Message
 from redis_history.tokens import message_tokens
@@ -35,10 +36,11 @@ class CompressionProgress(Struct, frozen=True):
     """What a compressor has done, or failed to do, with a conversation.
 
     `kind`: "planned" (a dry run: what would be compressed), "started", "compressed", "nothing" (it is over the bounds,
-    but nothing of it may be compressed), "conflict" (its older part was changed meanwhile; it is tried again),
-    "lease_lost" (this process was too slow, or stood still, and another one may have taken over), "failed".
-    `messages`: so many are summarised; `tokens_before` and `tokens_after` are those of these messages and of their
-    summary. `wait` is seconds until it is tried again, `error` why. `seconds`: since it was started.
+    but nothing of it may be compressed; with an `error`: its summary was no shorter), "conflict" (its older part was
+    changed meanwhile; it is tried again), "lease_lost" (this process was too slow, or stood still, and another one may
+    have taken over), "failed". `messages`: so many are summarised; `tokens_before` and `tokens_after` are those of
+    these messages and of their summary. `wait` is seconds until it is tried again, `error` why. `seconds`: since it was
+    started.
     """
 
     kind: Literal["planned", "started", "compressed", "nothing", "conflict", "lease_lost", "failed"]
@@ -140,10 +142,10 @@ def summary_share(max_tokens: int | None) -> int:
 
 
 def summary_room(messages: Iterable[Message], plan: Plan, max_tokens: int | None) -> int | None:
-    """The tokens a summary may have, so that the limit holds; None: there is none, or what stays exceeds it alone."""
+    """The tokens a summary may have, so that the limit holds; None: there is none, or what stays leaves no room."""
     seen = {message.id for message in plan.seen}
     rest = sum(message_tokens(message) for message in messages if message.id not in seen)
-    return None if max_tokens is None or rest >= max_tokens else max_tokens - rest
+    return None if max_tokens is None or rest + shortest_tokens() > max_tokens else max_tokens - rest
 
 
 class Totals(Struct, frozen=True):
@@ -229,6 +231,11 @@ class Work:
             self._settled.pop(conversation_id, None)
             if settled_at is not None:
                 _remember(self._settled, conversation_id, settled_at, until)
+
+    def settle(self, conversation_id: str, revision: int, until: datetime | None) -> None:
+        """As it is at a revision, there is no use in trying again until then, or ever."""
+        with self._lock:
+            _remember(self._settled, conversation_id, revision, until)
 
     def is_young(self, totals: Totals) -> bool:
         """Whether it is known that nothing of it is too old yet."""

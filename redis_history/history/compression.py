@@ -14,8 +14,16 @@ from msgspec.structs import replace
 
 from redis_history._time import Instant
 from redis_history.compaction._checks import check_count, check_seconds
+from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Plan, Policy
-from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.summaries import (
+    Summarizer,
+    check_summarizer,
+    read_summary,
+    shortest_tokens,
+    summary_limit,
+    usable,
+)
 from redis_history.compaction.worker import summary_share
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
 from redis_history.history._reduction import ReduceOptions, reduce_options
@@ -96,13 +104,15 @@ class Compression(Plugin):
             return entries
         replaced = {message.id for message in found.seen}
         last = max(index for index, entry in enumerate(entries) if entry.id in replaced)
-        answer = await self._summarize(found)
         rest = sum(history.count_tokens(entry) for entry in entries if entry.id not in replaced)
         bound = self._allowed or options.max_tokens
-        most = None if bound is None or rest >= bound else bound - rest
+        least = shortest_tokens(history._tokens.counter)
+        most = None if bound is None or rest + least > bound else bound - rest
+        before = sum(map(history.count_tokens, found.seen))
+        answer = await self._summarize(found, summary_limit(before, most))
         summary = usable(answer, found.seen, most, history.count_tokens)
-        before = [entry for entry in entries[:last] if entry.id not in replaced]
-        return [*before, summary, *entries[last + 1 :]]
+        older = [entry for entry in entries[:last] if entry.id not in replaced]
+        return [*older, summary, *entries[last + 1 :]]
 
     def _policy(self, options: ReduceOptions) -> Policy:
         history = self._history
@@ -116,8 +126,8 @@ class Compression(Plugin):
             counter=None if history is None else history._tokens.counter,
         )
 
-    async def _summarize(self, found: Plan) -> object:
-        function: Callable[..., Any] = self._summarizer
+    async def _summarize(self, found: Plan, most: int) -> object:
+        function: Callable[..., Any] = within(self._summarizer, most)
         arguments = list(found.messages), None if found.previous is None else read_summary(found.previous)
         try:
             async with asyncio.timeout(self._timeout):

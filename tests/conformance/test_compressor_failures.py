@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from redis_history import CompressionProgress, Message, user
+from redis_history import CompressionProgress, Message, extractive_summarizer, tool, tool_result, user
 from tests.conformance.conftest import Awaitable
 from tests.conformance.test_compressor import LOTS, compressor_of, inner
+from tests.support.servers import until
 
 
 class OwnError(BaseException):
@@ -96,3 +97,42 @@ async def test_a_cancelled_run_is_cancelled(stores: Any) -> None:
     with pytest.raises(asyncio.CancelledError):
         await work
     assert compressor.stats.working == 0
+
+
+async def test_no_summary_that_is_shorter_is_told_and_it_is_settled(store: Any) -> None:
+    """Until it changes; and then after a while only, as a summary costs something each time."""
+    await store.append_many("c", LOTS)
+    calls: list[int] = []
+
+    def long(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(1)
+        return "".join(message.text for message in messages)
+
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, long, told, look_interval=0.05, sweep_interval=0.05, longest_wait=0.02)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.nothing == 1)
+    sweeps = inner(compressor).stats.sweeps
+    await until(lambda: inner(compressor).stats.sweeps > sweeps + 3)
+    assert len(calls) == 1
+    await store.append("c", user("More"))
+    await until(lambda: inner(compressor).stats.nothing == 2)
+    inner(compressor).stop()
+    assert (await work).failed == 0
+    assert [progress.kind for progress in told] == ["started", "nothing"] * 2
+    assert told[1].wait > 0
+    assert "ask the summariser for a shorter one" in str(told[1].error)
+    assert len(await store.get("c")) == 41
+
+
+@pytest.mark.parametrize("bound", [18, 20, 40, 120])
+async def test_without_a_model_whatever_room_there_is_is_kept(store: Any, bound: int) -> None:
+    for number, texts in enumerate((["Line {}: yes it is."], ["ok"], ["{} " * 9], ["Why {}?", "Because it said so."])):
+        await store.append_many(f"c{number}", [user(texts[at % len(texts)].replace("{}", str(at))) for at in range(24)])
+    results = [tool(tool_result(f"r{at}", '{"data": "' + "x" * 40 * at + '"}')) for at in range(24)]
+    await store.append_many("data", results)
+    told: list[CompressionProgress] = []
+    for options in ({"max_entries": 20}, {"max_entries": None, "max_tokens": bound}):
+        stats = await compressor_of(store, extractive_summarizer(), told, keep_recent=2, **options).run_once()
+    assert stats.failed == 0
+    assert not [progress.error for progress in told if progress.error]
