@@ -29,8 +29,10 @@ from redis_history.compaction.worker import (
     Totals,
 )
 from redis_history.errors import (
+    CapabilityError,
     InvalidInputError,
     RedisHistoryError,
+    StoreClosedError,
 )
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
@@ -121,7 +123,9 @@ class AsyncCompressor(AsyncCompressing):
         return self._work.stats
 
     async def run(self) -> CompressorStats:
-        """Work until `stop`; what was done. Failures of the server are logged, and waited out."""
+        """Work until `stop`; what was done. Failures of the server are logged, and waited out.
+
+        Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
         return await self._go(self._keep_looking)
 
     async def run_once(self) -> CompressorStats:
@@ -232,6 +236,8 @@ class AsyncCompressor(AsyncCompressing):
                     await self._look_at([*rung])
                     rung.clear()
                 await self._look_at(self._work.rested())
+            except (StoreClosedError, CapabilityError):  # waiting mends neither
+                raise
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at

@@ -30,8 +30,10 @@ from redis_history.compaction.worker import (
     Totals,
 )
 from redis_history.errors import (
+    CapabilityError,
     InvalidInputError,
     RedisHistoryError,
+    StoreClosedError,
 )
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
@@ -122,7 +124,9 @@ class Compressor(Compressing):
         return self._work.stats
 
     def run(self) -> CompressorStats:
-        """Work until `stop`; what was done. Failures of the server are logged, and waited out."""
+        """Work until `stop`; what was done. Failures of the server are logged, and waited out.
+
+        Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
         return self._go(self._keep_looking)
 
     def run_once(self) -> CompressorStats:
@@ -233,6 +237,8 @@ class Compressor(Compressing):
                     self._look_at([*rung])
                     rung.clear()
                 self._look_at(self._work.rested())
+            except (StoreClosedError, CapabilityError):  # waiting mends neither
+                raise
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at

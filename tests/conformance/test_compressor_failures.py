@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from redis_history import CompressionProgress, Message, extractive_summarizer, tool, tool_result, user
+from redis_history.errors import StoreClosedError
 from tests.conformance.conftest import Awaitable
 from tests.conformance.test_compressor import LOTS, compressor_of, inner
 from tests.support.servers import until
@@ -136,3 +137,13 @@ async def test_without_a_model_whatever_room_there_is_is_kept(store: Any, bound:
         stats = await compressor_of(store, extractive_summarizer(), told, keep_recent=2, **options).run_once()
     assert stats.failed == 0
     assert not [progress.error for progress in told if progress.error]
+
+
+async def test_a_closed_store_ends_it(stores: Any) -> None:
+    store = stores()
+    compressor = compressor_of(store, lambda messages, previous: "A summary.", look_interval=0.05)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.sweeps == 1)
+    await store.aclose()
+    with pytest.raises(StoreClosedError):
+        await work
