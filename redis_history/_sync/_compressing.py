@@ -62,6 +62,8 @@ class Compressing:
         if not isinstance(store, HistoryStore):
             raise ConfigurationError(f"a compressor needs an {HistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
+        if on_progress is not None and not callable(on_progress):
+            raise ConfigurationError(f"on_progress is a function, not {on_progress!r}")
         self._options = options
         self._policy = options.policy
         self._store = store

@@ -11,10 +11,11 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from redis_history._chance import CHANCE
+from redis_history._time import before_now
 from redis_history.compaction._checks import check_count, check_seconds
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
 from redis_history.compaction.summaries import shortest_tokens
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, InvalidTimestampError
 from redis_history.model import Conversation, Message
 from redis_history.tokens import message_tokens
 
@@ -28,6 +29,8 @@ __all__ = [
     "summary_share",
 ]
 
+#: A day: a worker that stands still is to be replaced.
+_LONGEST_LEASE: Final = 86_400
 #: Conversations that are remembered as having nothing to compress as they are.
 _SETTLED: Final = 100_000
 
@@ -102,6 +105,10 @@ class CompressorOptions(Struct, frozen=True):
                 check_count(getattr(self, name), name, 1)
         if self.older_than is not None:
             check_seconds(self.age, "older_than")
+            try:
+                before_now(timedelta(seconds=self.age or 0))
+            except (OverflowError, InvalidTimestampError) as error:
+                raise ConfigurationError(f"older_than reaches too far back: {self.older_than!r}") from error
         if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
             raise ConfigurationError(f"target is a share, above 0 and up to 1, not {self.target!r}")
         check_count(self.keep_recent, "keep_recent")
@@ -109,6 +116,8 @@ class CompressorOptions(Struct, frozen=True):
         for name in ("timeout", "look_interval", "sweep_interval", "first_wait"):
             check_seconds(getattr(self, name), name)
         check_seconds(self.lease, "lease", 0.1)
+        if self.lease > _LONGEST_LEASE:
+            raise ConfigurationError(f"lease is at most {_LONGEST_LEASE:,} seconds, not {self.lease!r}")
         check_seconds(self.longest_wait, "longest_wait", self.first_wait)
         check_seconds(self.grace, "grace", 0)
 

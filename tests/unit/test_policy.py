@@ -191,6 +191,8 @@ def test_tokens_are_counted_as_asked() -> None:
         {"max_entries": True},
         {"max_entries": -1},
         {"older_than": "yesterday"},
+        {"older_than": timedelta.max},
+        {"older_than": timedelta(days=1_000_000)},
         {"max_tokens": 1, "keep_recent": -1},
         {"max_tokens": 1, "keep_recent": None},
         {"max_tokens": 1, "target": 0},
