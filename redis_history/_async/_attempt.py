@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from redis_history._async._runtime import Signal
+from redis_history.compaction.summaries import is_interrupt, told
+from redis_history.errors import SummaryError
 
 __all__ = ["Attempt"]
 
@@ -41,10 +43,16 @@ class Attempt:
             ).start()
 
     def outcome(self) -> Any:
-        """What the function gave; raises what it raised."""
-        if self._error is not None:
+        """What the function gave; raises what it raised.
+
+        What is no Exception is meant for whoever runs the function's thread or task, and that is not the caller, whom
+        it would end: of such it is a SummaryError.
+        """
+        if self._error is None:
+            return self._given
+        if isinstance(self._error, Exception):
             raise self._error
-        return self._given
+        raise SummaryError(f"the summariser raised {told(self._error)}") from self._error
 
     async def leave(self) -> None:
         """End it, or at least do not wait for it."""
@@ -80,10 +88,14 @@ class Attempt:
             except asyncio.CancelledError as error:
                 self._finish(None, RuntimeError("it was cancelled"))
                 raise error
-            except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
+            except BaseException as error:
                 self._finish(None, error)
+                if is_interrupt(error):
+                    raise
 
         self._task = self._loop.create_task(run(), name="redis_history-attempt")
+        if inspect.iscoroutine(given):  # one that was left before it began would never be awaited
+            self._task.add_done_callback(lambda _: given.close())
 
     def _finish(self, given: Any, error: BaseException | None) -> None:
         self._given, self._error = given, error

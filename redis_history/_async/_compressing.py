@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,8 +15,17 @@ from redis_history._async._attempt import Attempt
 from redis_history._async._runtime import Signal
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import refusals
-from redis_history.compaction.policy import Plan
-from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.extractive import within
+from redis_history.compaction.policy import Plan, due_at, older_at
+from redis_history.compaction.summaries import (
+    NoGainError,
+    Summarizer,
+    check_summarizer,
+    read_summary,
+    summary_limit,
+    told,
+    usable,
+)
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
 from redis_history.errors import (
     ConfigurationError,
@@ -51,6 +61,8 @@ class AsyncCompressing:
         if not isinstance(store, AsyncHistoryStore):
             raise ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
+        if on_progress is not None and not callable(on_progress):
+            raise ConfigurationError(f"on_progress is a function, not {on_progress!r}")
         self._options = options
         self._policy = options.policy
         self._store = store
@@ -65,7 +77,7 @@ class AsyncCompressing:
 
         def failed(kind: Any, error: Exception, wait: float) -> None:
             seconds = time.monotonic() - started
-            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=_told(error)))
+            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=told(error)))
 
         lease: Lease | None = None
         rest: float | None = None
@@ -75,7 +87,9 @@ class AsyncCompressing:
                 self._work.count(busy=1)
                 rest = self._options.lease
                 return
-            self._tell(await self._compress(lease, revision, signal, started))
+            progress = await self._compress(lease, revision, signal, started)
+            rest = progress.wait or None
+            self._tell(progress)
         except _StoppedError:
             self._work.done(conversation_id)
         except ConflictError as error:
@@ -92,13 +106,18 @@ class AsyncCompressing:
             self._work.count(failed=1)
             rest = self._work.failed(conversation_id)
             failed("failed", error, rest)
-            _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], told(error))
+        except BaseException:  # this hand ends, and nobody else would take it up
+            self._work.leave(conversation_id)
+            raise
         finally:
-            if lease is not None:
-                # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
-                await self._keep(lease, 0.9 * (rest or 0.0))
-            if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
-                self._work.rest(conversation_id, rest)
+            try:
+                if lease is not None:
+                    # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
+                    await self._keep(lease, 0.9 * (rest or 0.0))
+            finally:
+                if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
+                    self._work.rest(conversation_id, rest)
 
     async def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end then, whatever happens; whether it was still the present one."""
@@ -111,18 +130,24 @@ class AsyncCompressing:
     async def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
         conversation_id = lease.conversation_id
         messages = await self._store.get(conversation_id)
-        found = self._policy.plan(messages)
+        now = datetime.now(UTC)
+        found = self._policy.plan(messages, now=now)
         if found is None:
             self._work.count(nothing=1)
-            if self._options.older_than is None:
-                self._work.done(conversation_id, settled_at=revision)
-            else:  # it will be older
-                self._work.rest(conversation_id, self._options.sweep_interval)
+            self._work.done(conversation_id, settled_at=revision, until=due_at(messages, self._policy, now))
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
         replaced = found.seen
         before = sum(map(message_tokens, replaced))
         self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
-        summary = await self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        try:
+            summary = await self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        except NoGainError as error:
+            # It is not tried again as it is; and if it changes all the time, after a while only: it costs a summary.
+            self._work.count(nothing=1)
+            wait = self._work.failed(conversation_id)
+            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+            seconds = time.monotonic() - started
+            return CompressionProgress("nothing", conversation_id, len(replaced), before, 0, seconds, wait, told(error))
         await self._write(lease, found, summary)
         after = message_tokens(summary)
         self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
@@ -146,7 +171,8 @@ class AsyncCompressing:
         kept = time.monotonic()
         ends = kept + options.timeout
         previous = None if found.previous is None else read_summary(found.previous)
-        attempt = Attempt(self._summarizer, (list(found.messages), previous), signal)
+        summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room))
+        attempt = Attempt(summarizer, (list(found.messages), previous), signal)
         try:
             while True:
                 signal.clear()
@@ -170,7 +196,7 @@ class AsyncCompressing:
             except SummaryError:
                 raise
             except Exception as error:
-                raise SummaryError(f"the summariser raised {_told(error)}") from error
+                raise SummaryError(f"the summariser raised {told(error)}") from error
         finally:
             await attempt.leave()
         return usable(answer, found.seen, room)
@@ -185,7 +211,3 @@ class AsyncCompressing:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

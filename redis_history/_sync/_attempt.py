@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from redis_history._sync._runtime import Signal
+from redis_history.compaction.summaries import told
+from redis_history.errors import SummaryError
 
 __all__ = ["Attempt"]
 
@@ -31,10 +33,16 @@ class Attempt:
         ).start()
 
     def outcome(self) -> Any:
-        """What the function gave; raises what it raised."""
-        if self._error is not None:
+        """What the function gave; raises what it raised.
+
+        What is no Exception is meant for whoever runs the function's thread or task, and that is not the caller, whom
+        it would end: of such it is a SummaryError.
+        """
+        if self._error is None:
+            return self._given
+        if isinstance(self._error, Exception):
             raise self._error
-        return self._given
+        raise SummaryError(f"the summariser raised {told(self._error)}") from self._error
 
     def leave(self) -> None:
         """Do not wait for it any more."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,8 +16,17 @@ from redis_history._sync._attempt import Attempt
 from redis_history._sync._runtime import Signal
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import refusals
-from redis_history.compaction.policy import Plan
-from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.extractive import within
+from redis_history.compaction.policy import Plan, due_at, older_at
+from redis_history.compaction.summaries import (
+    NoGainError,
+    Summarizer,
+    check_summarizer,
+    read_summary,
+    summary_limit,
+    told,
+    usable,
+)
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
 from redis_history.errors import (
     ConfigurationError,
@@ -52,6 +62,8 @@ class Compressing:
         if not isinstance(store, HistoryStore):
             raise ConfigurationError(f"a compressor needs an {HistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
+        if on_progress is not None and not callable(on_progress):
+            raise ConfigurationError(f"on_progress is a function, not {on_progress!r}")
         self._options = options
         self._policy = options.policy
         self._store = store
@@ -66,7 +78,7 @@ class Compressing:
 
         def failed(kind: Any, error: Exception, wait: float) -> None:
             seconds = time.monotonic() - started
-            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=_told(error)))
+            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=told(error)))
 
         lease: Lease | None = None
         rest: float | None = None
@@ -76,7 +88,9 @@ class Compressing:
                 self._work.count(busy=1)
                 rest = self._options.lease
                 return
-            self._tell(self._compress(lease, revision, signal, started))
+            progress = self._compress(lease, revision, signal, started)
+            rest = progress.wait or None
+            self._tell(progress)
         except _StoppedError:
             self._work.done(conversation_id)
         except ConflictError as error:
@@ -93,13 +107,18 @@ class Compressing:
             self._work.count(failed=1)
             rest = self._work.failed(conversation_id)
             failed("failed", error, rest)
-            _logger.warning("compressing %r failed: %s", conversation_id[:80], _told(error))
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], told(error))
+        except BaseException:  # this hand ends, and nobody else would take it up
+            self._work.leave(conversation_id)
+            raise
         finally:
-            if lease is not None:
-                # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
-                self._keep(lease, 0.9 * (rest or 0.0))
-            if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
-                self._work.rest(conversation_id, rest)
+            try:
+                if lease is not None:
+                    # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
+                    self._keep(lease, 0.9 * (rest or 0.0))
+            finally:
+                if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
+                    self._work.rest(conversation_id, rest)
 
     def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end then, whatever happens; whether it was still the present one."""
@@ -112,18 +131,24 @@ class Compressing:
     def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
         conversation_id = lease.conversation_id
         messages = self._store.get(conversation_id)
-        found = self._policy.plan(messages)
+        now = datetime.now(UTC)
+        found = self._policy.plan(messages, now=now)
         if found is None:
             self._work.count(nothing=1)
-            if self._options.older_than is None:
-                self._work.done(conversation_id, settled_at=revision)
-            else:  # it will be older
-                self._work.rest(conversation_id, self._options.sweep_interval)
+            self._work.done(conversation_id, settled_at=revision, until=due_at(messages, self._policy, now))
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
         replaced = found.seen
         before = sum(map(message_tokens, replaced))
         self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
-        summary = self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        try:
+            summary = self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
+        except NoGainError as error:
+            # It is not tried again as it is; and if it changes all the time, after a while only: it costs a summary.
+            self._work.count(nothing=1)
+            wait = self._work.failed(conversation_id)
+            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+            seconds = time.monotonic() - started
+            return CompressionProgress("nothing", conversation_id, len(replaced), before, 0, seconds, wait, told(error))
         self._write(lease, found, summary)
         after = message_tokens(summary)
         self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
@@ -147,7 +172,8 @@ class Compressing:
         kept = time.monotonic()
         ends = kept + options.timeout
         previous = None if found.previous is None else read_summary(found.previous)
-        attempt = Attempt(self._summarizer, (list(found.messages), previous), signal)
+        summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room))
+        attempt = Attempt(summarizer, (list(found.messages), previous), signal)
         try:
             while True:
                 signal.clear()
@@ -171,7 +197,7 @@ class Compressing:
             except SummaryError:
                 raise
             except Exception as error:
-                raise SummaryError(f"the summariser raised {_told(error)}") from error
+                raise SummaryError(f"the summariser raised {told(error)}") from error
         finally:
             attempt.leave()
         return usable(answer, found.seen, room)
@@ -186,7 +212,3 @@ class Compressing:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

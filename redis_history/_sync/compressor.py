@@ -18,10 +18,11 @@ from redis_history._bell import Bell
 from redis_history._chance import CHANCE
 from redis_history._sync._compressing import Compressing
 from redis_history._sync._runtime import Job, Signal, ending, spawn
+from redis_history._sync.reading import PAGE
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.base import FollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer
+from redis_history.compaction.summaries import Summarizer, is_interrupt, told
 from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorOptions,
@@ -29,10 +30,13 @@ from redis_history.compaction.worker import (
     Totals,
 )
 from redis_history.errors import (
+    CapabilityError,
     InvalidInputError,
     RedisHistoryError,
+    StoreClosedError,
 )
 from redis_history.model import Conversation
+from redis_history.model.ranges import stays
 from redis_history.operations import (
     ListConversations,
     ReadConversation,
@@ -52,7 +56,7 @@ _RUNG: Final = 1.0
 _FIRST_LOOK: Final = 32
 #: So many of those that changed last are remembered, so that a look need not go further back.
 _KNOWN: Final = 1_000
-#: Messages in which the oldest that may be compressed is looked for.
+#: Messages in which the oldest that may be compressed is looked for at first.
 _OLDEST: Final = 32
 #: All conversations, as a limit.
 _ALL: Final = 2**31
@@ -111,6 +115,7 @@ class Compressor(Compressing):
         self._signals: list[Signal] = []
         self._hands: set[Signal] = set()
         self._running = False
+        self._ended_by: BaseException | None = None  # what no hand should meet, and one has ended by
         self._known: dict[str, int] = {}  # conversations that were looked at, the newest first, and their revisions
 
     @property
@@ -119,7 +124,9 @@ class Compressor(Compressing):
         return self._work.stats
 
     def run(self) -> CompressorStats:
-        """Work until `stop`; what was done. Failures of the server are logged, and waited out."""
+        """Work until `stop`; what was done. Failures of the server are logged, and waited out.
+
+        Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
         return self._go(self._keep_looking)
 
     def run_once(self) -> CompressorStats:
@@ -158,6 +165,7 @@ class Compressor(Compressing):
             raise InvalidInputError("this compressor runs already")
         self._store._check_compacts()
         self._running = True
+        self._ended_by = None
         control = Signal()
         self._hands = {Signal() for _ in range(self._options.concurrency)}
         self._signals = [control, *self._hands]
@@ -170,6 +178,7 @@ class Compressor(Compressing):
             while self._hands:
                 control.wait(_LOOK)
                 control.clear()
+            self._check_hands()
         finally:
             if self._hands:  # an error, or the task was cancelled
                 self._stop_at = time.monotonic()
@@ -184,6 +193,7 @@ class Compressor(Compressing):
         self._work.rested()
         while self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
+                self._check_hands()
                 control.wait(_LOOK)
                 control.clear()
 
@@ -205,6 +215,7 @@ class Compressor(Compressing):
         sweep_at = look_at = looked = listen_at = time.monotonic()
         rung: set[str] = set()
         while not self._stopping and not ending():
+            self._check_hands()
             control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
             ids, anything = bell.hear()
@@ -226,6 +237,8 @@ class Compressor(Compressing):
                     self._look_at([*rung])
                     rung.clear()
                 self._look_at(self._work.rested())
+            except (StoreClosedError, CapabilityError):  # waiting mends neither
+                raise
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
@@ -278,14 +291,27 @@ class Compressor(Compressing):
         return over
 
     def _is_old(self, totals: Totals) -> bool:
-        cutoff = self._cutoff()
-        if cutoff is None or not totals.message_count:
+        """Whether the oldest message that could leave is too old. What is not is not read again before it is."""
+        age = self._options.age
+        if age is None or not totals.message_count or self._work.is_young(totals):
             return False
-        page = self._store._backend.execute(ReadPage(totals.conversation_id, _OLDEST, newest=False))
-        return any(
-            message.role != "system" and not message.is_summary and (message.timestamp or cutoff) < cutoff
-            for message in page.messages
-        )
+        after, size = None, _OLDEST
+        while True:
+            page = self._store._backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
+            for message in page.messages:
+                if not stays(message) and not message.is_summary and message.timestamp is not None:
+                    gets_old = message.timestamp + timedelta(seconds=age)
+                    if gets_old < datetime.now(UTC):
+                        return True
+                    self._work.young(totals, gets_old)
+                    return False
+            if len(page.messages) + page.unreadable < size:
+                self._work.young(totals, None)
+                return False
+            if page.messages:
+                after, size = page.messages[-1].position, min(4 * size, PAGE)
+            else:  # none of them is readable
+                size *= 4
 
     def _hand(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         def work() -> None:
@@ -298,15 +324,20 @@ class Compressor(Compressing):
                         continue
                     self._one(*job, signal)
                     control.set()
+            except BaseException as error:
+                self._ended_by = self._ended_by or error  # told by whoever waits for the hands
+                if ending() or is_interrupt(error):
+                    raise
             finally:
                 self._hands.discard(signal)
                 control.set()
 
         return work
 
-    def _cutoff(self) -> datetime | None:
-        age = self._options.age
-        return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+    def _check_hands(self) -> None:
+        """Raises RuntimeError if one has ended without being told to: the others would wait for it."""
+        if self._ended_by is not None and not ending():
+            raise RuntimeError(f"compressing ended: {told(self._ended_by)}") from self._ended_by
 
     def _wake(self) -> None:
         for signal in list(self._signals):

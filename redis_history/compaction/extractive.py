@@ -17,11 +17,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Final
 
 from redis_history.compaction._checks import check_count
 from redis_history.compaction.call_lines import call_lines
 from redis_history.compaction.rendering import clipped, render, speaker
+from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, summary_text
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
@@ -29,7 +31,7 @@ from redis_history.search.languages import check_language, load_stemmer, stop_wo
 from redis_history.search.text import words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
 
-__all__ = ["ExtractiveSummarizer", "extractive_summarizer"]
+__all__ = ["ExtractiveSummarizer", "extractive_summarizer", "within"]
 
 #: After these a sentence ends; where blanks do not separate words, they need none behind them.
 _ENDS: Final = re.compile(r"(?<=[.!?…])[\"')\]]*\s+|(?<=[。！？])|\n+")
@@ -54,6 +56,8 @@ _KEPT: Final = 0.5
 _SHARE: Final = 0.5
 
 
+#: Characters that a summary may have in any case.
+_LEAST: Final = 16
 #: Characters of data that are told if there is nothing else to be told.
 _BEGINNING: Final = 60
 #: Characters that must be left for tool calls to be told beside sentences.
@@ -76,6 +80,7 @@ class ExtractiveSummarizer:
     def __init__(self, max_tokens: int, language: str) -> None:
         check_count(max_tokens, "max_tokens", 16)
         self._max_tokens = max_tokens
+        self._most = MAX_SUMMARY_TOKENS  # with the words around it
         self._stop = stop_words(check_language(language))
         self._stem = load_stemmer(language)
 
@@ -88,6 +93,9 @@ class ExtractiveSummarizer:
         sentences = self._sentences(messages, previous_summary)
         replaced = sum(map(message_tokens, messages)) + len(previous_summary or "") // CHARACTERS_PER_TOKEN
         room = CHARACTERS_PER_TOKEN * min(self._max_tokens, max(16, int(_SHARE * replaced)))
+        # With the words around it, it must be shorter than what it replaces.
+        most = CHARACTERS_PER_TOKEN * min(self._most, replaced - 1) - len(summary_text(""))
+        room = max(_LEAST, min(room, most))
         scores = _ranked(sentences)
         order = sorted(range(len(sentences)), key=lambda index: -scores[index])
         chosen = _chosen([sentences[index] for index in order], room)
@@ -132,12 +140,22 @@ def extractive_summarizer(*, max_tokens: int = 400, language: str = "english") -
     return ExtractiveSummarizer(max_tokens, language)
 
 
+def within(summarizer: Summarizer, most: int) -> Summarizer:
+    """The summariser for a summary of at most so many tokens, with the words around it, if it can be told that."""
+    if not isinstance(summarizer, ExtractiveSummarizer):
+        return summarizer
+    bounded = copy(summarizer)
+    bounded._most = most
+    return bounded
+
+
 def _beginnings(messages: Sequence[Message], room: int) -> list[str]:
     """Of messages without sentences and calls, such as results that are data: the beginnings of the newest."""
     lines: list[str] = []
     for message in reversed(messages):
         line = " ".join(render(message, 4 * _BEGINNING).split())[:_BEGINNING]
         if line and len(line) >= room:
+            lines = lines or [clipped(line, room)]
             break
         if line:
             lines.append(line)

@@ -79,7 +79,7 @@ def openai_summarizer(
     key is that of the environment, OPENAI_API_KEY, unless given; or `client` is an `openai.OpenAI`, and then has all of
     this. Needs `pip install 'redis_history[openai]'`; MissingExtraError without it. Errors are SummaryError.
     """
-    _check(model, prompt, max_tokens, max_input_tokens, timeout, max_retries)
+    _check(model, prompt, max_tokens, max_input_tokens, timeout, max_retries, base_url, options)
     try:
         import openai
     except ImportError as error:
@@ -127,7 +127,7 @@ def anthropic_summarizer(
     The key is that of the environment, ANTHROPIC_API_KEY, unless given; or `client` is an `anthropic.Anthropic`. Needs
     `pip install 'redis_history[anthropic]'`; MissingExtraError without it. Errors are SummaryError.
     """
-    _check(model, prompt, max_tokens, max_input_tokens, timeout, max_retries)
+    _check(model, prompt, max_tokens, max_input_tokens, timeout, max_retries, base_url, options)
     try:
         import anthropic
     except ImportError as error:
@@ -175,7 +175,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _check(
-    model: object, prompt: object, max_tokens: object, max_input_tokens: object, timeout: object, max_retries: object
+    model: object,
+    prompt: object,
+    max_tokens: object,
+    max_input_tokens: object,
+    timeout: object,
+    max_retries: object,
+    base_url: object,
+    options: object,
 ) -> None:
     check_text(model, "model")
     check_text(prompt, "prompt")
@@ -183,3 +190,7 @@ def _check(
     check_count(max_input_tokens, "max_input_tokens", 100)
     check_count(max_retries, "max_retries")
     check_seconds(timeout, "timeout")
+    if base_url is not None:
+        check_text(base_url, "base_url")
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigurationError(f"options are arguments of the request by name, not {options!r}")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from redis_history._time import Instant, from_microseconds, to_microseconds
+from redis_history._time import Instant, before_now, from_microseconds, to_microseconds
+from redis_history.compaction.summaries import shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import TokenCounter, message_tokens
 
-__all__ = ["Plan", "Policy"]
+__all__ = ["KEEP_RECENT", "SUMMARY_TOKENS", "Plan", "Policy", "due_at", "older_at"]
 
 #: Messages that always stay, but for system messages; about three turns with a tool each.
 KEEP_RECENT: Final = 10
@@ -62,7 +64,8 @@ class Policy(Struct, frozen=True, kw_only=True):
      The newest `keep_recent` messages stay, system messages not counted, whatever the limits say. When a limit is
     exceeded so much leaves that `target` of it is left, so that not every further message exceeds it again.
     `summary_tokens` is what a summary is thought to take. `counter` gives the tokens of a text; by default they are
-    estimated.
+    estimated. Nothing leaves unless it has, beside a former summary, more tokens than the shortest summary that says
+    anything: 16, or `summary_tokens` if that is less.
 
     Raises InvalidInputError, InvalidTimestampError.
     """
@@ -85,7 +88,9 @@ class Policy(Struct, frozen=True, kw_only=True):
                 raise InvalidInputError(f"{name} is a number from {least}{', or None' * optional}, not {value!r}")
         if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
             raise InvalidInputError(f"target is a share above 0 and up to 1, not {self.target!r}")
-        if self.older_than is not None and not isinstance(self.older_than, timedelta):
+        if isinstance(self.older_than, timedelta):
+            before_now(self.older_than)
+        elif self.older_than is not None:
             to_microseconds(self.older_than)
         if self.counter is not None and not callable(self.counter):
             raise InvalidInputError(f"a counter is a function of a text, not {self.counter!r}")
@@ -106,6 +111,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         may = [index for index in leaving[: max(0, len(leaving) - self.keep_recent)] if ends[index] and index >= first]
         sizes = self._sizes(messages, leaving)
         oldest = self._oldest(messages, leaving, now)
+        may = [index for index in may if sizes.gains(index)]
         by_size = sizes.end(may)
         by_age = max((index for index in may if oldest is not None and index <= oldest), default=None)
         reasons = [] if by_size is None else [*sizes.reasons]
@@ -120,11 +126,13 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     def _sizes(self, messages: list[Message], leaving: list[int]) -> _Sizes:
         tokens = [message_tokens(message, self.counter) for message in messages]
-        before, numbers = 0, {}
+        before, new, numbers = 0, 0, {}
         for number, index in enumerate(leaving, 1):
             before += tokens[index]
-            numbers[index] = number, before
-        return _Sizes(self, len(messages), sum(tokens), numbers)
+            new += 0 if messages[index].is_summary else tokens[index]
+            numbers[index] = number, before, new
+        least = min(self.summary_tokens, shortest_tokens(self.counter))
+        return _Sizes(self, len(messages), sum(tokens), numbers, least)
 
     def _oldest(self, messages: list[Message], leaving: list[int], now: datetime | None) -> int | None:
         """The index of the last of the oldest messages that are all too old; None if there is none but a summary."""
@@ -132,7 +140,7 @@ class Policy(Struct, frozen=True, kw_only=True):
             return None
         instant: Any = self.older_than
         if isinstance(instant, timedelta):
-            instant = (now or datetime.now(UTC)) - instant
+            instant = before_now(instant, now)
         instant = from_microseconds(to_microseconds(instant))
         last = None
         for index in leaving:
@@ -146,12 +154,13 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 class _Sizes(NamedTuple):
     """A conversation beside the limits of its policy. `leaving`: of each message that could leave, by index, how many
-    leave with it, and their tokens."""
+    leave with it, their tokens, and those without a former summary, of which there must be more than `least`."""
 
     policy: Policy
     entries: int
     tokens: int
-    leaving: dict[int, tuple[int, int]]
+    leaving: dict[int, tuple[int, int, int]]
+    least: int
 
     @property
     def too_long(self) -> bool:
@@ -168,11 +177,16 @@ class _Sizes(NamedTuple):
         if self.too_many:
             yield f"{self.entries:,} messages, {self.policy.max_entries:,} allowed"
 
+    def gains(self, index: int) -> bool:
+        """Whether a summary of all up to a message can be shorter than they are."""
+        _, _, new = self.leaving[index]
+        return new > self.least
+
     def end(self, may: list[int]) -> int | None:
         """The first of the places where enough has left, or the last where that helps at all."""
         best = None
         for index in may:
-            number, tokens = self.leaving[index]
+            number, tokens, _ = self.leaving[index]
             # If a summary were no less than what leaves, compacting would go on for ever.
             if (self.too_long and tokens > self.policy.summary_tokens) or (self.too_many and number > 1):
                 best = index
@@ -182,12 +196,40 @@ class _Sizes(NamedTuple):
 
     def hold(self, index: int, share: float) -> bool:
         """Whether this share of the limits holds when all up to a message has become a summary."""
-        number, tokens = self.leaving[index]
+        number, tokens, _ = self.leaving[index]
         entries, left = self.entries - number + 1, self.tokens - tokens + self.policy.summary_tokens
         most_tokens, most_entries = self.policy.max_tokens, self.policy.max_entries
         return (most_tokens is None or left <= most_tokens * share) and (
             most_entries is None or entries <= max(1, most_entries * share)
         )
+
+
+def due_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
+    """When something of a conversation of which nothing may leave now may leave, because more of it is old then; None:
+    never, as it is."""
+    times = _ages(messages, policy, now)
+    if not times or policy.plan(messages, now=times[-1]) is None:
+        return None
+    # The more is old, the more may leave.
+    return times[bisect_left(times, True, key=lambda time: policy.plan(messages, now=time) is not None)]
+
+
+def older_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
+    """When the next message gets too old; None: none will."""
+    return next(iter(_ages(messages, policy, now)), None)
+
+
+def _ages(messages: Sequence[Message], policy: Policy, now: datetime) -> list[datetime]:
+    """When those get too old that are not."""
+    age = policy.older_than
+    if not isinstance(age, timedelta):
+        return []
+    times = sorted(
+        message.timestamp + age + timedelta(microseconds=1)
+        for message in messages
+        if not stays(message) and message.timestamp is not None
+    )
+    return times[bisect_left(times, now) :]
 
 
 def _is_number(value: Any, least: int) -> bool:

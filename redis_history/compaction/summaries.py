@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import Message, TextPart
-from redis_history.tokens import estimate_tokens, message_tokens
+from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 
 __all__ = [
     "MAX_SUMMARY_TOKENS",
+    "NoGainError",
     "Summarizer",
     "check_summarizer",
+    "is_interrupt",
     "read_summary",
+    "shortest_tokens",
+    "summary_limit",
     "summary_message",
     "summary_text",
+    "told",
     "usable",
 ]
 
@@ -25,6 +31,14 @@ _FORM: Final = re.compile(r"\s*\[Earlier conversation summary:\s*(.*?)\s*\]\s*",
 
 #: No summary is longer, whatever it replaces: it is read with every turn from then on.
 MAX_SUMMARY_TOKENS: Final = 8_000
+
+
+#: A summary that says less says nothing.
+_SHORTEST: Final = "They said one thing and another."
+
+
+class NoGainError(SummaryError):
+    """The summary is no shorter than what it would replace."""
 
 
 class Summarizer(Protocol):
@@ -66,6 +80,16 @@ def read_summary(message: Message) -> str:
     return found[1] if found is not None else message.text
 
 
+def shortest_tokens(counter: TokenCounter | None = None) -> int:
+    """Tokens of the shortest summary that says anything, with the words around it."""
+    return message_tokens(summary_message(_SHORTEST), counter)
+
+
+def summary_limit(before: int, most: int | None) -> int:
+    """The most tokens of a summary of so many, if `most` are allowed."""
+    return max(0, min(before - 1, MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most))
+
+
 def usable(
     answer: object,
     replaced: Sequence[Message],
@@ -75,7 +99,8 @@ def usable(
     """The answer of a summariser as a message: if it is text, and shorter than what it replaces and than `most` and
     MAX_SUMMARY_TOKENS tokens.
 
-    Raises SummaryError. A summary as long as the conversation would make it longer with every round.
+    Raises SummaryError; NoGainError if it is not shorter than what it replaces. A summary as long as the conversation
+    would make it longer with every round.
     """
     if not isinstance(answer, str):
         raise SummaryError(f"the summariser gave {type(answer).__name__}, not text")
@@ -90,13 +115,28 @@ def usable(
         raise SummaryError(f"the summariser gave text that UTF-8 cannot carry: {error}") from error
     message = summary_message(text)
     before = sum(map(tokens_of, replaced))
-    limit = min(before - 1, MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most)
+    limit = summary_limit(before, most)
     # Of an endless answer a tokenizer would count for minutes.
     endless = len(text) > 16 * MAX_SUMMARY_TOKENS
     after = estimate_tokens(len(text)) if endless else tokens_of(message)
     if after > limit or endless:
-        raise SummaryError(
+        raise (NoGainError if after >= before and not endless else SummaryError)(
             f"the summary of {len(replaced):,} messages of {before:,} tokens has {after:,}, and may have "
-            f"{max(limit, 0):,}: ask the summariser for a shorter one"
+            f"{limit:,}: ask the summariser for a shorter one"
         )
     return message
+
+
+def told(error: BaseException) -> str:
+    """An error of a user's function in words; not even telling it may fail."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 -- its own __str__
+        return name
+    return f"{name}: {text}" if text else name
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it may be Ctrl-C, which comes wherever the main thread is, also amid a summariser."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

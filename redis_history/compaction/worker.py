@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from redis_history._chance import CHANCE
+from redis_history._time import before_now
 from redis_history.compaction._checks import check_count, check_seconds
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
-from redis_history.errors import ConfigurationError
+from redis_history.compaction.summaries import shortest_tokens
+from redis_history.errors import ConfigurationError, InvalidTimestampError
 from redis_history.model import Conversation, Message
 from redis_history.tokens import message_tokens
 
@@ -27,6 +29,8 @@ __all__ = [
     "summary_share",
 ]
 
+#: A day: a worker that stands still is to be replaced.
+_LONGEST_LEASE: Final = 86_400
 #: Conversations that are remembered as having nothing to compress as they are.
 _SETTLED: Final = 100_000
 
@@ -35,10 +39,11 @@ class CompressionProgress(Struct, frozen=True):
     """What a compressor has done, or failed to do, with a conversation.
 
     `kind`: "planned" (a dry run: what would be compressed), "started", "compressed", "nothing" (it is over the bounds,
-    but nothing of it may be compressed), "conflict" (its older part was changed meanwhile; it is tried again),
-    "lease_lost" (this process was too slow, or stood still, and another one may have taken over), "failed".
-    `messages`: so many are summarised; `tokens_before` and `tokens_after` are those of these messages and of their
-    summary. `wait` is seconds until it is tried again, `error` why. `seconds`: since it was started.
+    but nothing of it may be compressed; with an `error`: its summary was no shorter), "conflict" (its older part was
+    changed meanwhile; it is tried again), "lease_lost" (this process was too slow, or stood still, and another one may
+    have taken over), "failed". `messages`: so many are summarised; `tokens_before` and `tokens_after` are those of
+    these messages and of their summary. `wait` is seconds until it is tried again, `error` why. `seconds`: since it was
+    started.
     """
 
     kind: Literal["planned", "started", "compressed", "nothing", "conflict", "lease_lost", "failed"]
@@ -100,6 +105,10 @@ class CompressorOptions(Struct, frozen=True):
                 check_count(getattr(self, name), name, 1)
         if self.older_than is not None:
             check_seconds(self.age, "older_than")
+            try:
+                before_now(timedelta(seconds=self.age or 0))
+            except (OverflowError, InvalidTimestampError) as error:
+                raise ConfigurationError(f"older_than reaches too far back: {self.older_than!r}") from error
         if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
             raise ConfigurationError(f"target is a share, above 0 and up to 1, not {self.target!r}")
         check_count(self.keep_recent, "keep_recent")
@@ -107,6 +116,8 @@ class CompressorOptions(Struct, frozen=True):
         for name in ("timeout", "look_interval", "sweep_interval", "first_wait"):
             check_seconds(getattr(self, name), name)
         check_seconds(self.lease, "lease", 0.1)
+        if self.lease > _LONGEST_LEASE:
+            raise ConfigurationError(f"lease is at most {_LONGEST_LEASE:,} seconds, not {self.lease!r}")
         check_seconds(self.longest_wait, "longest_wait", self.first_wait)
         check_seconds(self.grace, "grace", 0)
 
@@ -116,11 +127,9 @@ class CompressorOptions(Struct, frozen=True):
         return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
 
     def is_over(self, totals: Totals) -> bool:
-        """Whether a conversation may be too long, by its totals."""
-        return (
-            (self.max_tokens is not None and totals.tokens > self.max_tokens)
-            or (self.max_entries is not None and totals.message_count > self.max_entries)
-            or (self.older_than is not None and totals.message_count > 0)
+        """Whether a conversation may be too long, by its totals; whether it is too old, these do not tell."""
+        return (self.max_tokens is not None and totals.tokens > self.max_tokens) or (
+            self.max_entries is not None and totals.message_count > self.max_entries
         )
 
     @property
@@ -142,10 +151,10 @@ def summary_share(max_tokens: int | None) -> int:
 
 
 def summary_room(messages: Iterable[Message], plan: Plan, max_tokens: int | None) -> int | None:
-    """The tokens a summary may have, so that the limit holds; None: there is none, or what stays exceeds it alone."""
+    """The tokens a summary may have, so that the limit holds; None: there is none, or what stays leaves no room."""
     seen = {message.id for message in plan.seen}
     rest = sum(message_tokens(message) for message in messages if message.id not in seen)
-    return None if max_tokens is None or rest >= max_tokens else max_tokens - rest
+    return None if max_tokens is None or rest + shortest_tokens() > max_tokens else max_tokens - rest
 
 
 class Totals(Struct, frozen=True):
@@ -163,6 +172,22 @@ class Totals(Struct, frozen=True):
         )
 
 
+#: Of conversations, the revision for which something is known, and until when; None: for ever.
+_Until = OrderedDict[str, tuple[int, datetime | None]]
+
+
+def _remember(known: _Until, conversation_id: str, revision: int, until: datetime | None) -> None:
+    known.pop(conversation_id, None)
+    known[conversation_id] = revision, until
+    while len(known) > _SETTLED:
+        known.popitem(last=False)
+
+
+def _holds(known: _Until, totals: Totals) -> bool:
+    revision, until = known.get(totals.conversation_id, (None, None))
+    return revision == totals.revision and (until is None or datetime.now(UTC) < until)
+
+
 class Work:
     """Which conversations are to be compressed, which are being, and which rest after a failure. For any thread."""
 
@@ -175,7 +200,8 @@ class Work:
         self._working: dict[str, int] = {}
         self._resting: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
-        self._settled: OrderedDict[str, int] = OrderedDict()
+        self._settled: _Until = OrderedDict()
+        self._young: _Until = OrderedDict()
         self._counts: Counter[str] = Counter()
 
     def offer(self, found: Iterable[Totals], *, rested: bool = True) -> int:
@@ -186,7 +212,7 @@ class Work:
         with self._lock:
             for totals in found:
                 name, revision = totals.conversation_id, totals.revision
-                if name in self._working or name in self._waiting or self._settled.get(name) == revision:
+                if name in self._working or name in self._waiting or _holds(self._settled, totals):
                     continue
                 if name in self._resting:
                     if not rested or self._resting[name] > now:
@@ -205,17 +231,35 @@ class Work:
             self._working[name] = revision
             return name, revision
 
-    def done(self, conversation_id: str, *, settled_at: int | None = None) -> None:
-        """It was compressed; or, as it is at a revision, nothing of it can be."""
+    def done(self, conversation_id: str, *, settled_at: int | None = None, until: datetime | None = None) -> None:
+        """It was compressed; or, as it is at a revision, nothing of it can be until then, or ever."""
         with self._lock:
             self._working.pop(conversation_id, None)
             self._resting.pop(conversation_id, None)
             self._failures.pop(conversation_id, None)
             self._settled.pop(conversation_id, None)
             if settled_at is not None:
-                self._settled[conversation_id] = settled_at
-                while len(self._settled) > _SETTLED:
-                    self._settled.popitem(last=False)
+                _remember(self._settled, conversation_id, settled_at, until)
+
+    def settle(self, conversation_id: str, revision: int, until: datetime | None) -> None:
+        """As it is at a revision, there is no use in trying again until then, or ever."""
+        with self._lock:
+            _remember(self._settled, conversation_id, revision, until)
+
+    def is_young(self, totals: Totals) -> bool:
+        """Whether it is known that nothing of it is too old yet."""
+        with self._lock:
+            return _holds(self._young, totals)
+
+    def young(self, totals: Totals, until: datetime | None) -> None:
+        """Nothing of it is too old until then; None: nothing of it will ever be, as it is."""
+        with self._lock:
+            _remember(self._young, totals.conversation_id, totals.revision, until)
+
+    def leave(self, conversation_id: str) -> None:
+        """Nobody is at it any more, whatever has become of it."""
+        with self._lock:
+            self._working.pop(conversation_id, None)
 
     def failed(self, conversation_id: str) -> float:
         """How many seconds to leave it alone: longer each time."""

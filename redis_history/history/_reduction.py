@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
 
-from redis_history._time import Instant, from_microseconds, to_microseconds
+from redis_history._time import Instant, before_now, from_microseconds, to_microseconds
 from redis_history.errors import CompactionConflictError, InvalidInputError
 from redis_history.history._groups import groups
 from redis_history.model import Message
@@ -54,7 +54,7 @@ def reduce_options(
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise InvalidInputError(f"{name} is a number from 0, or None, not {value!r}")
     if isinstance(older_than, timedelta):
-        older_than = datetime.now(UTC) - older_than
+        older_than = before_now(older_than)
     instant = None if older_than is None else from_microseconds(to_microseconds(older_than))
     return ReduceOptions(max_tokens, max_entries, instant)
 

@@ -14,8 +14,18 @@ from msgspec.structs import replace
 
 from redis_history._time import Instant
 from redis_history.compaction._checks import check_count, check_seconds
+from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Plan, Policy
-from redis_history.compaction.summaries import Summarizer, check_summarizer, read_summary, usable
+from redis_history.compaction.summaries import (
+    Summarizer,
+    check_summarizer,
+    is_interrupt,
+    read_summary,
+    shortest_tokens,
+    summary_limit,
+    told,
+    usable,
+)
 from redis_history.compaction.worker import summary_share
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
 from redis_history.history._reduction import ReduceOptions, reduce_options
@@ -96,13 +106,15 @@ class Compression(Plugin):
             return entries
         replaced = {message.id for message in found.seen}
         last = max(index for index, entry in enumerate(entries) if entry.id in replaced)
-        answer = await self._summarize(found)
         rest = sum(history.count_tokens(entry) for entry in entries if entry.id not in replaced)
         bound = self._allowed or options.max_tokens
-        most = None if bound is None or rest >= bound else bound - rest
+        least = shortest_tokens(history._tokens.counter)
+        most = None if bound is None or rest + least > bound else bound - rest
+        before = sum(map(history.count_tokens, found.seen))
+        answer = await self._summarize(found, summary_limit(before, most))
         summary = usable(answer, found.seen, most, history.count_tokens)
-        before = [entry for entry in entries[:last] if entry.id not in replaced]
-        return [*before, summary, *entries[last + 1 :]]
+        older = [entry for entry in entries[:last] if entry.id not in replaced]
+        return [*older, summary, *entries[last + 1 :]]
 
     def _policy(self, options: ReduceOptions) -> Policy:
         history = self._history
@@ -116,21 +128,28 @@ class Compression(Plugin):
             counter=None if history is None else history._tokens.counter,
         )
 
-    async def _summarize(self, found: Plan) -> object:
-        function: Callable[..., Any] = self._summarizer
+    async def _summarize(self, found: Plan, most: int) -> object:
+        function: Callable[..., Any] = within(self._summarizer, most)
         arguments = list(found.messages), None if found.previous is None else read_summary(found.previous)
+        task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._timeout):
                 if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
                     return await function(*arguments)
-                given = await _in_thread(function, arguments)
+                given, error = await _in_thread(function, arguments)
+                if isinstance(error, SummaryError):
+                    raise error
+                if error is not None:
+                    raise SummaryError(f"the summariser raised {told(error)}") from error
                 return await given if inspect.isawaitable(given) else given
         except SummaryError:
             raise
         except TimeoutError as error:
             raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
-        except Exception as error:
-            raise SummaryError(f"the summariser raised {type(error).__name__}: {error}") from error
+        except BaseException as error:
+            if _ends_us(error, task):
+                raise
+            raise SummaryError(f"the summariser raised {told(error)}") from error
 
     def _is_over(self, history: History, bounds: ReduceOptions) -> bool:
         if bounds.max_entries is not None and len(history) > bounds.max_entries:
@@ -199,19 +218,32 @@ def _older(history: History, entry: Message, cutoff: datetime) -> bool:
     return entry.role != "system" and not entry.is_summary and time is not None and time < cutoff
 
 
-async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """As asyncio.to_thread, but the end of the event loop does not wait for it."""
+def _ends_us(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether it is meant for the task that waits for a summariser: a real cancellation, its end, or Ctrl-C."""
+    if isinstance(error, asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        try:
+            return asyncio.current_task() is not task
+        except RuntimeError:  # closed without any loop
+            return True
+    return is_interrupt(error)
+
+
+async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """What it gives, or raises, as a value: not every error can be set on a future. As asyncio.to_thread, but the end
+    of the event loop does not wait for it."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
     def tell(given: Any, error: BaseException | None) -> None:
         if not done.done():
-            done.set_result(given) if error is None else done.set_exception(error)
+            done.set_result((given, error))
 
     def run() -> None:
         try:
             outcome: tuple[Any, BaseException | None] = function(*arguments), None
-        except BaseException as error:  # noqa: BLE001 -- it is raised where the outcome is waited for
+        except BaseException as error:  # noqa: BLE001 -- it is told where the outcome is waited for
             outcome = None, error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(tell, *outcome)

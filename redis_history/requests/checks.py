@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_history.errors import InvalidInputError
-from redis_history.model import Conversation
+from redis_history.model import Conversation, Position
 from redis_history.model.wire import MAX_ID_BYTES
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "check_limit",
     "check_message_id",
     "check_name",
+    "check_position",
     "check_range",
     "check_record",
 ]
@@ -26,6 +27,13 @@ def check_message_id(message_id: str) -> str:
     if not fits:
         raise InvalidInputError(f"{str(message_id)[:64]!a} is not a message id: 1 to {MAX_ID_BYTES} bytes of UTF-8")
     return message_id
+
+
+def check_position(position: Position) -> Position:
+    """Raises InvalidInputError unless it is of two whole numbers."""
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in position):
+        raise InvalidInputError(f"a position is of two whole numbers, not {tuple(position)!r}")
+    return position
 
 
 def check_limit(limit: int | None, name: str = "limit") -> None:

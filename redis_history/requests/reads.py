@@ -11,6 +11,7 @@ from redis_history._time import to_microseconds
 from redis_history.errors import InvalidCursorError
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, Role, Scope
+from redis_history.requests.checks import check_position
 from redis_history.search.filters import Filters, make_filters
 
 __all__ = ["Bound", "Filter", "cursor_of", "cursors_of", "message_filter", "position_of", "search_filters"]
@@ -27,7 +28,7 @@ def position_of(bound: Bound | None) -> Position | None:
     Raises InvalidTimestampError or InvalidInputError for anything that is no instant and no position.
     """
     if bound is None or isinstance(bound, Position):
-        return bound
+        return bound if bound is None else check_position(bound)
     if isinstance(bound, str) and set(bound) <= _POSITION_LETTERS and "." in bound:
         return Position.parse(bound)
     return Position(to_microseconds(bound), 0)

@@ -27,7 +27,7 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.requests.checks import check_message_id
+from redis_history.requests.checks import check_message_id, check_position
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -192,7 +192,7 @@ def expand(conversation_id: str, summary_id: str, *, expected_revision: int | No
 def through_of(through: Position | Message | str) -> Position | str:
     """A position, or the id of the message that has it. Raises InvalidInputError."""
     if isinstance(through, Position):
-        return through
+        return check_position(through)
     if isinstance(through, Message):
         return through.position or through.id
     return check_message_id(through)

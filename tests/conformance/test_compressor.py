@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -440,6 +441,10 @@ async def test_without_a_model(store: Any) -> None:
         {"timeout": 0},
         {"timeout": float("inf")},
         {"lease": 0.01},
+        {"lease": 1e300},
+        {"older_than": 1e12},
+        {"older_than": timedelta.max},
+        {"on_progress": 3},
         {"longest_wait": 0.001},
         {"grace": -1},
     ],

@@ -114,6 +114,45 @@ def test_what_is_no_summary_leaves_the_history_as_it_was(answer: Any, why: str) 
     assert history.get_snapshot() is before
 
 
+class OwnError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, OwnError, KeyboardInterrupt]
+)
+async def test_whatever_a_summariser_raises_is_a_summary_error(error: type[BaseException]) -> None:
+    def plain(messages: Sequence[Message], previous: str | None) -> str:
+        raise error("it")
+
+    async def later(messages: Sequence[Message], previous: str | None) -> str:
+        raise error("it")
+
+    for summarizer in (plain, later):
+        if summarizer is later and error is KeyboardInterrupt:  # in the main thread it is Ctrl-C
+            continue
+        history = filled().use(plugin(summarizer))
+        before = history.get_snapshot()
+        with pytest.raises(SummaryError, match="raised"):
+            await history.reduce(max_entries=8)
+        assert history.get_snapshot() is before
+
+
+async def test_a_cancelled_reduction_is_cancelled() -> None:
+    called = asyncio.Event()
+
+    async def waits(messages: Sequence[Message], previous: str | None) -> str:
+        called.set()
+        await asyncio.Event().wait()
+        return ""
+
+    work = asyncio.create_task(_await(filled().use(plugin(waits)).reduce(max_entries=8)))
+    await called.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
 def test_a_summariser_that_takes_too_long() -> None:
     go = threading.Event()
     history = filled().use(plugin(lambda messages, previous: go.wait(20) and "x", timeout=0.05))

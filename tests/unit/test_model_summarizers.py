@@ -227,3 +227,10 @@ def test_a_missing_key_is_told(vendor: str, monkeypatch: pytest.MonkeyPatch, ser
     with pytest.raises((ConfigurationError, SummaryError), match=r"(?i)api_key|credential|auth"):
         make("m", base_url=server.url)(MESSAGES, None)
     assert not server.requests
+
+
+@pytest.mark.parametrize("make", [openai_summarizer, anthropic_summarizer])
+@pytest.mark.parametrize("options", [{"options": [1]}, {"base_url": 5}, {"base_url": " "}])
+def test_a_server_and_options_of_the_wrong_kind_are_refused(make: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        make("model", **options)

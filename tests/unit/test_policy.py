@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from redis_history import HistoryStore, Message, Participant, assistant, system, tool, tool_result, tool_use, user
 from redis_history.backends.memory import MemoryBackend
 from redis_history.compaction import Plan, Policy
+from redis_history.compaction.policy import due_at
 from redis_history.errors import InvalidInputError
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import message_tokens
@@ -53,16 +54,31 @@ def test_too_many_messages() -> None:
 def test_too_old() -> None:
     now = datetime(2026, 1, 10, tzinfo=UTC)
     messages = [user("x", id=str(day), timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
-    policy = Policy(older_than=timedelta(days=5), keep_recent=0)
+    policy = Policy(older_than=timedelta(days=5), keep_recent=0, summary_tokens=1)
     assert ids(planned(policy.plan(messages, now=now)).messages) == ["1", "2", "3", "4"]
     assert policy.plan(messages, now=datetime(2026, 1, 5, tzinfo=UTC)) is None
-    assert ids(planned(Policy(older_than="2026-01-03", keep_recent=0).plan(messages)).messages) == ["1", "2"]
-    plan = planned(Policy(older_than=timedelta(days=1), keep_recent=6).plan(messages, now=now))
+    assert ids(planned(Policy(older_than="2026-01-03", keep_recent=0, summary_tokens=1).plan(messages)).messages) == [
+        "1",
+        "2",
+    ]
+    plan = planned(Policy(older_than=timedelta(days=1), keep_recent=6, summary_tokens=1).plan(messages, now=now))
     assert (ids(plan.messages), plan.enough) == (["1", "2", "3"], False)
     assert plan.reason == "some are older than allowed"
-    both = planned(Policy(older_than="2026-01-03", max_entries=4, keep_recent=0).plan(messages))
+    both = planned(Policy(older_than="2026-01-03", max_entries=4, keep_recent=0, summary_tokens=1).plan(messages))
     assert len(both.messages) == 8
     assert both.reason == "9 messages, 4 allowed; some are older than allowed"
+
+
+def test_when_more_may_leave_because_it_is_older() -> None:
+    messages = [user("x" * 400, timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
+    policy = Policy(older_than=timedelta(days=30), keep_recent=4)
+    now = datetime(2026, 1, 20, tzinfo=UTC)
+    due = due_at(messages, policy, now)
+    assert due is not None
+    assert policy.plan(messages, now=due - timedelta(microseconds=1)) is None
+    assert policy.plan(messages, now=due) is not None
+    assert due_at(messages[:4], policy, now) is None  # they stay however old
+    assert due_at(messages, Policy(max_entries=100), now) is None
 
 
 def test_the_newest_and_system_messages_stay() -> None:
@@ -102,7 +118,7 @@ def test_what_is_older_than_the_summary_leaves_with_it() -> None:
         store.append_many("c", [user(str(number), timestamp="2026-01-02") for number in range(10)])
         store.compact("c", through=store.get("c")[4], summary="s")
         store.append_many("c", [user(str(number), timestamp="2026-01-01") for number in range(10)])
-        plan = planned(Policy(max_entries=12, keep_recent=2).plan(store.get("c")))
+        plan = planned(Policy(max_entries=12, keep_recent=2, summary_tokens=1).plan(store.get("c")))
         assert store.compact("c", through=plan.through, summary="t", seen=plan.seen).count == 11
         assert [message.is_summary for message in store.get("c")] == [True, *[False] * 5]
 
@@ -115,6 +131,19 @@ def test_what_would_not_help_is_not_done() -> None:
     assert Policy(max_entries=1, keep_recent=1).plan(talk(2)) is None
 
 
+def test_what_is_shorter_than_any_summary_stays() -> None:
+    """Also beside a former summary, which would be made again for nothing, and lose something each time."""
+    summary = user("s" * 4000, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
+    old = [user("ok", id=f"o{number}", timestamp="2020-01-01") for number in range(17)]
+    for policy in (Policy(older_than="2025-01-01", keep_recent=2), Policy(max_entries=3, keep_recent=2)):
+        for before in ([], [summary]):
+            assert policy.plan([*before, *old[:16], *talk(2)]) is None
+            assert len(planned(policy.plan([*before, *old, *talk(2)])).messages) == 17
+    policy = Policy(max_entries=3, keep_recent=2, counter=len)  # of its own tokens
+    assert policy.plan([*old, *talk(2)]) is None
+    assert policy.plan([*old, *old, *talk(2)]) is not None
+
+
 def test_a_pair_is_not_torn() -> None:
     messages = [
         user("q", id="q"),
@@ -123,16 +152,16 @@ def test_a_pair_is_not_torn() -> None:
         tool(tool_result("1", "r"), id="t1"),
         user("w", id="w"),
     ]
-    policy = Policy(max_entries=2, keep_recent=1)
+    policy = Policy(max_entries=2, keep_recent=1, summary_tokens=1)
     assert ids(planned(policy.plan(messages)).messages) == ["q", "a", "t2", "t1"]
-    assert Policy(max_entries=2, keep_recent=2).plan(messages) is None
-    policy = Policy(older_than="2026-01-01", keep_recent=2)
+    assert Policy(max_entries=2, keep_recent=2, summary_tokens=1).plan(messages) is None
+    policy = Policy(older_than="2026-01-01", keep_recent=2, summary_tokens=1)
     assert policy.plan(messages) is None
 
 
 def test_a_call_that_waits_stays() -> None:
     waiting = [user("q", id="q"), user("q2", id="q2"), assistant(tool_use("1", "f"), id="a"), user("?", id="u")]
-    policy = Policy(max_entries=2, keep_recent=0)
+    policy = Policy(max_entries=2, keep_recent=0, summary_tokens=1)
     assert ids(planned(policy.plan(waiting)).messages) == ["q", "q2"]
     other = assistant("hm", id="o", participant=Participant("agent", "other"))
     assert ids(planned(policy.plan([*waiting, other])).messages) == ["q", "q2"]
@@ -162,6 +191,8 @@ def test_tokens_are_counted_as_asked() -> None:
         {"max_entries": True},
         {"max_entries": -1},
         {"older_than": "yesterday"},
+        {"older_than": timedelta.max},
+        {"older_than": timedelta(days=1_000_000)},
         {"max_tokens": 1, "keep_recent": -1},
         {"max_tokens": 1, "keep_recent": None},
         {"max_tokens": 1, "target": 0},

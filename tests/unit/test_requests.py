@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import requests
+from redis_history import HistoryStore, requests
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
@@ -311,3 +311,16 @@ def test_poll_interval(poll_interval: Any) -> None:
     with pytest.raises(ConfigurationError, match="poll_interval"):
         requests.Options(1, poll_interval)
     requests.Options(1, 0.001)
+
+
+@pytest.mark.parametrize("place", [("a", "b"), (float("nan"), 1), (1.5, 2), (1, None), (True, 1)])
+def test_a_position_is_of_two_whole_numbers(place: Any) -> None:
+    with HistoryStore("memory://") as store:
+        store.append_many("c", [user("one"), user("two")])
+        position = Position(*place)
+        with pytest.raises(InvalidInputError, match="two whole numbers"):
+            store.compact("c", through=position, summary="s")
+        for name in ("since", "before"):
+            with pytest.raises(InvalidInputError, match="two whole numbers"):
+                store.get("c", **{name: position})
+        assert len(store.get("c")) == 2

@@ -1,0 +1,90 @@
+"""Age as a bound of a compressor: what is young costs nothing, and what gets old or long is found."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from redis_history import CompressionProgress, system, user
+from redis_history.operations import ReadPage, TakeLease
+from tests.conformance.test_compressor import LOTS, compressor_of, inner, summarize
+from tests.support.servers import until
+
+WEEK = timedelta(days=7)
+OLD = [
+    user(f"Old message {number}, which is long enough.", id=f"o{number}", timestamp="2020-01-01") for number in range(6)
+]
+
+
+@pytest.mark.parametrize("first", [LOTS[:1], OLD[:1]], ids=["fresh", "old"])
+async def test_growth_is_noticed_at_once_with_an_age_too(store: Any, stores: Any, first: Any) -> None:
+    await store.append_many("c", first)
+    compressor = compressor_of(store, summarize, older_than=WEEK, look_interval=0.05, sweep_interval=3600)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.sweeps == 1)
+    await until(lambda: inner(compressor)._work.idle)
+    await stores().append_many("c", LOTS[1:])
+    await until(lambda: inner(compressor).stats.compressed == 1)
+    inner(compressor).stop()
+    stats = await work
+    assert (stats.sweeps, stats.nothing) == (1, first[0].id == "o0")
+
+
+async def test_what_is_young_is_told_to_nobody_and_read_once(store: Any) -> None:
+    for number in range(5):
+        await store.append_many(f"c{number}", LOTS[:3])
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, summarize, told, max_entries=None, older_than=WEEK)
+    done = _operations(inner(compressor))
+    for _ in range(3):
+        stats = await compressor.run_once()
+    assert not told
+    assert (stats.sweeps, stats.nothing, stats.compressed) == (3, 0, 0)
+    assert done.count(TakeLease) == 0
+    assert done.count(ReadPage) == 5
+
+
+async def test_what_may_not_leave_is_told_once_however_old(store: Any) -> None:
+    await store.append_many("c", OLD)
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, summarize, told, max_entries=None, older_than=WEEK, keep_recent=6)
+    for _ in range(3):
+        stats = await compressor.run_once()
+    assert stats.nothing == 1
+    assert [progress.kind for progress in told] == ["nothing"]
+    await store.append_many("c", LOTS[:6])
+    assert (await compressor.run_once()).compressed == 1
+
+
+async def test_what_gets_old_is_compressed_then(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    told: list[CompressionProgress] = []
+    compressor = compressor_of(store, summarize, told, max_entries=None, older_than=1.0, sweep_interval=0.05)
+    work = asyncio.create_task(compressor.run())
+    await until(lambda: inner(compressor).stats.compressed == 1)
+    inner(compressor).stop()
+    await work
+    assert [progress.kind for progress in told][:2] == ["started", "compressed"]
+
+
+async def test_what_is_old_is_found_behind_any_number_of_system_messages(store: Any) -> None:
+    await store.append_many("c", [system(f"Rule {number}", timestamp="2019-01-01") for number in range(200)])
+    await store.append_many("c", [*OLD, *LOTS[:6]])
+    stats = await compressor_of(store, summarize, max_entries=None, older_than=WEEK).run_once()
+    assert (stats.compressed, stats.messages) == (1, 6)
+
+
+def _operations(compressor: Any) -> list[type]:
+    """The kinds of operations that it sends from now on."""
+    done: list[type] = []
+    execute = compressor._store._backend.execute
+
+    def noted(operation: Any) -> Any:
+        done.append(type(operation))
+        return execute(operation)
+
+    compressor._store._backend.execute = noted
+    return done
