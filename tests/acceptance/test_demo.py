@@ -252,7 +252,8 @@ def test_what_is_told_wrongly_is_found(played, change, counted):
 
 
 def _names(names):
-    """Messages of these ids, worth a summary, a second after the other; "a" calls a tool, "t" has its result, "s" is the system's."""
+    """Messages of these ids, worth a summary, a second after the other; "a" calls a tool, "t" has its result, "s" is
+    the system's."""
     parts = {"a": tool_use("1", "f"), "t": tool_result("1", "r")}
     roles = {"s": "system", "a": "assistant", "t": "tool"}
     return [
