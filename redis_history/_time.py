@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from redis_history.errors import InvalidTimestampError
 
-__all__ = ["MAX_MICROSECONDS", "Instant", "before_now", "from_microseconds", "to_microseconds"]
+__all__ = ["MAX_MICROSECONDS", "Instant", "cutoff", "from_microseconds", "to_microseconds"]
 
 #: What users may pass for an instant: a datetime (naive means UTC), an ISO 8601 string, or seconds since 1970.
 Instant = datetime | str | int | float
@@ -64,12 +64,15 @@ def to_microseconds(value: Instant) -> int:
     return microseconds
 
 
-def before_now(age: timedelta, now: datetime | None = None) -> datetime:
-    """The instant that is so long ago. Raises InvalidTimestampError if that is before the years that can be stored."""
+def cutoff(bound: Instant | timedelta, now: datetime | None = None) -> datetime:
+    """The instant; of an age, the instant that is so long ago. Raises InvalidTimestampError for what is no instant, or
+    outside the years that can be stored."""
+    if not isinstance(bound, timedelta):
+        return from_microseconds(to_microseconds(bound))
     try:
-        return from_microseconds(to_microseconds((now or datetime.now(UTC)) - age))
+        return from_microseconds(to_microseconds((now or datetime.now(UTC)) - bound))
     except OverflowError as error:
-        raise InvalidTimestampError(f"{age!r} ago is outside the years 1684 to 2255") from error
+        raise InvalidTimestampError(f"{bound!r} ago is outside the years 1684 to 2255") from error
 
 
 def _parse(text: str) -> datetime:

@@ -191,12 +191,7 @@ class AsyncCompressing:
                     kept = now
                 until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
                 await signal.wait(max(0.001, until - now))
-            try:
-                answer = attempt.outcome()
-            except SummaryError:
-                raise
-            except Exception as error:
-                raise SummaryError(f"the summariser raised {told(error)}") from error
+            answer = attempt.outcome()
         finally:
             await attempt.leave()
         return usable(answer, found.seen, room)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redis_history._sync._runtime import Signal
-from redis_history.compaction.summaries import told
-from redis_history.errors import SummaryError
+from redis_history.compaction.summaries import summary_error
 
 __all__ = ["Attempt"]
 
@@ -33,16 +32,12 @@ class Attempt:
         ).start()
 
     def outcome(self) -> Any:
-        """What the function gave; raises what it raised.
-
-        What is no Exception is meant for whoever runs the function's thread or task, and that is not the caller, whom
-        it would end: of such it is a SummaryError.
+        """What the function gave. Raises SummaryError, whatever it raised: what is no Exception is meant for whoever
+        runs the function's thread or task, and not for the caller, whom it would end.
         """
-        if self._error is None:
-            return self._given
-        if isinstance(self._error, Exception):
-            raise self._error
-        raise SummaryError(f"the summariser raised {told(self._error)}") from self._error
+        if self._error is not None:
+            raise summary_error(self._error)
+        return self._given
 
     def leave(self) -> None:
         """Do not wait for it any more."""

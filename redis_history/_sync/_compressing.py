@@ -192,12 +192,7 @@ class Compressing:
                     kept = now
                 until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
                 signal.wait(max(0.001, until - now))
-            try:
-                answer = attempt.outcome()
-            except SummaryError:
-                raise
-            except Exception as error:
-                raise SummaryError(f"the summariser raised {told(error)}") from error
+            answer = attempt.outcome()
         finally:
             attempt.leave()
         return usable(answer, found.seen, room)

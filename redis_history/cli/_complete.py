@@ -32,11 +32,12 @@ def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str
     if url.startswith(("redis://", "rediss://", "unix://")) and "socket_" not in url:
         url += ("&" if "?" in url else "?") + "socket_connect_timeout=0.5&socket_timeout=0.5"
     try:
-        if parse_url(url).scheme == "embedded":
-            found_there = status(embedded_server(parse_url(url)).path)
-            if not found_there.running:
+        target = parse_url(url)
+        if target.scheme == "embedded":
+            server = status(embedded_server(target).path)
+            if not server.running:
                 return []
-            url = found_there.url  # of its socket, which starts nothing
+            url = server.url  # of its socket, which starts nothing
         with HistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0), search="off") as store:
             found = store.list_conversations(limit=_MOST)
     except (RedisHistoryError, OSError):

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from redis_history._time import Instant, before_now, from_microseconds, to_microseconds
+from redis_history._time import Instant, cutoff
 from redis_history.compaction.summaries import shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message
@@ -88,10 +88,8 @@ class Policy(Struct, frozen=True, kw_only=True):
                 raise InvalidInputError(f"{name} is a number from {least}{', or None' * optional}, not {value!r}")
         if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
             raise InvalidInputError(f"target is a share above 0 and up to 1, not {self.target!r}")
-        if isinstance(self.older_than, timedelta):
-            before_now(self.older_than)
-        elif self.older_than is not None:
-            to_microseconds(self.older_than)
+        if self.older_than is not None:
+            cutoff(self.older_than)
         if self.counter is not None and not callable(self.counter):
             raise InvalidInputError(f"a counter is a function of a text, not {self.counter!r}")
 
@@ -138,10 +136,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         """The index of the last of the oldest messages that are all too old; None if there is none but a summary."""
         if self.older_than is None:
             return None
-        instant: Any = self.older_than
-        if isinstance(instant, timedelta):
-            instant = before_now(instant, now)
-        instant = from_microseconds(to_microseconds(instant))
+        instant = cutoff(self.older_than, now)
         last = None
         for index in leaving:
             timestamp = messages[index].timestamp

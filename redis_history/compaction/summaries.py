@@ -19,6 +19,7 @@ __all__ = [
     "is_interrupt",
     "read_summary",
     "shortest_tokens",
+    "summary_error",
     "summary_limit",
     "summary_message",
     "summary_text",
@@ -135,6 +136,15 @@ def told(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 -- its own __str__
         return name
     return f"{name}: {text}" if text else name
+
+
+def summary_error(error: BaseException) -> SummaryError:
+    """What a summariser raised, as an error to raise: itself, or one that was made of it."""
+    if isinstance(error, SummaryError):
+        return error
+    made = SummaryError(f"the summariser raised {told(error)}")
+    made.__cause__ = error
+    return made
 
 
 def is_interrupt(error: BaseException) -> bool:

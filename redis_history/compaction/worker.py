@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from redis_history._chance import CHANCE
-from redis_history._time import before_now
+from redis_history._time import cutoff
 from redis_history.compaction._checks import check_count, check_seconds
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
 from redis_history.compaction.summaries import shortest_tokens
@@ -106,7 +106,7 @@ class CompressorOptions(Struct, frozen=True):
         if self.older_than is not None:
             check_seconds(self.age, "older_than")
             try:
-                before_now(timedelta(seconds=self.age or 0))
+                cutoff(timedelta(seconds=self.age or 0))
             except (OverflowError, InvalidTimestampError) as error:
                 raise ConfigurationError(f"older_than reaches too far back: {self.older_than!r}") from error
         if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:

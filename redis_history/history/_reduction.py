@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from redis_history._time import Instant, before_now, from_microseconds, to_microseconds
+from redis_history._time import Instant, cutoff
 from redis_history.errors import CompactionConflictError, InvalidInputError
 from redis_history.history._groups import groups
 from redis_history.model import Message
@@ -53,10 +53,7 @@ def reduce_options(
     for name, value in (("max_tokens", max_tokens), ("max_entries", max_entries)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise InvalidInputError(f"{name} is a number from 0, or None, not {value!r}")
-    if isinstance(older_than, timedelta):
-        older_than = before_now(older_than)
-    instant = None if older_than is None else from_microseconds(to_microseconds(older_than))
-    return ReduceOptions(max_tokens, max_entries, instant)
+    return ReduceOptions(max_tokens, max_entries, None if older_than is None else cutoff(older_than))
 
 
 def drop_oldest(

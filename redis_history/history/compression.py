@@ -22,8 +22,8 @@ from redis_history.compaction.summaries import (
     is_interrupt,
     read_summary,
     shortest_tokens,
+    summary_error,
     summary_limit,
-    told,
     usable,
 )
 from redis_history.compaction.worker import summary_share
@@ -137,10 +137,8 @@ class Compression(Plugin):
                 if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
                     return await function(*arguments)
                 given, error = await _in_thread(function, arguments)
-                if isinstance(error, SummaryError):
-                    raise error
                 if error is not None:
-                    raise SummaryError(f"the summariser raised {told(error)}") from error
+                    raise summary_error(error)
                 return await given if inspect.isawaitable(given) else given
         except SummaryError:
             raise
@@ -149,7 +147,7 @@ class Compression(Plugin):
         except BaseException as error:
             if _ends_us(error, task):
                 raise
-            raise SummaryError(f"the summariser raised {told(error)}") from error
+            raise summary_error(error) from error
 
     def _is_over(self, history: History, bounds: ReduceOptions) -> bool:
         if bounds.max_entries is not None and len(history) > bounds.max_entries:

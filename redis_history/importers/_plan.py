@@ -91,42 +91,40 @@ def steps(
     tally = _Tally(str(source), on_error, on_progress)
     for number, transcript in enumerate(transcripts, 1):
         yield from _record(transcript, number, tally)
-        replaced: tuple[Message, ...] = ()
-        for part in parts_of(transcript):
+        for part in _parts_of(transcript):
             for at in range(0, len(part.messages), batch):
                 yield from _append(transcript.conversation_id, part.messages[at : at + batch], number, tally)
                 tally.progress()
             if part.summary is not None:
-                replaced += part.archived
-                yield from _compact(transcript.conversation_id, replaced, part.summary, number, tally)
-                replaced = (part.summary,)
+                yield from _compact(transcript.conversation_id, part.replaced, part.summary, number, tally)
         tally.add(conversations=1)
         tally.progress()
     return lambda: tally.counts
 
 
-class Part(NamedTuple):
-    """A stretch of a transcript: messages to be appended, and then, maybe, a summary in place of those `archived`."""
+class _Part(NamedTuple):
+    """A stretch of a transcript: messages to be appended, and then, maybe, a summary in place of those `replaced`."""
 
     messages: tuple[Message, ...]
-    archived: tuple[Message, ...] = ()
+    replaced: tuple[Message, ...] = ()
     summary: Message | None = None
 
 
-def parts_of(transcript: Transcript) -> Iterator[Part]:
+def _parts_of(transcript: Transcript) -> Iterator[_Part]:
     """The transcript as it came about. A live message in front of a summary came later, or it would have been replaced
     as well: its time says where it belongs. What is archived without a summary behind it is live in the last part."""
     every, archived = transcript.messages, transcript.archived
-    begin, later = 0, list[Message]()
+    begin, former, later = 0, tuple[Message, ...](), list[Message]()
     for at, message in enumerate(every):
         if not message.is_summary:
             continue
         before = every[begin:at]
         if leaving := tuple(one for one in before if one.id in archived):
-            yield Part(tuple(one for one in before if one.id in archived or stays(one)), leaving, message)
+            appended = tuple(one for one in before if one.id in archived or stays(one))
+            yield _Part(appended, (*former, *leaving), message)
             later += (one for one in before if one.id not in archived and not stays(one))
-            begin = at + 1
-    yield Part((*later, *every[begin:]))
+            begin, former = at + 1, (message,)
+    yield _Part((*later, *every[begin:]))
 
 
 def _record(transcript: Transcript, number: int, tally: _Tally) -> _Steps:

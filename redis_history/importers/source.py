@@ -24,9 +24,8 @@ _log = logging.getLogger("redis_history.importers")
 _decode = msgspec.json.decode
 SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))
 _LOOK_AHEAD = 20  # a session file may open with entries of other kinds
-_BROKEN = (EOFError, OSError, zlib.error)
-# Of a member of an archive: damaged; encrypted; packed by what this Python cannot unpack.
-_BROKEN_MEMBER = (*_BROKEN, zipfile.BadZipFile, lzma.LZMAError, RuntimeError)  # NotImplementedError is one of these
+# The last three of a member of an archive: damaged; and a RuntimeError if it is encrypted, or packed in a way unknown.
+_BROKEN = (EOFError, OSError, zlib.error, zipfile.BadZipFile, lzma.LZMAError, RuntimeError)
 
 _Stream = IO[bytes] | gzip.GzipFile
 Record = tuple[int, Any]  # line (or number in the document) from 1, value
@@ -43,7 +42,7 @@ class Source:
                 stream.read(1)
         except FileNotFoundError as error:
             raise InvalidInputError(f"there is no file {path}") from error
-        except _BROKEN_MEMBER as error:
+        except _BROKEN as error:
             raise InvalidInputError(f"{path} cannot be read: {error}") from error
 
     @property
@@ -111,7 +110,7 @@ class Source:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if line.strip():
                     yield number, line
-        except _BROKEN_MEMBER as error:
+        except _BROKEN as error:
             self.problem(number + 1, f"the file breaks off here: {error}")
 
     def _open(self) -> _Stream:

@@ -16,7 +16,7 @@ from redis_history.web._encoding import PING, frame, kind_of
 from redis_history.web._ring import Entry, Ring
 from redis_history.web._shape import conversation_shape, glimpse, writer
 
-__all__ = ["Overview"]
+__all__ = ["Overview", "newest_of"]
 
 _logger = logging.getLogger("redis_history")
 
@@ -24,15 +24,6 @@ _logger = logging.getLogger("redis_history")
 _PACE: Final = 0.25
 #: How many conversations are read at once.
 _AT_ONCE: Final = 20
-
-
-class _Changed:
-    """What happened to a conversation since it was last told of."""
-
-    __slots__ = ("event", "last")
-
-    def __init__(self, event: Event, last: Message | None) -> None:
-        self.event, self.last = event, last
 
 
 class Overview:
@@ -102,13 +93,13 @@ class Overview:
         try:
             async with self._store.subscribe_all() as feed:
                 opened.set_result(None)
-                changed: dict[str, _Changed] = {}
+                changed: dict[str, Event] = {}  # the last of each conversation that was not told of yet
                 told = 0.0
                 while not feed.closed:
                     wait = max(0.001, told + _PACE - time.monotonic()) if changed else self._heartbeat
                     event = await feed.get(wait)
                     if event is not None:
-                        _note(changed, event)
+                        changed[event.conversation_id] = event
                     if changed and time.monotonic() >= told + _PACE:
                         await self._tell(ring, changed)
                         told = time.monotonic()
@@ -123,32 +114,32 @@ class Overview:
             opened.cancel()
             ring.close()
 
-    async def _tell(self, ring: Ring, every: dict[str, _Changed]) -> None:
+    async def _tell(self, ring: Ring, every: dict[str, Event]) -> None:
         names = list(every)
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             try:
-                found = await asyncio.gather(*(self._state(name, every[name].last) for name in some))
+                found = await asyncio.gather(*(self._state(every[name]) for name in some))
             except BackendUnavailableError as error:
                 _logger.warning("the list of conversations waits for the server: %s", error)
                 return
             for name, (conversation, last) in zip(some, found, strict=True):
-                changed = every.pop(name)
-                if conversation is None or isinstance(changed.event, ConversationDeleted):
+                event = every.pop(name)
+                if conversation is None or isinstance(event, ConversationDeleted):
                     self._add(ring, name, "gone", {})
                     continue
                 shape = conversation_shape(conversation)
                 for left_out in ("id", "metadata", "metadata_cut"):
                     shape.pop(left_out, None)
-                told = {"kind": kind_of(changed.event), "last": glimpse(last), "writer": writer(changed.last)}
+                told = {"kind": kind_of(event), "last": glimpse(last), "writer": writer(_appended(event))}
                 self._add(ring, name, "changed", shape | told)
             ring.wake()
 
-    async def _state(self, name: str, last: Message | None) -> tuple[Conversation | None, Message | None]:
-        """Its record, and its newest message, which is read after any change but an append: what a list showed of it
+    async def _state(self, event: Event) -> tuple[Conversation | None, Message | None]:
+        """The record, and the newest message, which is read after any change but an append: what a list showed of it
         may have been changed, or removed."""
-        if last is None:
-            last = next(iter((await self._store.snapshot(name, limit=1)).messages), None)
+        name = event.conversation_id
+        last = _appended(event) or await newest_of(self._store, name)
         return await self._store.get_conversation(name), last
 
     def _add(self, ring: Ring, name: str, kind: str, data: dict[str, Any]) -> None:
@@ -156,9 +147,14 @@ class Overview:
         ring.add(Entry(str(self._count), name, frame(kind, {"conversation": name, **data})))
 
 
-def _note(changed: dict[str, _Changed], event: Event) -> None:
-    last = event.messages[-1] if isinstance(event, MessagesAppended) and event.messages else None
-    changed[event.conversation_id] = _Changed(event, last)
+async def newest_of(store: AsyncHistoryStore, conversation_id: str) -> Message | None:
+    """The newest message of a conversation."""
+    messages = (await store.snapshot(conversation_id, limit=1)).messages
+    return messages[0] if messages else None
+
+
+def _appended(event: Event) -> Message | None:
+    return event.messages[-1] if isinstance(event, MessagesAppended) and event.messages else None
 
 
 def _heard(opened: asyncio.Future[None]) -> None:

@@ -14,6 +14,7 @@ from redis_history.model import Conversation
 from redis_history.search.hits import SearchHit
 from redis_history.web._answers import answer
 from redis_history.web._asking import MOST, Asked
+from redis_history.web._overview import newest_of
 from redis_history.web._shape import conversation_shape, glimpse, hit_shape, writer
 from redis_history.web._view import View
 
@@ -61,9 +62,8 @@ async def conversations(view: View, request: Request) -> Response:
     shapes = list(map(conversation_shape, kept))
     if asked.flag("last"):
         for shape in shapes:
-            newest = (await view.store.snapshot(shape["id"], limit=1)).messages
-            shape["last"] = glimpse(newest[0] if newest else None)
-            shape["writer"] = writer(newest[0] if newest else None)
+            newest = await newest_of(view.store, shape["id"])
+            shape |= {"last": glimpse(newest), "writer": writer(newest)}
     return answer({"conversations": shapes, "more": more, "next_offset": offset})
 
 
