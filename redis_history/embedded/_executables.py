@@ -8,9 +8,10 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
+from redis_history._files import replacing
 from redis_history.errors import EmbeddedServerError
 
-from ._paths import cache_dir, replace_file
+from ._paths import cache_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,8 @@ def runnable(path: Path) -> Path:
         copy = cache_dir() / "run" / key[:16] / path.name
         if not os.access(copy, os.X_OK):
             copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(copy, path.read_bytes(), 0o700)
+            with replacing(copy, 0o700) as stream:
+                stream.write(path.read_bytes())
     except (OSError, EmbeddedServerError) as error:
         raise UnusableError(f"{path} has no run bit, and cannot be copied: {error}") from error
     return copy

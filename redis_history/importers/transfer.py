@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history._ids import new_token
+from redis_history._files import replacing
 from redis_history.errors import InvalidInputError
 from redis_history.importers._lossless import message_line, record_line
 from redis_history.importers._plan import Imported, OnProgress, check_batch, steps
@@ -204,29 +204,15 @@ def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
     """Replaces a file when all is written; a device or a pipe gets it as it comes."""
-    try:
+    mode = None
+    with suppress(FileNotFoundError):
         mode = path.stat().st_mode
-        new = False
-    except FileNotFoundError:
-        mode, new = 0o666, True  # less what the umask takes away
-    if not new and not stat.S_ISREG(mode):
+    if mode is None or stat.S_ISREG(mode):
+        with replacing(Path(os.path.realpath(path)), mode and stat.S_IMODE(mode)) as stream:
+            yield stream
+    else:
         with path.open("wb") as stream:  # a folder is refused here
             yield stream
-        return
-    goal = Path(os.path.realpath(path))
-    # One of its own for each export: several may write at once, and what others keep beside it is theirs.
-    part = goal.with_name(f".{goal.name[:40]}.{new_token()}.part")
-    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(mode))
-    try:
-        with os.fdopen(number, "wb") as stream:
-            if not new:
-                part.chmod(stat.S_IMODE(mode))
-            yield stream
-        part.replace(goal)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
 
 
 def _chosen(store: HistoryStore, ids: Iterable[str] | None) -> Iterator[Conversation]:

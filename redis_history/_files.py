@@ -1,0 +1,37 @@
+"""Writing a file in one step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from redis_history._ids import new_token
+
+__all__ = ["replacing"]
+
+_BEGINNING = 40  # characters of the name, as part of one that is not too long
+
+
+@contextmanager
+def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """A stream whose content is at `path` when all is written, with `mode`, or the mode of new files: a reader sees the
+    old file or the new one, and what ends this before, a signal too, leaves the old one. Raises OSError."""
+    # A name of its own each time: several may write at once, and what others keep beside the file is theirs.
+    part = path.with_name(f".{path.name[:_BEGINNING]}.{new_token()}.part")
+
+    def create(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_EXCL, 0o666 if mode is None else mode)
+
+    try:  # from before it is there: a signal may come as it is made
+        with open(part, "wb", opener=create) as stream:
+            if mode is not None:
+                part.chmod(mode)  # what the umask took away
+            yield stream
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
