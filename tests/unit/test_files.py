@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import inspect
 import stat
 import sys
@@ -58,7 +57,6 @@ def interrupted_everywhere(action: Callable[[], object], *modules: Any) -> Itera
     while not done:
         step = left = step + 1
         done = run()
-        gc.collect()
         yield step
 
 
