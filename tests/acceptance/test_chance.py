@@ -15,7 +15,7 @@ from tests.support.servers import RealServer, free_port, wait_until
 
 def test_calls_that_are_repeated() -> None:
     told: list[Any] = []
-    patient = RetryPolicy(deadline=0.3, on_retry=told.append)
+    patient = RetryPolicy(deadline=1.0, on_retry=told.append)
     with (
         untouched(),
         HistoryStore(f"redis://127.0.0.1:{free_port()}", retry=patient) as store,

@@ -168,11 +168,11 @@ def test_no_call_holds_the_server_for_long(
 
 def test_archives_live_and_end_with_their_conversation(own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain")
-    with HistoryStore(server.url, ttl=0.4) as store, server.client() as client:
+    with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
         _fill(store, 10)
         store.compact("c", through="old 2", summary=_summary("s1"))
         store.compact("c", through="old 5", summary=_summary("s2"))
-        until, number = time.monotonic() + 1.5, 0
+        until, number = time.monotonic() + 2.5, 0
         while time.monotonic() < until:  # long enough for archives that nobody renews to end
             store.append("c", user("new", id=f"new {number}"))
             store.delete_messages("c", [f"new {number - 1}"])

@@ -298,14 +298,14 @@ def pair(own_server: Callable[..., RealServer]) -> Iterator[Pair]:
 @FACES
 async def test_a_replica_that_stands_still_is_told_in_time(pair: Pair, face: str) -> None:
     loop = asyncio.get_running_loop()
-    async with opened(face, pair.primary.url, durability="replicas", durability_timeout=1.0) as store:
+    async with opened(face, pair.primary.url, durability="replicas", durability_timeout=2.0) as store:
         assert (await store.capabilities()).replicas == 1
         await store("append", "c", user("1", id="1"))
         pair.pause()
         began = loop.time()
         with pytest.raises(DurabilityError, match="only confirmed to be on 0 of 1 replicas") as caught:
             await store("append", "c", user("2", id="2"))
-        assert 0.9 < loop.time() - began < 5
+        assert 1.9 < loop.time() - began < 10
         assert caught.value.revision == 2
         with pytest.raises(DurabilityError):
             await store("append", "c", user("2", id="2"))
@@ -320,10 +320,10 @@ async def test_a_replica_that_stands_still_is_told_in_time(pair: Pair, face: str
 async def test_longer_than_the_time_for_a_reply(pair: Pair, face: str) -> None:
     """The confirmation may take longer than any other reply, and is not taken for a lost connection."""
     url = f"{pair.primary.url}?socket_timeout=0.3"
-    async with opened(face, url, durability="replicas", durability_timeout=1.0) as store:
+    async with opened(face, url, durability="replicas", durability_timeout=2.0) as store:
         await store("append", "c", user("1"))
         pair.pause()
-        with pytest.raises(DurabilityError, match="within 1 s"):
+        with pytest.raises(DurabilityError, match="within 2 s"):
             await store("append", "c", user("2"))
 
 

@@ -103,7 +103,7 @@ async def test_readonly(own_server: Start, face: str) -> None:
 
 async def test_readonly_for_good(own_server: Start, face: str) -> None:
     replica = own_server(options=("--replicaof", "127.0.0.1", str(free_port())))
-    retries = Retries(deadline=0.2)
+    retries = Retries(deadline=1.0)
     async with open_store(face, replica.url, retry=retries.policy) as store:
         with pytest.raises(BackendRefusedError, match="connect to the primary"):
             await store.append("c", user("x"))
@@ -165,7 +165,7 @@ async def test_busy(own_server: Start, face: str) -> None:
 
 async def test_busy_until_the_deadline(own_server: Start, face: str) -> None:
     server = own_server(options=("--lua-time-limit", "20"))
-    retries = Retries(deadline=0.2)
+    retries = Retries(deadline=1.0)
 
     def run_for_ever() -> None:
         with server.client() as client, pytest.raises(redis.ResponseError, match="killed"):
@@ -375,7 +375,7 @@ async def test_moved_and_ask_are_followed_without_a_retry(face: str, namespace: 
 async def test_the_hook_is_told_of_each_repetition(own_server: Start, face: str) -> None:
     server = own_server()
     server.kill()
-    retries = Retries(deadline=0.3)
+    retries = Retries(deadline=1.0)
     async with open_store(face, server.url, retry=retries.policy) as store:
         with pytest.raises(BackendUnavailableError):
             await store.append("c", user("x"))
@@ -427,7 +427,7 @@ async def test_a_hook_may_stop_a_program(own_server: Start, face: str) -> None:
 async def test_errors_tell_no_password(own_server: Start, face: str) -> None:
     server = own_server(options=("--requirepass", "secret"))
     server.kill()
-    retries = Retries(deadline=0.1)
+    retries = Retries(deadline=1.0)
     async with open_store(face, f"unix://:secret@{server.socket}", retry=retries.policy) as store:
         with pytest.raises(BackendError) as caught:
             await store.append("c", user("x"))

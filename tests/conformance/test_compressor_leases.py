@@ -55,7 +55,7 @@ async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
 async def test_a_lost_lease_is_noticed_while_the_summariser_thinks(store: Any) -> None:
     await store.append_many("c", LOTS)
     held = Held()
-    compressor = compressor_of(store, held, lease=0.3)
+    compressor = compressor_of(store, held, lease=2.0)
     work = asyncio.create_task(compressor.run_once())
     await held.until_called()
     assert await execute(store, KeepLease(await _present(store), 0))
@@ -68,12 +68,12 @@ async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None
     await store.append_many("c", LOTS)
     await store.append("other", user("x"))
     held = Held()
-    work = asyncio.create_task(compressor_of(store, held, lease=1.0).run_once())
+    work = asyncio.create_task(compressor_of(store, held, lease=2.0).run_once())
     await held.until_called()
-    other = await execute(store, TakeLease("other", 1.5))
+    other = await execute(store, TakeLease("other", 2.5))
     async with asyncio.timeout(20):  # a lease that is taken now and not kept ends before this one would have
-        while await execute(store, TakeLease("other", 1.0)) is None:
-            assert await execute(store, TakeLease("c", 1.0)) is None
+        while await execute(store, TakeLease("other", 2.0)) is None:
+            assert await execute(store, TakeLease("c", 2.0)) is None
             await asyncio.sleep(0.02)
     assert other is not None
     held.go.set()

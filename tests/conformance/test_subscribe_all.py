@@ -164,7 +164,7 @@ async def test_a_trimmed_log_gives_one_reset_for_its_conversation(stores: Any) -
 
 
 async def test_an_expired_conversation_gives_a_reset(stores: Any) -> None:
-    store = stores(ttl=0.3, poll_interval=0.2)
+    store = stores(ttl=1.5, poll_interval=0.2)
     await store.append("c", user("x"))
     async with store.subscribe_all() as subscription:
         [event] = await take(subscription, 1)
