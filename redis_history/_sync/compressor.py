@@ -248,9 +248,9 @@ class Compressor(Compressing):
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
-        found = self._list(_ALL)
+        found = self._found(self._list(_ALL), rested)
         self._work.count(sweeps=1)
-        return self._found(found, rested)
+        return found
 
     def _look(self) -> int:
         """Look at those that have changed since the last look: back to where nothing is new."""
@@ -261,8 +261,9 @@ class Compressor(Compressing):
             if len(found) < limit or not any(new[limit // 2 :]):
                 break
             limit *= 4
+        work = self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
         self._work.count(looks=1)
-        return self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
+        return work
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""

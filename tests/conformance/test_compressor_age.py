@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from redis_history import CompressionProgress, system, user
-from redis_history.operations import ReadPage, TakeLease
+from redis_history.operations import ListConversations, ReadPage, TakeLease
 from tests.conformance.test_compressor import LOTS, compressor_of, inner, summarize
 from tests.support.servers import until
 
@@ -24,13 +25,21 @@ async def test_growth_is_noticed_at_once_with_an_age_too(store: Any, stores: Any
     await store.append_many("c", first)
     compressor = compressor_of(store, summarize, older_than=WEEK, look_interval=0.05, sweep_interval=3600)
     work = asyncio.create_task(compressor.run())
-    await until(lambda: inner(compressor).stats.sweeps == 1)
-    await until(lambda: inner(compressor)._work.idle)
+    await until(lambda: inner(compressor).stats.sweeps == 1 and inner(compressor)._work.idle)
     await stores().append_many("c", LOTS[1:])
     await until(lambda: inner(compressor).stats.compressed == 1)
     inner(compressor).stop()
     stats = await work
     assert (stats.sweeps, stats.nothing) == (1, first[0].id == "o0")
+
+
+async def test_a_sweep_counts_when_what_it_found_is_known(store: Any) -> None:
+    await store.append_many("c", LOTS)
+    compressor = compressor_of(store, summarize, max_entries=None, older_than=WEEK)
+    counted: list[int] = []
+    done = _operations(inner(compressor), lambda: counted.append(inner(compressor).stats.sweeps))
+    assert (await compressor.run_once()).sweeps == 1
+    assert dict(zip(done, counted, strict=True)) == {ListConversations: 0, ReadPage: 0}
 
 
 async def test_what_is_young_is_told_to_nobody_and_read_once(store: Any) -> None:
@@ -77,13 +86,14 @@ async def test_what_is_old_is_found_behind_any_number_of_system_messages(store: 
     assert (stats.compressed, stats.messages) == (1, 6)
 
 
-def _operations(compressor: Any) -> list[type]:
+def _operations(compressor: Any, at_each: Callable[[], object] = lambda: None) -> list[type]:
     """The kinds of operations that it sends from now on."""
     done: list[type] = []
     execute = compressor._store._backend.execute
 
     def noted(operation: Any) -> Any:
         done.append(type(operation))
+        at_each()
         return execute(operation)
 
     compressor._store._backend.execute = noted
