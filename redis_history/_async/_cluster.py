@@ -57,6 +57,7 @@ class ClusterLines:
         self._nodes: dict[Address, Node] = {}
         self._left: list[Node] = []
         self._topology = Topology([None] * SLOTS, frozenset(), frozenset())
+        self._closed = False
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterLines:
@@ -81,6 +82,8 @@ class ClusterLines:
         if node is None:
             node = Node(address, Lines(lambda: self._pool(address), keep=True))
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
+        if self._closed:
+            raise ConnectionError("the connections were closed")
         return node
 
     async def refresh(self, first: Address | None = None) -> None:
@@ -108,6 +111,7 @@ class ClusterLines:
         raise error
 
     async def aclose(self) -> None:
+        self._closed = True
         nodes, self._nodes = [*self._nodes.values(), *self._left], {}
         self._left = []
         for node in nodes:
@@ -126,8 +130,9 @@ class ClusterLines:
         try:
             await lines.send(connection, _SLOTS)
             reply = await connection.read_response(disable_decoding=True)
-        except BaseException:  # a cancelled task too
+        except BaseException as error:  # a cancelled task too
             await lines.drop(connection)
+            lines.check(error)
             raise
         await lines.give(connection)
         return reply

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from redis.asyncio.connection import ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._async._loops import PerLoop, at_the_end
 
@@ -21,6 +21,8 @@ __all__ = ["Lines"]
 
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
 MOST: Final = 64
+
+_CLOSED: Final = "the connections were closed"
 
 
 class _Ready:
@@ -30,6 +32,7 @@ class _Ready:
         self.pool = pool
         self.idle: list[Any] = []
         self.turns = asyncio.Semaphore(MOST)
+        self.closed = False
         self._keep = keep
         self._guard = at_the_end(self._close)
 
@@ -38,6 +41,7 @@ class _Ready:
         await self._close()
 
     async def _close(self) -> None:
+        self.closed = self._keep
         await self.let_go(calls=True)
 
     async def let_go(self, *, calls: bool = False) -> None:
@@ -71,10 +75,17 @@ class Lines:
         ready = self._ready.here()
         await ready.turns.acquire()
         try:
-            return ready.idle.pop() if ready.idle else await ready.pool.get_connection()
-        except BaseException:
+            connection = ready.idle.pop() if ready.idle else await ready.pool.get_connection()
+        except BaseException as error:
             ready.turns.release()
+            if ready.closed:  # redis-py may have connected once more
+                await ready.let_go()
+            self.check(error)
             raise
+        if ready.closed:  # while it connected
+            await self.drop(connection)
+            raise ConnectionError(_CLOSED)
+        return connection
 
     async def send(self, connection: Any, packed: bytes) -> None:
         # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a cancellation that comes just as it is
@@ -87,10 +98,10 @@ class Lines:
 
     async def give(self, connection: Any) -> None:
         """Back, after a whole reply."""
-        if connection.should_reconnect():  # the server said that it moves elsewhere
+        ready = self._ready.here()
+        if ready.closed or connection.should_reconnect():  # or the server said that it moves elsewhere
             await self.drop(connection)
             return
-        ready = self._ready.here()
         ready.turns.release()
         if self._keep:
             ready.idle.append(connection)
@@ -105,8 +116,14 @@ class Lines:
             await connection.disconnect(nowait=True)
         await ready.pool.release(connection)
 
+    def check(self, error: BaseException) -> None:
+        """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
+        while it was used, which may be any error."""
+        if self._ready.here().closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
+            raise ConnectionError(_CLOSED) from error
+
     async def aclose(self) -> None:
-        """Close the connections of every loop, there."""
+        """Close the connections of every loop, there. Calls that use one, or make one, end with a ConnectionError."""
         await self._ready.aclose()
 
     async def let_go(self) -> None:

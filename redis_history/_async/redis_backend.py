@@ -280,6 +280,7 @@ class AsyncRedisBackend:
 
     async def _repeat(self, work: Any, what: Any, error: Exception) -> Any:
         """Try again until the deadline. Safe for every call: what had been applied is recognised by its token."""
+        self._before_try()
         address = self._connected.address
         _logger.info("%s: %s; trying again", address, error)
         self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
@@ -305,7 +306,7 @@ class AsyncRedisBackend:
         address = self._connected.address
         self._retry.tell(RetryDetails(address, state.attempt_number + 1, state.upcoming_sleep, waited, error))
 
-    def _before_try(self, state: RetryCallState) -> None:
+    def _before_try(self, state: RetryCallState | None = None) -> None:
         if self._closed:
             raise StoreClosedError("the store was closed while a call was waiting for the server")
 
@@ -340,8 +341,9 @@ class AsyncRedisBackend:
             # A whole reply; but a server that is no primary any more is to be left.
             await (lines.drop(connection) if is_transient(error) else lines.give(connection))
             raise
-        except BaseException:  # a cancelled task too
+        except BaseException as error:  # a cancelled task too
             await lines.drop(connection)
+            lines.check(error)
             raise
         left = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
         await (lines.drop(connection) if left else lines.give(connection))

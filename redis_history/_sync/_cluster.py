@@ -58,6 +58,7 @@ class ClusterLines:
         self._nodes: dict[Address, Node] = {}
         self._left: list[Node] = []
         self._topology = Topology([None] * SLOTS, frozenset(), frozenset())
+        self._closed = False
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterLines:
@@ -82,6 +83,8 @@ class ClusterLines:
         if node is None:
             node = Node(address, Lines(lambda: self._pool(address), keep=True))
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
+        if self._closed:
+            raise ConnectionError("the connections were closed")
         return node
 
     def refresh(self, first: Address | None = None) -> None:
@@ -109,6 +112,7 @@ class ClusterLines:
         raise error
 
     def close(self) -> None:
+        self._closed = True
         nodes, self._nodes = [*self._nodes.values(), *self._left], {}
         self._left = []
         for node in nodes:
@@ -127,8 +131,9 @@ class ClusterLines:
         try:
             lines.send(connection, _SLOTS)
             reply = connection.read_response(disable_decoding=True)
-        except BaseException:  # a cancelled task too
+        except BaseException as error:  # a cancelled task too
             lines.drop(connection)
+            lines.check(error)
             raise
         lines.give(connection)
         return reply

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from redis.connection import ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._sync._runtime import reset_after_fork
 
 __all__ = ["Lines"]
+
+_CLOSED: Final = "the connections were closed"
 
 
 class Lines:
@@ -27,6 +29,7 @@ class Lines:
         self.pool = make_pool()
         self._keep = keep
         self._idle: list[Any] = []
+        self._closed = False
         reset_after_fork(self)
 
     def take(self) -> Any:
@@ -34,17 +37,30 @@ class Lines:
         try:
             return self._idle.pop()
         except IndexError:
-            return self.pool.get_connection()
+            pass
+        try:
+            connection = self.pool.get_connection()
+        except BaseException as error:
+            if self._closed:  # redis-py may have connected once more
+                self.let_go()
+            self.check(error)
+            raise
+        if self._closed:  # while it connected
+            self.drop(connection)
+            raise ConnectionError(_CLOSED)
+        return connection
 
     def send(self, connection: Any, packed: bytes) -> None:
         connection.send_packed_command([packed])
 
     def give(self, connection: Any) -> None:
         """Back, after a whole reply."""
-        if connection.should_reconnect():  # the server said that it moves elsewhere
+        if self._closed or connection.should_reconnect():  # or the server said that it moves elsewhere
             self.drop(connection)
         elif self._keep:
             self._idle.append(connection)
+            if self._closed:  # at this moment
+                self.let_go()
         else:
             self.pool.release(connection)
 
@@ -54,8 +70,15 @@ class Lines:
             connection.disconnect()
         self.pool.release(connection)
 
+    def check(self, error: BaseException) -> None:
+        """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
+        while it was used, which may be any error."""
+        if self._closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
+            raise ConnectionError(_CLOSED) from error
+
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Calls that use one, or make one, end with a ConnectionError."""
+        self._closed = self._keep
         self._release()
         if self._keep:
             self.pool.disconnect()
@@ -67,8 +90,9 @@ class Lines:
             self.pool.disconnect(inuse_connections=False)
 
     def _release(self) -> None:
-        while self._idle:
-            self.pool.release(self._idle.pop())
+        with contextlib.suppress(IndexError):  # other threads take some too
+            while True:
+                self.pool.release(self._idle.pop())
 
     def forget(self) -> None:
         """Let go of all idle connections without a word to the server: they are the parent process's."""

@@ -114,7 +114,8 @@ class HistoryStore(Compacting, Reading):
         return found
 
     def close(self) -> None:
-        """End callbacks and give back connections. Subscriptions end; later calls raise StoreClosedError."""
+        """End callbacks and give back connections. Subscriptions end; later calls raise StoreClosedError. Calls under
+        way end with their outcome or with that: what they were to write may be stored then."""
         while self._jobs:
             subscription, job = self._jobs.popitem()
             subscription.close()
