@@ -55,8 +55,7 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
         return store
 
     with filled(2_000) as small, filled(200_000) as large:
-        while client.info("persistence")["aof_rewrite_in_progress"]:
-            time.sleep(0.1)
+        until_still(client)
         life = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
 
         def bare_search(index: int) -> Any:
@@ -90,14 +89,28 @@ def bench_search_memory(report: Report, client: Any, url: str) -> None:
     for name, chosen in options.items():
         with HistoryStore(url, namespace=f"bench-memory-{len(used)}", **chosen) as store:
             store.append("warm", user("x"))
-            before = client.info("memory")["used_memory"]
+            before = used_memory(client)
             for number in range(10):
                 for part in range(6):
                     store.append_many(f"c{number}", spoken(number * 6 + part, 100))
-            used[name] = round((client.info("memory")["used_memory"] - before) / 6_000)
+            used[name] = round((used_memory(client) - before) / 6_000)
     each = sum(len(encode_body(message)) for message in spoken(1, 100)) // 100
     told = ", ".join(f"{size} {name}" for name, size in used.items())
     report.note("server bytes per message, conversations of 600", f"{told}; {each} of payload")
+
+
+def used_memory(client: Any) -> int:
+    """Bytes, when nothing is being freed or written to disk."""
+    until_still(client)
+    while client.info("memory")["lazyfree_pending_objects"]:
+        time.sleep(0.1)
+    used: int = client.info("memory")["used_memory"]
+    return used
+
+
+def until_still(client: Any) -> None:
+    while client.info("persistence")["aof_rewrite_in_progress"]:
+        time.sleep(0.1)
 
 
 def spoken(seed: int, count: int) -> list[Message]:
