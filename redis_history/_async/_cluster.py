@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
-from redis_history._async._lines import Lines
+from redis_history._async._lines import CLOSED, Lines
 from redis_history._chance import CHANCE
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.settings_of import connection_settings
@@ -83,7 +83,7 @@ class ClusterLines:
             node = Node(address, Lines(lambda: self._pool(address), keep=True))
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
-            raise ConnectionError("the connections were closed")
+            raise ConnectionError(CLOSED)
         return node
 
     async def refresh(self, first: Address | None = None) -> None:

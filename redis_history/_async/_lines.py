@@ -17,12 +17,13 @@ from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._async._loops import PerLoop, at_the_end
 
-__all__ = ["Lines"]
+__all__ = ["CLOSED", "Lines"]
 
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
 MOST: Final = 64
 
-_CLOSED: Final = "the connections were closed"
+#: Said of calls whose connections are closed under them.
+CLOSED: Final = "the connections were closed"
 
 
 class _Ready:
@@ -41,7 +42,7 @@ class _Ready:
         await self._close()
 
     async def _close(self) -> None:
-        self.closed = self._keep
+        self.closed = self._keep  # those of a user's client go on
         await self.let_go(calls=True)
 
     async def let_go(self, *, calls: bool = False) -> None:
@@ -84,7 +85,7 @@ class Lines:
             raise
         if ready.closed:  # while it connected
             await self.drop(connection)
-            raise ConnectionError(_CLOSED)
+            raise ConnectionError(CLOSED)
         return connection
 
     async def send(self, connection: Any, packed: bytes) -> None:
@@ -120,7 +121,7 @@ class Lines:
         """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
         while it was used, which may be any error."""
         if self._ready.here().closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
-            raise ConnectionError(_CLOSED) from error
+            raise ConnectionError(CLOSED) from error
 
     async def aclose(self) -> None:
         """Close the connections of every loop, there. Calls that use one, or make one, end with a ConnectionError."""

@@ -247,11 +247,11 @@ class AsyncCompressor(AsyncCompressing):
 
     async def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
-        found = await self._found(await self._list(_ALL), rested)
+        new = await self._found(await self._list(_ALL), rested)
         self._work.count(sweeps=1)
-        return found
+        return new
 
-    async def _look(self) -> int:
+    async def _look(self) -> None:
         """Look at those that have changed since the last look: back to where nothing is new."""
         limit = _FIRST_LOOK
         while True:
@@ -260,9 +260,8 @@ class AsyncCompressor(AsyncCompressing):
             if len(found) < limit or not any(new[limit // 2 :]):
                 break
             limit *= 4
-        work = await self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
+        await self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
         self._work.count(looks=1)
-        return work
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""

@@ -18,7 +18,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from redis_history._chance import CHANCE
-from redis_history._sync._lines import Lines
+from redis_history._sync._lines import CLOSED, Lines
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.settings_of import connection_settings
 from redis_history.backends.redis.slots import SLOTS, Address, Topology, read_slots
@@ -84,7 +84,7 @@ class ClusterLines:
             node = Node(address, Lines(lambda: self._pool(address), keep=True))
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
-            raise ConnectionError("the connections were closed")
+            raise ConnectionError(CLOSED)
         return node
 
     def refresh(self, first: Address | None = None) -> None:

@@ -16,9 +16,10 @@ from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._sync._runtime import reset_after_fork
 
-__all__ = ["Lines"]
+__all__ = ["CLOSED", "Lines"]
 
-_CLOSED: Final = "the connections were closed"
+#: Said of calls whose connections are closed under them.
+CLOSED: Final = "the connections were closed"
 
 
 class Lines:
@@ -47,7 +48,7 @@ class Lines:
             raise
         if self._closed:  # while it connected
             self.drop(connection)
-            raise ConnectionError(_CLOSED)
+            raise ConnectionError(CLOSED)
         return connection
 
     def send(self, connection: Any, packed: bytes) -> None:
@@ -74,11 +75,11 @@ class Lines:
         """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
         while it was used, which may be any error."""
         if self._closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
-            raise ConnectionError(_CLOSED) from error
+            raise ConnectionError(CLOSED) from error
 
     def close(self) -> None:
         """Close the connections. Calls that use one, or make one, end with a ConnectionError."""
-        self._closed = self._keep
+        self._closed = self._keep  # those of a user's client go on
         self._release()
         if self._keep:
             self.pool.disconnect()

@@ -248,11 +248,11 @@ class Compressor(Compressing):
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
-        found = self._found(self._list(_ALL), rested)
+        new = self._found(self._list(_ALL), rested)
         self._work.count(sweeps=1)
-        return found
+        return new
 
-    def _look(self) -> int:
+    def _look(self) -> None:
         """Look at those that have changed since the last look: back to where nothing is new."""
         limit = _FIRST_LOOK
         while True:
@@ -261,9 +261,8 @@ class Compressor(Compressing):
             if len(found) < limit or not any(new[limit // 2 :]):
                 break
             limit *= 4
-        work = self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
+        self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
         self._work.count(looks=1)
-        return work
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""

@@ -121,11 +121,9 @@ def test_amid_calls_of_threads(url: str, namespace: str, connections: Callable[[
         ended: list[Any] = []
 
         def call_on(store: HistoryStore = store, ended: list[Any] = ended) -> None:
-            while not ended or type(ended[-1]) is Appended:
-                outcome = _outcome(lambda: store.append("c", user("x")))
-                if type(outcome) is not Appended:
-                    ended.append(outcome)
-                    return
+            while type(outcome := _outcome(lambda: store.append("c", user("x")))) is Appended:
+                pass
+            ended.append(outcome)
 
         threads = [threading.Thread(target=call_on) for _ in range(8)]
         for thread in threads:
@@ -134,7 +132,7 @@ def test_amid_calls_of_threads(url: str, namespace: str, connections: Callable[[
         store.close()
         for thread in threads:
             thread.join()
-        assert {type(outcome) for outcome in ended} == {StoreClosedError}, ended
+        assert [type(outcome) for outcome in ended] == [StoreClosedError] * 8, ended
         wait_until(lambda: connections() == 0, "the connections to be closed")
 
 
