@@ -6,11 +6,21 @@ import time
 from typing import Final
 
 from redis_history._chance import CHANCE
-from redis_history.errors import InvalidConversationIdError
+from redis_history._validation import refuse
+from redis_history.errors import InvalidConversationIdError, InvalidInputError
 
-__all__ = ["MAX_CONVERSATION_ID_BYTES", "check_conversation_id", "new_id", "new_token"]
+__all__ = [
+    "MAX_CONVERSATION_ID_BYTES",
+    "MAX_ID_BYTES",
+    "check_conversation_id",
+    "check_message_id",
+    "new_id",
+    "new_token",
+]
 
 MAX_CONVERSATION_ID_BYTES: Final = 512
+#: A message id in UTF-8.
+MAX_ID_BYTES: Final = 512
 
 _VERSION_7: Final = 0x7 << 76
 _VARIANT: Final = 0b10 << 62
@@ -33,15 +43,26 @@ def new_token() -> str:
 def check_conversation_id(conversation_id: str) -> bytes:
     """The id as UTF-8. Raises InvalidConversationIdError unless it is 1 to 512 bytes of Unicode text."""
     if not isinstance(conversation_id, str):
-        raise InvalidConversationIdError(f"a conversation id is a string, not {type(conversation_id).__name__}")
+        refuse(conversation_id, "conversation_id", "a str", InvalidConversationIdError)
     try:
         encoded = conversation_id.encode()
     except UnicodeEncodeError as error:
         raise InvalidConversationIdError(
-            f"the conversation id has a lone surrogate at index {error.start}, which UTF-8 cannot carry"
+            f"conversation_id has a lone surrogate at index {error.start}, which UTF-8 cannot carry; use another id"
         ) from error
     if not 1 <= len(encoded) <= MAX_CONVERSATION_ID_BYTES:
         raise InvalidConversationIdError(
-            f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes of UTF-8, this one has {len(encoded)}"
+            f"conversation_id must have 1 to {MAX_CONVERSATION_ID_BYTES} bytes in UTF-8, not {len(encoded)}"
         )
     return encoded
+
+
+def check_message_id(message_id: str) -> str:
+    """The id. Raises InvalidInputError unless it is a str of 1 to 512 bytes in UTF-8."""
+    try:
+        fits = isinstance(message_id, str) and 1 <= len(message_id.encode()) <= MAX_ID_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        refuse(message_id, "message_id", f"a str of 1 to {MAX_ID_BYTES} bytes in UTF-8", InvalidInputError)
+    return message_id

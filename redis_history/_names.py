@@ -71,6 +71,8 @@ from redis_history.model import (
 )
 from redis_history.operations import Appended, Compacted, Expanded, Snapshot
 from redis_history.prompt import (
+    Addressed,
+    AddressedReason,
     AssembledPrompt,
     LeftOut,
     LeftOutReason,
@@ -86,6 +88,8 @@ from redis_history.tokens import tiktoken_counter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 
 __all__ = [
+    "Addressed",
+    "AddressedReason",
     "Appended",
     "AssembledPrompt",
     "AsyncCapture",

@@ -23,7 +23,8 @@
     ├── CapabilityError                         this server or backend cannot do that
     ├── MissingExtraError (also an ImportError) a package that this part needs is not installed
     └── BackendError                            the backend failed
-        ├── BackendUnavailableError             no answer within the deadline; the outcome may be unknown
+        ├── BackendUnavailableError             no answer within the deadline
+        │   └── OutcomeUnknownError             a write was sent, and it cannot be known whether it was made
         ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
         ├── DurabilityError                     the change was made, but not confirmed as durable in time
         ├── UnsupportedServerError              too old, or not a Redis
@@ -63,6 +64,7 @@ __all__ = [
     "MessageTooLargeError",
     "MissingExtraError",
     "NotFoundError",
+    "OutcomeUnknownError",
     "RedisHistoryError",
     "RevisionConflictError",
     "StoreClosedError",
@@ -183,10 +185,22 @@ class BackendError(RedisHistoryError):
 
 
 class BackendUnavailableError(BackendError):
-    """The backend did not answer within the deadline.
+    """The backend did not answer within the deadline. If a write was sent, it is an OutcomeUnknownError."""
 
-    A write may have been applied: repeat it with the same message ids, which is safe.
+
+class OutcomeUnknownError(BackendUnavailableError):
+    """A write was sent, and it cannot be known whether it was made; if so, it was made once.
+
+    Either no copy of it got a reply before the deadline, or one reached the server more than a minute after the first
+    was sent, when the server cannot tell any more. An append may be repeated with the same message ids: what is stored
+    is not stored again. Before you repeat another write, read the conversation.
+
+    `forgotten` is True if the server answered that it cannot tell any more.
     """
+
+    def __init__(self, message: str, *, forgotten: bool = False) -> None:
+        super().__init__(message)
+        self.forgotten = forgotten
 
 
 class BackendRefusedError(BackendError):

@@ -47,7 +47,10 @@ __all__ = [
     "ReadConversation",
     "ReadHead",
     "ReadPage",
+    "ReadTogether",
     "Restore",
+    "ScanConversations",
+    "Scanned",
     "Search",
     "SearchAll",
     "Snapshot",
@@ -70,8 +73,8 @@ class Op(Generic[T_co]):
 
 class Entry(Struct, frozen=True):
     """A message on its way in. `body`, `digest`, `timestamp` (µs, None: the server's clock) are what is stored;
-    `characters` and `tokens` go into the conversation's totals. `tools` names the tool calls and results in it, five
-    bytes each: "u" or "r" and four bytes of a digest of the id."""
+    `characters` and `tokens` go into the conversation's totals. `tools` are the marks of the tool calls and results
+    in it: see `model.pairs.marks`."""
 
     message: Message
     body: bytes
@@ -231,10 +234,27 @@ class ReadConversation(Struct, Op[Conversation | None], frozen=True):
     conversation_id: str
 
 
+class Scanned(Struct, frozen=True):
+    """A page of a scan, and where to continue; None: that was all."""
+
+    conversations: list[Conversation]
+    cursor: Any = None
+
+
+class ScanConversations(Struct, Op[Scanned], frozen=True):
+    """A page of all conversations, in no order, from `cursor` (None: the first) on; about `limit` of them, maybe none.
+
+    Finds each conversation that exists during the whole scan. One that changes meanwhile may come twice.
+    """
+
+    limit: int = 500
+    cursor: Any = None
+
+
 class ListConversations(Struct, Op[list[Conversation]], frozen=True):
     """Conversations by time of their last change, newest first; those of one owner or agent, if given."""
 
-    user_id: str | None
+    user_id: int | str | None
     agent_name: str | None
     limit: int
     offset: int
@@ -256,8 +276,7 @@ class Page(Struct, frozen=True):
 class ReadPage(Struct, Op[Page], frozen=True):
     """Messages of a window, ascending; an unknown conversation is empty.
 
-    The window: `after` < position, `since` <= position, position < `before`; a bound that is only an instant has
-    sequence 0, before all messages of that time. Of the window the first `limit` messages, or the last if `newest`;
+    The window: `after` < position < `before`. Of the window the first `limit` messages, or the last if `newest`;
     a page of `limit` stored messages, readable or not, may have more beyond it.
 
     With `archived`, archived messages too. A summary stands behind what it replaced, at the same position; a page
@@ -267,7 +286,6 @@ class ReadPage(Struct, Op[Page], frozen=True):
     conversation_id: str
     limit: int
     newest: bool
-    since: Position | None = None
     after: Position | None = None
     before: Position | None = None
     archived: bool = False
@@ -278,6 +296,13 @@ class FindMessage(Struct, Op[Message | None], frozen=True):
 
     conversation_id: str
     message_id: str
+
+
+class ReadTogether(Struct, Op[list[Any]], frozen=True):
+    """The outcomes of several reads (`FindMessage`, `ReadConversation`, `ReadPage`, `Fetch`), in their order, in one
+    round trip. They need not be of one moment."""
+
+    reads: tuple[Op[Any], ...]
 
 
 class DeleteMessages(Struct, Op[int], frozen=True):
@@ -428,13 +453,11 @@ class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
 
 
 class WriteDocuments(Struct, Op[int], frozen=True):
-    """Write the search documents of messages as they were read, and whether each was `archived` (none, if not given);
-    how many were still so."""
+    """Write the search documents of messages as they were read, archived or not; how many were still so."""
 
     conversation_id: str
     messages: tuple[Message, ...]
     vectors: tuple[bytes, ...] = ()
-    archived: tuple[bool, ...] = ()
     token: str = field(default_factory=new_token)
 
 

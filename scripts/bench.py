@@ -1,7 +1,7 @@
-"""Ratios, not times: each operation beside a bare redis-py command on the same bytes, call by call in turn.
+"""Prints the time of each operation relative to a bare redis-py command on the same bytes.
 
-Absolute times say more about the machine than about the package; the two columns of a row were taken in turn, in one
-process, on one server.
+Ratios, because absolute times depend mostly on the machine. The calls of the two columns of a row alternate, in one
+process and on one server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from redis_history.embedded import EmbeddedServer
 
 
 def clear(client: Any) -> None:
-    """Take away what was written, and the indexes."""
+    """Delete the keys and indexes of the benchmark."""
     for pattern in ("rh:{bench*", "rhd:{bench*", "bare*"):
         for key in client.scan_iter(match=pattern, count=1000):
             client.unlink(key)
@@ -77,7 +77,7 @@ def main() -> None:
             bench_compaction(report, client, url, "off")
             searches = store.capabilities.search_module is not None
         if searches:
-            bench_search_memory(report, client, url)  # first: what is left of others' documents goes at any time
+            bench_search_memory(report, client, url)  # first: the server frees deleted documents of others at any time
             bench_compaction(report, client, url, "auto")
             bench_search_writes(report, client, url, options.rounds)
             bench_search(report, client, url, options.rounds)

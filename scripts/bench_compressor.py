@@ -1,7 +1,7 @@
-"""What compressing costs, end to end, and what an idle compressor costs the server.
+"""Measures the cost of compression, and the load of an idle compressor on the server.
 
-The first beside the same messages appended one by one, in the same process on the same server. The second is the
-server's own count of its time, over so many seconds.
+Compression is compared with appending the same messages one by one, in the same process and on the same server. The
+load is the processor time that the server reports for a number of seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MANY = 10_000
 
 
 def instant(messages: Sequence[Message], previous: str | None) -> str:
-    """No model: what is measured is all the rest."""
+    """A summarizer without a model, to measure everything else."""
     return "They spoke of flights."
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from redis_history.backends.redis.keys import Keyspace
 from tests.support.cluster import RealCluster
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, lasting, wait_until
 
 settings.register_profile(
     "project",
@@ -25,12 +25,12 @@ settings.register_profile(
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("long", settings.get_profile("project"), max_examples=100)
+settings.register_profile("full", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run soaks and kill loops in full length")
+    parser.addoption("--full", action="store_true", help="run every backend with both faces, and the long proofs")
     parser.addoption("--screenshots", action="store_true", help="write the pictures of the documentation anew")
 
 
@@ -38,14 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts what runs in the background so, and it is inherited: tests that interrupt need the usual way.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.getoption("--long"):
-        settings.load_profile("long")
+    if config.getoption("--full"):
+        settings.load_profile("full")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `full`, unless `--full` was given."""
+    if config.getoption("--full"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(scope="session")
-def long(request: pytest.FixtureRequest) -> bool:
-    """Whether the proofs that take minutes run in full length."""
-    return bool(request.config.getoption("--long"))
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether `--full` was given: proofs take more rounds."""
+    return bool(request.config.getoption("--full"))
 
 
 class Servers:
@@ -73,14 +83,14 @@ class Servers:
             if node.binary.search:
                 drop_indexes(client, namespace)
 
-    def listened_to(self, kind: str, channel: bytes | None) -> bool:
-        """Whether somebody listens to a channel (None: to any pattern), on every node of the server."""
+    def listeners(self, kind: str, channel: bytes | None) -> list[int]:
+        """How many listen to a channel (None: to any pattern), for each node of the server."""
         server = self(kind)
         counts = []
         for node in getattr(server, "nodes", [server]):
             client = node.watcher
             counts.append(client.pubsub_numpat() if channel is None else client.pubsub_numsub(channel)[0][1])
-        return all(counts)
+        return counts
 
     def _nodes(self) -> list[RealServer]:
         return [node for server in self._running.values() for node in getattr(server, "nodes", [server])]
@@ -89,8 +99,8 @@ class Servers:
         left = {}
         for node in self._nodes():
             with node.client() as client:
-                if keys := client.keys("*"):
-                    left[str(node.binary)] = keys[:5]
+                if keys := lasting(client):
+                    left[str(node.binary)] = sorted(keys)[:5]
         for server in self._running.values():
             server.close()
         assert not left, f"tests left keys: {left}"

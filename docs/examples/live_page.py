@@ -1,13 +1,14 @@
 """A page of your own that follows one conversation: `uvicorn live_page:app`."""
 
 import os
+from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 
 from redis_history import AsyncHistoryStore
-from redis_history.web import routes
+from redis_history.web import LiveView
 
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><ul id="list"></ul><script>
 const path = "history/api/", query = "?conversation=chat-1"
@@ -28,5 +29,14 @@ def authorize(request, conversation_id, action):  # yours: who is it, and what m
 
 
 store = AsyncHistoryStore(os.environ.get("REDIS_HISTORY_URL", "redis://localhost:6379/0"), namespace="support")
-api = Mount("/history", routes=routes(store, authorize=authorize, page=False))
-app = Starlette(routes=[Route("/", lambda request: HTMLResponse(PAGE)), api])
+view = LiveView(store, authorize=authorize, page=False)
+
+
+@asynccontextmanager
+async def lifespan(app):
+    async with store, view:
+        yield
+
+
+pages = [Route("/", lambda request: HTMLResponse(PAGE)), Mount("/history", view)]
+app = Starlette(routes=pages, lifespan=lifespan)

@@ -12,11 +12,10 @@ import msgspec
 
 from redis_history import Conversation, Cursor, Message, Position, changelog, errors
 from redis_history import operations as ops
-from redis_history._time import from_microseconds
-from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.base import Backend, Found, Look, Wake, WakeAll
 from redis_history.events import BEGINNING
 from redis_history.model.pairs import oldest_with_results
-from redis_history.model.wire import decode_member, encode_member, placed
+from redis_history.model.wire import decode_member, encode_member, from_microseconds, placed
 
 T = TypeVar("T")
 LOWEST, HIGHEST = Position(-(2**63), 0), Position(2**63 - 1, 0)
@@ -27,7 +26,7 @@ SCHEMA = """
 PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS conversations (
     id TEXT PRIMARY KEY, epoch TEXT, revision INT, token TEXT, sequence INT, stamp INT, created INT, updated INT,
-    ttl INT, ends INT, message_count INT, characters INT, tokens INT, user_id TEXT, agent_name TEXT, record BLOB);
+    ttl INT, ends INT, message_count INT, characters INT, tokens INT, user_id, agent_name TEXT, record BLOB);
 CREATE INDEX IF NOT EXISTS by_change ON conversations (updated);
 CREATE INDEX IF NOT EXISTS by_end ON conversations (ends);
 CREATE TABLE IF NOT EXISTS messages (
@@ -48,7 +47,7 @@ CREATE INDEX IF NOT EXISTS by_kind ON log (kind, at); COMMIT;
 """
 
 
-class SQLiteBackend:
+class SQLiteBackend(Backend):
     """For any number of threads, and of processes of one machine. An operation is one transaction."""
 
     def __init__(
@@ -296,7 +295,7 @@ class SQLiteBackend:
         window = "conversation = ? AND (timestamp, sequence) >= (?, ?) AND (timestamp, sequence) < (?, ?)"
         order = "timestamp DESC, sequence DESC" if op.newest else "timestamp, sequence"
         statement = f"SELECT * FROM messages WHERE {window} ORDER BY {order} LIMIT ?"  # noqa: S608
-        bounds = (*max(op.since or LOWEST, after), *(op.before or HIGHEST))
+        bounds = (*after, *(op.before or HIGHEST))
         rows = self._run(statement, op.conversation_id, *bounds, op.limit) if self._find(op.conversation_id) else ()
         messages = list(map(_message, rows))
         return ops.Page(messages[::-1] if op.newest else messages)

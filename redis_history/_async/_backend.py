@@ -11,8 +11,8 @@ from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
 from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.indexing import SearchIndex, Searching
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.searching import Searching
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options
 
@@ -25,20 +25,19 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         options.check_without_server()
         return AsyncMemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    caps, confirm = options.for_redis(), options.confirmation()
+    cluster, index = isinstance(connected, ConnectedCluster), None
+    if cluster:
+        options.check_without_server()  # the modules of cluster nodes know of their own documents only
+    elif options.search != "off":
+        index = SearchIndex(Searching(options.language, options.vectors, options.search == "require"))
     settings = Settings(
         Keyspace(namespace),
         options.log_length,
         connected.database,
         options.ttl,
-        caps,
-        confirm,
-        doorbell=options.doorbell,
+        options.for_redis(),
+        options.confirmation(),
+        index,
+        options.doorbell,
     )
-    if isinstance(connected, ConnectedCluster):
-        options.check_without_server()  # the modules of cluster nodes know of their own documents only
-        return AsyncClusterBackend(connected, settings, retry)
-    searching = None
-    if options.search != "off":
-        searching = Searching(options.language, options.vectors, options.search == "require")
-    return AsyncRedisBackend(connected, settings, retry, searching)
+    return (AsyncClusterBackend if cluster else AsyncRedisBackend)(connected, settings, retry)

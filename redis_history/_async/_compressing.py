@@ -6,20 +6,24 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._async._attempt import Attempt
-from redis_history._async._runtime import Signal
+from redis_history._async._runtime import Signal, in_thread
 from redis_history._async.store import AsyncHistoryStore
+from redis_history._validation import check_function
 from redis_history.backends import refusals
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import Plan, due_at, older_at
 from redis_history.compaction.summaries import (
     NoGainError,
     Summarizer,
+    SummaryTooLongError,
+    always_allowed,
     check_summarizer,
     read_summary,
     summary_limit,
@@ -61,8 +65,7 @@ class AsyncCompressing:
         if not isinstance(store, AsyncHistoryStore):
             raise ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
-        if on_progress is not None and not callable(on_progress):
-            raise ConfigurationError(f"on_progress is a function, not {on_progress!r}")
+        check_function(on_progress, "on_progress")
         self._options = options
         self._policy = options.policy
         self._store = store
@@ -131,29 +134,39 @@ class AsyncCompressing:
         conversation_id = lease.conversation_id
         messages = await self._store.get(conversation_id)
         now = datetime.now(UTC)
-        found = self._policy.plan(messages, now=now)
+        found = await in_thread(lambda: self._policy.plan(messages, now=now))
         if found is None:
             self._work.count(nothing=1)
-            self._work.done(conversation_id, settled_at=revision, until=due_at(messages, self._policy, now))
+            due = await in_thread(lambda: due_at(messages, self._policy, now))
+            self._work.done(conversation_id, settled_at=revision, until=due)
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
-        replaced = found.seen
-        before = sum(map(message_tokens, replaced))
-        self._tell(CompressionProgress("started", conversation_id, len(replaced), before))
-        try:
-            summary = await self._summary(found, summary_room(messages, found, self._options.max_tokens), lease, signal)
-        except NoGainError as error:
-            # It is not tried again as it is; and if it changes all the time, after a while only: it costs a summary.
-            self._work.count(nothing=1)
-            wait = self._work.failed(conversation_id)
-            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
-            seconds = time.monotonic() - started
-            return CompressionProgress("nothing", conversation_id, len(replaced), before, 0, seconds, wait, told(error))
+        before = sum(map(message_tokens, found.seen))
+        self._tell(CompressionProgress("started", conversation_id, len(found.seen), before))
+        policy = self._policy
+        while True:
+            try:
+                summary = await self._summary(found, messages, lease, signal)
+                break
+            except SummaryTooLongError as error:  # it may fit if it replaces more
+                policy = replace(policy, summary_tokens=max(policy.summary_tokens, error.tokens))
+                more = await in_thread(partial(policy.plan, messages, now=now))
+                if more is not None and len(more.seen) > len(found.seen):
+                    found = more
+                    continue
+                if not isinstance(error, NoGainError):
+                    raise SummaryError(str(error)) from error
+                # As it is it is not tried again; if it changes, only after a while, because a summary costs.
+                self._work.count(nothing=1)
+                wait = self._work.failed(conversation_id)
+                self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+                seconds, count = time.monotonic() - started, len(found.seen)
+                return CompressionProgress("nothing", conversation_id, count, before, 0, seconds, wait, told(error))
         await self._write(lease, found, summary)
-        after = message_tokens(summary)
-        self._work.count(compressed=1, messages=len(replaced), tokens_before=before, tokens_after=after)
+        count, before, after = len(found.seen), sum(map(message_tokens, found.seen)), message_tokens(summary)
+        self._work.count(compressed=1, messages=count, tokens_before=before, tokens_after=after)
         self._work.done(conversation_id)
         seconds = time.monotonic() - started
-        return CompressionProgress("compressed", conversation_id, len(replaced), before, after, seconds)
+        return CompressionProgress("compressed", conversation_id, count, before, after, seconds)
 
     async def _write(self, lease: Lease, found: Plan, summary: Message) -> None:
         """If what was summarised is still what is there, and the lease still the present one."""
@@ -165,13 +178,15 @@ class AsyncCompressing:
         except TornPairError as error:  # a result has come since it was chosen
             raise refusals.compaction_conflict(lease.conversation_id, str(error)) from error
 
-    async def _summary(self, found: Plan, room: int | None, lease: Lease, signal: Signal) -> Message:
+    async def _summary(self, found: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
         """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""
         options = self._options
         kept = time.monotonic()
         ends = kept + options.timeout
         previous = None if found.previous is None else read_summary(found.previous)
-        summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room))
+        room = summary_room(messages, found, options.max_tokens)
+        least = always_allowed(sum(map(message_tokens, messages)), options.max_tokens)
+        summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room, least))
         attempt = Attempt(summarizer, (list(found.messages), previous), signal)
         try:
             while True:
@@ -194,7 +209,7 @@ class AsyncCompressing:
             answer = attempt.outcome()
         finally:
             await attempt.leave()
-        return usable(answer, found.seen, room)
+        return usable(answer, found.seen, room, least=least)
 
     @property
     def _stopping(self) -> bool:

@@ -1,24 +1,28 @@
-"""Hears that something changed: on one connection for all subscriptions of a store.
+"""Listens for changes: one connection serves all subscriptions of a store.
 
-It listens to keyspace notifications, or to channels that the writing scripts publish to. A server that makes no
-notifications, and does not let us turn them on, may still have writers that publish: in the mode "auto" it listens to
-both then.
+It listens to keyspace notifications, or to channels that the writing scripts publish to. If the server refuses to turn
+notifications on, the mode "auto" listens to both, because there may be writers that publish.
 
-What it hears is never trusted: a notification only makes subscribers read their change logs. So is every
-confirmation of a subscription, because redis-py connects anew in silence when the server has cut a connection, and the
-confirmation is then the only sign that notifications were missed.
+A message is only a hint: subscribers then read their change logs. So is every confirmation of a subscription, because
+changes made before it may have been missed.
+
+Only the doorbell's own task (or thread) uses the connection. `watch` and `unwatch` record what is wanted and interrupt
+its wait; it then sends the difference. After any error it connects again and subscribes to all that is wanted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Final
+import threading
+import time
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
-from redis_history._async._runtime import Job, Lock, ending, reset_after_fork, sleep, spawn
+from redis_history._async._lines import PubSubConnection
+from redis_history._async._runtime import Job, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
@@ -28,206 +32,266 @@ __all__ = ["AsyncDoorbell"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Subscribed to from the start: redis-py's PubSub must have one channel to be read from.
+#: A channel without messages. Subscribing to it shows that the connection works, and once more that it still does.
 _IDLE: Final = b"rh:doorbell"
-#: What the channels of notifications begin with.
+#: The channels of notifications begin with this.
 _KEYSPACE: Final = b"__keyspace@"
-#: Seconds after which a quiet connection looks whether it should end.
-_LOOK: Final = 1.0
-#: Seconds between tries to connect.
-_FIRST_WAIT: Final = 0.05
+_SETTING: Final = b"notify-keyspace-events"
+#: Seconds after which a connection that is silent is checked: its owner may have closed it.
+_CHECK: Final = 1.0
+#: Seconds of silence before the server is asked for a sign of life, and seconds it has to answer.
+_QUIET: Final = 5.0
+_ANSWER: Final = 5.0
+#: Seconds between attempts to connect.
+_FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
 
 
+class _Topic(NamedTuple):
+    """What a subscription is for: a channel, or a pattern of channels."""
+
+    is_pattern: bool
+    name: bytes
+
+
 class AsyncDoorbell:
-    """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `aclose`."""
+    """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `aclose`.
+
+    `watch` and `unwatch` never wait for the server and raise nothing of it.
+    """
 
     def __init__(self, client: Redis, mode: str) -> None:
         self._client = client
         self._asked = mode
-        self._heard: str | None = None
-        # Whether to listen to what writers publish as well.
-        self._both = False
-        self._wakes: dict[bytes, list[Wake]] = {}
-        self._patterns: dict[bytes, list[WakeAll]] = {}
-        self._pubsub: Any = None
+        self._watchers: dict[_Topic, list[Any]] = {}
+        # Topics that were watched or unwatched since the subscriptions of the connection were last brought up to date;
+        # None without a connection.
+        self._changed: set[_Topic] | None = None
+        self._prefix = b""
+        self._guard = threading.Lock()  # for the three above; never held during a call
+        self._connection: PubSubConnection | None = None
         self._job: Job | None = None
-        self._lock = Lock()
+        self._confirmed = False  # whether there is a connection whose subscription the server has confirmed
+        self._heard: str | None = None
+        self._refused = False  # the server did not let us turn notifications on
+        self._private = False  # this user may not listen to what is published
+        self._warned: set[str] = set()
         self._closed = False
-        self._refused = False
-        self._told = False
         reset_after_fork(self)
 
     def forget(self) -> None:
-        """In a forked child: the connection and those who watch are the parent's."""
-        self._wakes = {}
-        self._patterns = {}
-        self._pubsub = None
+        """In a forked child: the connection, its thread and the watchers are the parent's."""
+        self._watchers = {}
+        self._changed = None
+        self._guard = threading.Lock()
+        self._connection = None
         self._job = None
-        self._lock = Lock()
+        self._confirmed = False
 
     @property
     def mode(self) -> str:
-        """How changes are heard of at the moment: "keyspace", "publish" or "poll"."""
+        """What wakes the watchers now: "keyspace", "publish", or "poll" if nothing does."""
+        if not self._confirmed:
+            return "poll"
         if self._asked == "publish":
             return "publish"
         return (self._heard or "poll") if self._refused else "keyspace"
 
-    async def watch(self, channel: bytes, wake: Wake) -> None:
-        async with self._lock:
-            wakes = self._wakes.setdefault(channel, [])
-            wakes.append(wake)
-            if self._begun() and len(wakes) == 1:
-                # On failure the loop subscribes to everything anew, and wakes everybody.
-                with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.subscribe(*self._names(channel))
+    def watch(self, channel: bytes, wake: Wake) -> None:
+        self._add(_Topic(False, channel), wake)
 
-    async def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        """Wakes with the conversation whose channel it heard, of those that the pattern matches."""
-        async with self._lock:
-            wakes = self._patterns.setdefault(pattern, [])
-            wakes.append(wake)
-            if self._begun() and len(wakes) == 1:
-                with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.psubscribe(*self._names(pattern))
+    def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        """Wakes with the conversation of each channel that matches the pattern, or None if it may be any."""
+        self._add(_Topic(True, pattern), wake)
 
-    async def unwatch(self, channel: bytes, wake: Wake) -> None:
-        async with self._lock:
-            if _removed(self._wakes, channel, wake) and self._pubsub is not None:
-                with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.unsubscribe(*self._names(channel))
+    def unwatch(self, channel: bytes, wake: Wake) -> None:
+        self._remove(_Topic(False, channel), wake)
 
-    async def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        async with self._lock:
-            if _removed(self._patterns, pattern, wake) and self._pubsub is not None:
-                with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.punsubscribe(*self._names(pattern))
+    def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        self._remove(_Topic(True, pattern), wake)
 
-    def _begun(self) -> bool:
-        """Whether there is a connection to subscribe on; if nobody has watched before, there will be."""
-        if self._job is None and not self._closed:
-            self._job = spawn(self._run, "redis_history-doorbell")
-            return False
-        return self._pubsub is not None
+    def _add(self, topic: _Topic, wake: Any) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            if topic.name.startswith(_KEYSPACE):
+                self._prefix = topic.name.partition(b"__:")[0] + b"__:"
+            self._watchers.setdefault(topic, []).append(wake)
+            if self._changed is not None:
+                self._changed.add(topic)
+            if self._job is None or self._job.ended:  # ended: somebody cancelled all tasks of the event loop
+                self._connection = PubSubConnection(self._client.connection_pool)
+                self._job = spawn(self._run, "redis_history-doorbell")
+        self._interrupt()
 
-    def _names(self, *channels: bytes) -> list[bytes]:
-        """What to listen to for these channels, or patterns."""
-        return [*channels, *map(_published, channels)] if self._both else [*channels]
+    def _remove(self, topic: _Topic, wake: Any) -> None:
+        with self._guard:
+            wakes = self._watchers.get(topic, [])
+            if wake in wakes:
+                wakes.remove(wake)
+            if wakes or self._watchers.pop(topic, None) is None:
+                return
+            if self._changed is not None:
+                self._changed.add(topic)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        if self._connection is not None:
+            self._connection.interrupt()
 
     async def aclose(self) -> None:
-        async with self._lock:
+        with self._guard:
             self._closed = True
-            for wake in [wake for wakes in self._wakes.values() for wake in wakes]:
-                wake()  # whoever waits sees that the store was closed
-            for wake_all in [wake_all for wakes in self._patterns.values() for wake_all in wakes]:
-                wake_all(None)
-            if self._pubsub is not None:
-                with contextlib.suppress(RedisError, OSError):
-                    await self._pubsub.unsubscribe(_IDLE)  # its confirmation makes the loop look
+            watchers = [(topic, wake) for topic, wakes in self._watchers.items() for wake in wakes]
+        for topic, wake in watchers:  # whoever waits sees that the store was closed
+            _wake(topic, wake, None)
+        self._interrupt()
         if self._job is not None:
             await self._job.stop()
 
+    def _ends(self) -> bool:
+        return self._closed or ending()
+
     async def _run(self) -> None:
-        wait = _FIRST_WAIT
-        while not (self._closed or ending()):
-            pubsub = self._client.pubsub()
-            try:
-                await pubsub.subscribe(_IDLE)
-                self._pubsub = pubsub
-                await self._subscribe(pubsub)
-                wait = _FIRST_WAIT
-                while not (self._closed or ending()):
-                    message = await pubsub.get_message(timeout=_LOOK)
-                    if message is None:
-                        continue
-                    self._ring(message)
-                    if message["type"] == "subscribe" and message["channel"] in (_IDLE, _IDLE.decode()):
-                        # Also after redis-py has connected anew in silence, maybe to a server that forgot the setting.
-                        await self._ensure_notifications(pubsub)
-            except (RedisError, OSError) as error:
-                if self._both and not is_transient(error):
-                    self._both = False  # this user may not listen to what is published
-                elif not self._closed:
-                    self._tell(error)
-                    await sleep(wait)
-                    wait = min(2 * wait, _LONGEST_WAIT)
-            finally:
-                # Under the lock, so that nobody subscribes on a connection that is being closed.
-                async with self._lock:
-                    self._pubsub = None
-                    with contextlib.suppress(RedisError, OSError):
-                        await pubsub.aclose()
-
-    async def _subscribe(self, pubsub: Any) -> None:
-        if channels := list(self._wakes):
-            await pubsub.subscribe(*self._names(*channels))
-        if patterns := list(self._patterns):
-            await pubsub.psubscribe(*self._names(*patterns))
-
-    def _tell(self, error: Exception) -> None:
-        if is_transient(error):
-            _logger.info("the doorbell lost its connection: %s", error)
-        elif not self._told:
-            self._told = True
-            _logger.warning("this user may not listen for changes (%s); they are noticed by looking", error)
-
-    def _ring(self, message: dict[str, Any]) -> None:
-        kind, channel = message["type"], _bytes(message["channel"])
-        if kind in ("message", "pmessage"):
-            self._heard = "keyspace" if channel.startswith(_KEYSPACE) else "publish"
-        if kind in ("pmessage", "psubscribe"):
-            pattern = channel if kind == "psubscribe" else _bytes(message["pattern"])
-            conversation_id = _conversation_of(channel) if kind == "pmessage" else None
-            for watched in tuple(self._patterns) if self._both else (pattern,):
-                if pattern in (watched, _published(watched)):
-                    for wake_all in tuple(self._patterns.get(watched, ())):
-                        wake_all(conversation_id)
-            return
-        for wake in tuple(self._wakes.get(channel, ())) or self._wakes_of_published(channel):
-            wake()
-
-    def _wakes_of_published(self, channel: bytes) -> list[Wake]:
-        if not self._both:
-            return []
-        return [wake for watched, wakes in [*self._wakes.items()] if _published(watched) == channel for wake in wakes]
-
-    async def _ensure_notifications(self, pubsub: Any) -> None:
-        """Turn on the notifications we need, beside those that others have turned on."""
-        if self._refused or self._asked == "publish":
-            return
-        name = "notify-keyspace-events"
+        connection, wait = self._connection, _FIRST_WAIT
+        assert connection is not None  # noqa: S101
         try:
-            setting = await self._client.config_get(name)
-            flags = merged_flags(next(iter(setting.values()), ""))
+            while not self._ends():
+                error: Exception | None = None
+                try:
+                    await connection.connect()
+                    await self._listen(connection)
+                except Exception as caught:  # noqa: BLE001 -- whatever it is, the next connection may work
+                    error = caught
+                finally:
+                    if self._confirmed:
+                        wait = _FIRST_WAIT
+                    self._confirmed = False
+                    self._heard = None
+                    with self._guard:
+                        self._changed = None
+                    with contextlib.suppress(Exception):
+                        await connection.disconnect()
+                if error is None or self._ends():
+                    continue
+                if self._both and isinstance(error, NoPermissionError):
+                    self._private = True
+                    continue
+                self._report(error)
+                until = time.monotonic() + wait
+                wait = min(2 * wait, _LONGEST_WAIT)
+                while not self._ends() and (left := until - time.monotonic()) > 0:
+                    await connection.receive(left)
+        finally:
+            connection.close()
+
+    async def _listen(self, connection: PubSubConnection) -> None:
+        """Returns when the doorbell is closed. Raises what the connection raises."""
+        # Before the first subscription: a change made between the two is found after its confirmation.
+        if self._asked != "publish":
+            await self._enable_notifications(connection)
+        active: set[_Topic] = set()
+        with self._guard:
+            self._changed = set(self._watchers)
+        await self._update(connection, active)
+        await connection.send(b"SUBSCRIBE", _IDLE)  # the last: its confirmation means that all are in effect
+        heard_at = time.monotonic()
+        asked_at: float | None = heard_at
+        while not self._ends():
+            await self._update(connection, active)
+            message = await connection.receive(_CHECK)
+            now = time.monotonic()
+            if message is not None:
+                heard_at, asked_at = now, None
+                self._ring(message)
+            elif asked_at is None and now - heard_at >= _QUIET:
+                asked_at = now
+                await connection.send(b"SUBSCRIBE", _IDLE)
+            elif asked_at is not None and now - asked_at >= _ANSWER:
+                raise ConnectionError(f"no answer for {_ANSWER:g} seconds")
+
+    async def _update(self, connection: PubSubConnection, active: set[_Topic]) -> None:
+        """Send what has changed since the last call. `active` is what this connection has subscribed to."""
+        if not self._changed:
+            return
+        with self._guard:
+            changed, self._changed = self._changed, set()
+            wanted = {topic for topic in changed if topic in self._watchers}
+        for topics, command in ((wanted - active, b"SUBSCRIBE"), ((changed - wanted) & active, b"UNSUBSCRIBE")):
+            for is_pattern, prefix in ((False, b""), (True, b"P")):
+                names = [name for topic in topics if topic.is_pattern == is_pattern for name in self._names(topic)]
+                if names:
+                    await connection.send(prefix + command, *names)
+        active |= wanted
+        active -= changed - wanted
+
+    @property
+    def _both(self) -> bool:
+        """Whether to listen to notifications and to what writers publish."""
+        return self._refused and self._asked == "auto" and not self._private
+
+    def _names(self, topic: _Topic) -> list[bytes]:
+        """The channels, or patterns, to subscribe to."""
+        return [topic.name, topic.name.removeprefix(self._prefix)] if self._both else [topic.name]
+
+    def _ring(self, message: Any) -> None:
+        if not isinstance(message, list) or len(message) < 3:
+            return  # not of pub/sub
+        kind, name, *rest = message
+        if name == _IDLE:
+            self._confirmed = True
+            return
+        if kind not in (b"message", b"pmessage", b"subscribe", b"psubscribe"):
+            return
+        channel = rest[0] if kind == b"pmessage" else name
+        if kind in (b"message", b"pmessage"):
+            self._heard = "keyspace" if channel.startswith(_KEYSPACE) else "publish"
+        conversation_id = _conversation_of(channel) if kind == b"pmessage" else None
+        for full in dict.fromkeys((name, self._prefix + name)):
+            topic = _Topic(kind.startswith(b"p"), full)
+            for wake in [*self._watchers.get(topic, ())]:
+                _wake(topic, wake, conversation_id)
+
+    async def _enable_notifications(self, connection: PubSubConnection) -> None:
+        """Add the flags we need to those that are set."""
+        try:
+            setting = await connection.ask((b"CONFIG", b"GET", _SETTING), _ANSWER)
+            found = [*setting.values()] if isinstance(setting, dict) else setting[1::2]
+            flags = merged_flags(found[0] if found else b"")
             if flags is not None:
-                await self._client.config_set(name, flags)
-        except RedisError as error:
-            if not _is_refusal(error):
+                await connection.ask((b"CONFIG", b"SET", _SETTING, flags.encode()), _ANSWER)
+            self._refused = False
+        except ResponseError as error:
+            if is_transient(error):
                 raise
             self._refused = True
-            self._told = True
-            if self._asked == "auto":
-                self._both = True
-                await self._subscribe(pubsub)
-            _logger.warning(
-                "the server does not let us turn on keyspace notifications (%s); unless they are on, or writers have "
-                'doorbell="publish", changes are noticed by looking every few seconds. To fix it: CONFIG SET %s Kt',
+            self._warn(
+                "keyspace notifications cannot be turned on (%s). If they are off, subscriptions poll, unless all "
+                'stores have doorbell="publish". To turn them on: CONFIG SET %s Kt',
                 error,
-                name,
+                _SETTING.decode(),
             )
 
+    def _report(self, error: Exception) -> None:
+        if is_transient(error):
+            _logger.info("the doorbell lost its connection: %s", error)
+        elif isinstance(error, ResponseError):
+            self._warn("the server refused the doorbell (%s): subscriptions poll", error)
+        else:
+            _logger.warning("the doorbell failed and connects again", exc_info=error)
 
-def _removed(wakes: dict[bytes, list[Any]], name: bytes, wake: Any) -> bool:
-    """Take a wake away; whether nobody is left who watches that."""
-    watching = wakes.get(name, [])
-    if wake in watching:
-        watching.remove(wake)
-    return not watching and wakes.pop(name, None) is not None
+    def _warn(self, text: str, *values: object) -> None:
+        """Once for each text: it is said again by every connection."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _logger.warning(text, *values)
 
 
-def _published(channel: bytes) -> bytes:
-    """Where writers publish what this channel of notifications tells."""
-    return channel.partition(b"__:")[2] if channel.startswith(_KEYSPACE) else channel
+def _wake(topic: _Topic, wake: Any, conversation_id: str | None) -> None:
+    if topic.is_pattern:
+        wake(conversation_id)
+    else:
+        wake()
 
 
 def _conversation_of(channel: bytes) -> str | None:
@@ -235,11 +299,3 @@ def _conversation_of(channel: bytes) -> str | None:
         return Keyspace.id_of_log(channel)
     except ValueError:  # somebody else's
         return None
-
-
-def _bytes(channel: bytes | str) -> bytes:
-    return channel.encode() if isinstance(channel, str) else channel  # the user's client decodes
-
-
-def _is_refusal(error: RedisError) -> bool:
-    return isinstance(error, ResponseError) and not is_transient(error)

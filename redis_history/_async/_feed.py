@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from redis_history._async._loops import Home
-from redis_history._async._runtime import Lock, Openable, Signal
+from redis_history._async._runtime import Background, Lock, Openable, Signal
 from redis_history.errors import InvalidInputError
 from redis_history.events import Event
 
 __all__ = ["AsyncFeed"]
+
+#: Seconds that a `get` with a timeout of 0 waits for its read.
+_AT_ONCE: Final = 1.0
+#: Seconds between looks at what nobody signals.
+_LONGEST_WAIT: Final = 3600.0
 
 
 class AsyncFeed(Openable):
@@ -21,14 +27,19 @@ class AsyncFeed(Openable):
     def __init__(self) -> None:
         self._ready: deque[Event] = deque()
         self._signal: Signal | None = None
+        self._begun = False
         self._closed = False
         self._opening = Lock()
+        # A read that an earlier `get` had no time to wait for.
+        self._reading: Background | None = None
+        # Whether to read though nothing has been heard.
+        self._read_now = False
         self.home = Home()
 
     @property
     def opened(self) -> bool:
         """Whether it has begun (or has been closed)."""
-        return self._signal is not None or self._closed
+        return self._begun or self._closed
 
     @property
     def closed(self) -> bool:
@@ -37,24 +48,56 @@ class AsyncFeed(Openable):
 
     async def open(self) -> None:
         """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
-        if self._signal is not None and not self._closed and not self._signal.home.here:
-            raise InvalidInputError(
-                "a subscription belongs to the event loop that opened it; "
-                "subscribe in this one, with after= the cursor of this subscription"
-            )
+        self._signal_here()
         if self.opened:
             return
         async with self._opening:
             if not self.opened:
                 await self._begin()
-
-    async def _begin(self) -> None:
-        """Find where to begin, make the signal, and have it set by the doorbell."""
-        raise NotImplementedError
+                self._begun = True
+                if self._closed:  # meanwhile, when there was nothing to unwatch yet
+                    await self._unwatch()
 
     async def get(self, timeout: float | None = None) -> Event | None:
-        """The next event; None if there is none within `timeout` seconds (None: wait), or after `aclose`."""
-        raise NotImplementedError
+        """The next event; None if there is none within `timeout` seconds (None: wait), or after `aclose`.
+
+        With a timeout of 0 or less it reads once, and waits at most a second for that. It returns in time also while
+        the server is away: the read goes on, and the next call returns what it found, or raises what it raised.
+        """
+        signal = self._signal_here()
+        called_at = time.monotonic()
+        self._read_now = timeout is not None and timeout <= 0
+        for_read = _AT_ONCE if self._read_now else timeout
+        while True:
+            signal.clear()  # before looking: what happens from here on sets it again
+            if self._closed:
+                return None
+            reading = self._reading
+            if reading is not None and reading.done:
+                self._reading = None
+                reading.result()
+                continue
+            if reading is None and self._ready:
+                return self._take()
+            wait = _LONGEST_WAIT
+            if reading is None:
+                wait = self._next_read() if self._begun else 0.0
+                if wait <= 0:
+                    if timeout is None:
+                        await self._step()
+                    else:
+                        self._reading = Background(self._step, signal, "redis_history-read")
+                    continue
+            limit = timeout if reading is None else for_read
+            if limit is not None:
+                left = called_at + limit - time.monotonic()
+                if left <= 0:
+                    return None
+                wait = min(wait, left)
+            await signal.wait(wait)
+
+    async def _step(self) -> None:
+        await (self._read() if self._begun else self.open())
 
     async def aclose(self) -> None:
         """End the subscription, and the iteration over it, at once."""
@@ -63,10 +106,55 @@ class AsyncFeed(Openable):
         self._closed = True
         if self._signal is not None:
             self._signal.set()
-            await self._signal.home.run(self._unwatch)
+            await self._signal.home.run(self._end)
+
+    async def _end(self) -> None:
+        if self._begun:  # else `open` does it
+            await self._unwatch()
+        if self._reading is not None:
+            await self._reading.leave()
+
+    async def _rest(self, seconds: float) -> None:
+        """Return after so many seconds, or when it is closed."""
+        signal, until = self._signal_here(), time.monotonic() + seconds
+        while True:
+            signal.clear()
+            left = until - time.monotonic()
+            if self._closed or left <= 0:
+                return
+            await signal.wait(left)
+
+    def _signal_here(self) -> Signal:
+        signal = self._signal
+        if signal is None or not (self.opened or signal.home.here):
+            signal = self._signal = Signal()
+        elif not self._closed and not signal.home.here:
+            raise InvalidInputError(
+                "a subscription belongs to the event loop that opened it; "
+                "subscribe in this one, with after= the cursor of this subscription"
+            )
+        return signal
+
+    # For each kind of subscription
+
+    async def _begin(self) -> None:
+        """Find where to begin, then have the doorbell set the signal."""
+        raise NotImplementedError
 
     async def _unwatch(self) -> None:
-        """Take the signal from the doorbell again."""
+        """Take from the doorbell what `_begin` gave it. More than once does no harm."""
+        raise NotImplementedError
+
+    def _next_read(self) -> float:
+        """Seconds until `_read` has something to do."""
+        raise NotImplementedError
+
+    async def _read(self) -> None:
+        """Read once, into `_ready`."""
+        raise NotImplementedError
+
+    def _take(self) -> Event:
+        """The first of `_ready`, which the consumer has from now on."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._async._loops import PerLoop, at_the_end
+from redis_history._async._runtime import ending
 
-__all__ = ["CLOSED", "Lines"]
+__all__ = ["CLOSED", "Lines", "PubSubConnection"]
 
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
 MOST: Final = 64
@@ -131,3 +133,78 @@ class Lines:
         """Close those that are not in use."""
         for home, ready in self._ready.every():
             await home.run(ready.let_go)
+
+
+class PubSubConnection:
+    """One connection for pub/sub. Only one task uses it; other code of its event loop may call `interrupt`.
+
+    redis-py's PubSub reconnects in every method, so two users of one connection break each other. This class never
+    reconnects: after any error, call `disconnect`, then `connect`.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._connection: Any = None
+        self._interrupted = False
+        self._waiting: asyncio.Timeout | None = None
+
+    async def connect(self) -> None:
+        self._connection = await self._pool.get_connection()
+
+    async def send(self, *command: bytes) -> None:
+        self._check()
+        await self._connection.send_packed_command(self._connection.pack_command(*command), check_health=False)
+        if ending():  # see Lines.send
+            raise asyncio.CancelledError
+        self._check()
+
+    async def ask(self, command: tuple[bytes, ...], seconds: float) -> Any:
+        """The reply to a command that is sent before the first subscription, within `seconds`."""
+        await self.send(*command)
+        async with asyncio.timeout(seconds):
+            return await self._connection.read_response(disable_decoding=True, timeout=math.inf)
+
+    async def receive(self, seconds: float) -> Any:
+        """The next message. None after `seconds`, after an interrupt, or for a message without content."""
+        waiting = None
+        if not self._interrupted:
+            try:
+                async with asyncio.timeout(seconds) as waiting:
+                    self._waiting = waiting
+                    if self._connection is None:
+                        await asyncio.sleep(seconds)
+                        return None
+                    self._check()
+                    return await self._connection.read_response(
+                        disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
+                    )
+            except TimeoutError:
+                if waiting is None or not waiting.expired():
+                    raise
+            finally:
+                self._waiting = None
+        if self._interrupted:
+            self._interrupted = False
+        return None
+
+    def interrupt(self) -> None:
+        """End the `receive` under way, or else the next one."""
+        self._interrupted = True
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(0.0)
+
+    async def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.disconnect(nowait=True)
+            finally:
+                await self._pool.release(connection)
+
+    def close(self) -> None:
+        """Release what `interrupt` needs."""
+
+    def _check(self) -> None:
+        """Raises ConnectionError if redis-py would reconnect, and forget the subscriptions."""
+        if not self._connection.is_connected or self._connection.should_reconnect():
+            raise ConnectionError(CLOSED)

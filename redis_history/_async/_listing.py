@@ -1,17 +1,29 @@
-"""Follows all conversations of a backend that cannot tell what changed: lists them, and asks each for its newest."""
+"""Reads of a backend that take many operations."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import TypeVar
 
 from redis_history.backends.base import AsyncBackend, AsyncFollowsAll, Found, Look, WakeAll
-from redis_history.changelog import is_gone
-from redis_history.events import BEGINNING, Cursor
-from redis_history.operations import ListConversations, ReadHead
+from redis_history.model import Conversation
+from redis_history.operations import ScanConversations
+from redis_history.paging import Reads, find_by_listing
 
-__all__ = ["AsyncListing", "follows_all"]
+__all__ = ["AsyncListing", "follows_all", "read", "scan_conversations"]
 
-_PAGE: Final = 500
+T = TypeVar("T")
+
+
+async def read(backend: AsyncBackend, steps: Reads[T]) -> T:
+    """What the steps of a read return."""
+    try:
+        op = next(steps)
+        while True:
+            op = steps.send(await backend.execute(op))
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 class AsyncListing:
@@ -21,26 +33,24 @@ class AsyncListing:
         self._backend = backend
 
     async def find_changed(self, look: Look) -> Found:
-        ids = set(look.known)
-        offset, full = 0, True
-        while full:
-            page = await self._backend.execute(ListConversations(None, None, _PAGE, offset))
-            ids.update(conversation.conversation_id for conversation in page)
-            offset, full = offset + len(page), len(page) == _PAGE
-        heads: dict[str, Cursor] = {}
-        for conversation_id in ids:
-            head = (await self._backend.execute(ReadHead(conversation_id))).cursor
-            if is_gone(head):
-                head = BEGINNING
-            if head != look.known.get(conversation_id, BEGINNING):
-                heads[conversation_id] = head
-        return Found(heads)
+        return await read(self._backend, find_by_listing(look))
 
     async def watch_all(self, wake: WakeAll) -> None:
         """Nothing rings."""
 
     async def unwatch_all(self, wake: WakeAll) -> None:
         """Nothing rings."""
+
+
+async def scan_conversations(backend: AsyncBackend) -> AsyncIterator[list[Conversation]]:
+    """All conversations, a page at a time, in no order."""
+    op = ScanConversations()
+    while True:
+        page = await backend.execute(op)
+        yield page.conversations
+        if page.cursor is None:
+            return
+        op = ScanConversations(cursor=page.cursor)
 
 
 def follows_all(backend: AsyncBackend) -> AsyncFollowsAll:

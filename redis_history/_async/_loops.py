@@ -87,6 +87,11 @@ class Home:
     def ended(self) -> bool:
         return self._loop is not None and self._loop.is_closed()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether that loop does not run: then what is under way there does not go on."""
+        return self._loop is not None and not self._loop.is_running()
+
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` there, and return when it is done. A loop that does not run, or is about to end, is left alone: it
         ends its tasks, and with them their connections, by itself."""

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from redis_history._async._loops import Home
 
 __all__ = [
+    "Background",
     "Job",
     "Lock",
     "Openable",
@@ -89,6 +90,10 @@ class Job:
         self._task = task
         self._home = Home()
 
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
     async def stop(self) -> None:
         """End it, and return when it has ended."""
         await self._home.run(self._stop)
@@ -106,6 +111,36 @@ def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
         await work()
 
     return Job(asyncio.create_task(run(), name=name))
+
+
+class Background:
+    """Work beside a caller, who may stop waiting for it. `signal` is set when it is done."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]], signal: Signal, name: str) -> None:
+        async def run() -> None:
+            await work()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                task.exception()  # an error that nobody waits for is not reported
+            signal.set()
+
+        self._task = asyncio.create_task(run(), name=name)
+        self._task.add_done_callback(ended)
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    def result(self) -> None:
+        """Raises what the work raised."""
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def leave(self) -> None:
+        """End it, or at least do not wait for it."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def uninterrupted(work: Callable[[], Awaitable[None]], unfinished: set[Any]) -> None:

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
+from msgspec.structs import replace
+
+from redis_history import requests
+from redis_history._async._listing import read
+from redis_history._async._loops import Home
 from redis_history._async._runtime import Lock
-from redis_history._async.reading import PAGE
 from redis_history._async.store import AsyncHistoryStore
+from redis_history._ids import check_conversation_id
 from redis_history.backends import refusals
 from redis_history.errors import (
-    BackendUnavailableError,
     CapabilityError,
     CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
     MessageNotFoundError,
+    OutcomeUnknownError,
     RedisHistoryError,
     RevisionConflictError,
     TornPairError,
 )
-from redis_history.events import Reset
-from redis_history.history._replica import position_in_store
+from redis_history.history._replica import read_whole
 from redis_history.history._steps import Add, Compaction, Rewrite
 from redis_history.history.history import HistoryOptions
 from redis_history.history.shared import SharedHistory
-from redis_history.operations import ReadChanges, Snapshot
-from redis_history.requests import MAX_BATCH_MESSAGES
+from redis_history.operations import Clear, Restore, Snapshot
 
 __all__ = ["AsyncSaving"]
 
 T = TypeVar("T")
+#: Seconds in which the server certainly decides about a copy of a call.
+_DECIDABLE: Final = 60.0
 #: What no later attempt can mend.
 _REFUSED = (MessageConflictError, RevisionConflictError, CompactionConflictError, MessageNotFoundError, CapabilityError)
 
@@ -43,11 +49,15 @@ class AsyncSaving(SharedHistory):
     def __init__(self, *, max_unsaved: int, **options: Unpack[HistoryOptions]) -> None:
         super().__init__(max_unsaved=max_unsaved, **options)
         self._sending = Lock()
+        self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
+        self._sender: Home | None = None  # where what holds the lock runs
+        self._reading = Lock()  # what is read from the store is applied in the order of reading
 
     async def _exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
         try:
             async with self._sending:
+                self._sender = Home()
                 return await work()
         finally:
             self._listeners.deliver()
@@ -61,13 +71,7 @@ class AsyncSaving(SharedHistory):
                 if isinstance(step, Rewrite):
                     await self._rewrite(step)
                 else:
-                    assert self.conversation_id is not None  # noqa: S101
-                    messages = [add.message for add in step]
-                    sent += self._appended(step, await self._store.append_many(self.conversation_id, messages))
-            except BackendUnavailableError:
-                if isinstance(step, Rewrite):
-                    step.uncertain = True
-                raise
+                    sent += await self._append(list(step))
             except (*_REFUSED, InvalidInputError) as error:
                 if not await self._is_done(step, error):
                     if not self._following:
@@ -76,7 +80,42 @@ class AsyncSaving(SharedHistory):
                             self._stale = True
                         raise
                     await self._give_up(step, error)
+            except BaseException:  # also a cancelled task
+                if isinstance(step, Rewrite):
+                    step.uncertain = True
+                raise
         return sent
+
+    async def _append(self, adds: list[Add]) -> int:
+        """Send messages. If the last attempt got no answer, they are sent as the same call, so that they are not stored
+        again if others deleted them since; later than the server can decide, as a new call."""
+        assert self.conversation_id is not None  # noqa: S101
+        unanswered, self._unanswered = self._unanswered, None
+        since = time.monotonic()
+        known = unanswered is not None and since - unanswered[2] < _DECIDABLE
+        again = unanswered is not None and known and adds[: len(unanswered[0])] == unanswered[0]
+        if unanswered is not None and again:
+            adds, batch, since = unanswered
+        else:
+            batch = requests.append(
+                self.conversation_id,
+                [add.message for add in adds],
+                expected_revision=None,
+                must_exist=False,
+                must_not_exist=False,
+            )
+        try:
+            outcomes = await self._store._write(batch.op)
+        except (*_REFUSED, InvalidInputError):
+            raise
+        except BaseException as error:  # also a cancelled task
+            forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
+            if forgotten and again:
+                return await self._append(adds)
+            if not forgotten:
+                self._unanswered = adds, batch, since
+            raise
+        return self._appended(adds, [outcomes[place] for place in batch.order])
 
     async def _rewrite(self, step: Rewrite) -> None:
         assert self.conversation_id is not None  # noqa: S101
@@ -91,40 +130,29 @@ class AsyncSaving(SharedHistory):
             step.stored = done.summary
             self._rewritten(step, done.revision, changed=done.changed)
             return
-        if step.target is not None:
-            expected = step.seen
-            if step.target:
-                revision = await self._store.restore(self.conversation_id, step.target, expected_revision=expected)
-            else:
-                revision = await self._store.clear(self.conversation_id, expected_revision=expected)
-            self._rewritten(step, revision, changed=revision != expected)
-            return
-        changed = False
-        for start in range(0, len(step.removed), MAX_BATCH_MESSAGES):
-            ids = step.removed[start : start + MAX_BATCH_MESSAGES]
-            if await self._store.delete_messages(self.conversation_id, ids, expected_revision=step.seen):
-                self._partly_rewritten(step)
-                changed = True
-        self._rewritten(step, step.seen, changed=changed)
+        op: Clear | Restore
+        if step.target:
+            op = requests.restore(self.conversation_id, step.target, expected_revision=step.seen)
+        else:
+            op = requests.clear(self.conversation_id, expected_revision=step.seen)
+        revision = await self._store._write(replace(op, token=step.token))
+        if step.uncertain:  # done by an earlier attempt perhaps, and others may have written since
+            self._stale = True
+        self._rewritten(step, revision, changed=revision != step.seen)
 
     async def _is_done(self, step: object, error: Exception) -> bool:
         """Whether a rewrite was refused because an earlier attempt had done it, without an answer."""
         if not (isinstance(step, Rewrite) and step.uncertain and isinstance(error, RevisionConflictError)):
             return False
-        assert self.conversation_id is not None  # noqa: S101
-        snapshot = await self._whole(self.conversation_id)
-        if not step.is_done_in(snapshot.messages):
-            return False
-        self._refused([step])
-        self._read_again(snapshot)
-        return True
+        await self._catch_up()
+        return step not in self._steps  # it left when its own change was met in the log
 
     async def _give_up(self, step: object, error: RedisHistoryError) -> None:
         """What autosave can never save: tell it, and go on with the rest."""
         if isinstance(step, Rewrite):
             self._refused([step])
             self._report(error, lost=True)
-            await self._read_anew()
+            await self._catch_up()
             return
         assert isinstance(step, list)  # noqa: S101
         adds: list[Add] = step
@@ -133,37 +161,12 @@ class AsyncSaving(SharedHistory):
         self._refused(adds)
         self._report(error, lost=True)
 
-    async def _catch_up(self) -> None:
-        """Read what others have changed."""
-        assert self.conversation_id is not None  # noqa: S101
-        while True:
-            cursor = self._resume_at()
-            if cursor is None:
-                await self._read_anew()
-                return
-            changes = await self._store._backend.execute(ReadChanges(self.conversation_id, cursor))
-            odd = self._apply(changes.events)
-            if odd is not None:
-                await self._read_anew(odd.reason if isinstance(odd, Reset) else None)
-                return
-            if not changes.more:
-                break
-        self._caught_up()
+    # All that is read from the store comes in here
 
-    async def _read_anew(self, reason: str | None = None) -> None:
-        assert self.conversation_id is not None  # noqa: S101
-        self._read_again(await self._whole(self.conversation_id), reason)
+    async def _catch_up(self) -> None:
+        async with self._reading:
+            await read(self._store._backend, self._changes_by_others())
 
     async def _whole(self, conversation_id: str) -> Snapshot:
-        """All messages, and a cursor: the state is that of the cursor, or of a moment after it.
-
-        A long conversation is read in steps, so that no single one holds the server. Events after the cursor may tell
-        of what is here already, which does no harm: in the end it is the state of the last of them.
-        """
-        snapshot = await self._store.snapshot(conversation_id, limit=PAGE)
-        if snapshot.message_count == len(snapshot.messages):
-            return snapshot
-        # By id: what is deleted and appended again meanwhile may be met at both of its places.
-        found = {message.id: message async for message in self._store.iter(conversation_id, batch=PAGE)}
-        messages = sorted(found.values(), key=position_in_store)
-        return Snapshot(messages, snapshot.cursor, len(messages))
+        check_conversation_id(conversation_id)
+        return await read(self._store._backend, read_whole(conversation_id))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 
 from redis_history._async._cluster import ClusterLines, Node
-from redis_history._async.redis_backend import INFO, AsyncRedisBackend, told
+from redis_history._async.redis_backend import INFO, AsyncRedisBackend, Packed, told
+from redis_history.backends.redis.attempts import Attempt
 from redis_history.backends.redis.calls import Call
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.slots import redirected_to, slot_of
@@ -27,29 +29,28 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     _lines: ClusterLines
 
-    async def _prepare(self, what: None = None, *, again: bool = False) -> None:
+    async def _prepare(self, what: None = None) -> None:
         if self._lines.stale:
             await self._lines.refresh()
         if not self._usable:
             node = self._lines.node(next(iter(self._lines.primaries)))
             INFO.decode(await self._exchange(INFO.pack(), lines=node.lines))
-            self._usable = True
 
-    async def _reply(self, call: Call, *, again: bool = False) -> Any:
+    async def _reply(self, call: Call, attempt: Attempt | None = None) -> Any:
         try:
             if self._lines.stale:
                 await self._prepare()
-            return await self._follow(call, again)
+            return await self._follow(call, attempt)
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise
 
-    async def _follow(self, call: Call, again: bool) -> Any:
+    async def _follow(self, call: Call, attempt: Attempt | None = None) -> Any:
         slot = slot_of(call)
         node, asking = self._lines.owner(slot), False
         for _ in range(_REDIRECTIONS):
             try:
-                return await self._send(node, call, again, asking)
+                return await self._send(node, call, attempt, asking)
             except AskError as error:
                 address = redirected_to(error, node.address, self._lines.remap)
                 asking = not isinstance(error, MovedError)
@@ -59,28 +60,27 @@ class AsyncClusterBackend(AsyncRedisBackend):
                 node = self._lines.node(address)
         raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
 
-    async def _send(self, node: Node, call: Call, again: bool, asking: bool) -> Any:
+    async def _send(self, node: Node, call: Call, attempt: Attempt | None, asking: bool) -> Any:
         send = self._send_packed
         if call.confirm is not None:
             await self._examine(call.confirm, node.address, node.lines)
             send = self._send_confirmed
-        try:
-            return await send(node, call.pack(again=again), asking)
-        except NoScriptError:
-            return await send(node, call.pack(teach=True, again=again), asking)
+        return await self._decided(call, attempt, partial(send, node, asking))
 
-    async def _send_packed(self, node: Node, packed: bytes, asking: bool) -> Any:
+    async def _send_packed(self, node: Node, asking: bool, packed: Packed, attempt: Attempt | None) -> Any:
         if not asking:
-            return await self._exchange(packed, lines=node.lines)
-        _, reply = await self._exchange(_ASKING + packed, 2, node.lines)  # ASKING is for the next command only
-        if isinstance(reply, ResponseError):
-            raise reply
-        return reply
+            return await self._exchange(packed, lines=node.lines, attempt=attempt)
+        # ASKING is for the next command only
+        replies = await self._exchange(partial(_asking, packed), 2, node.lines, attempt=attempt)
+        if isinstance(replies[1], ResponseError):
+            raise replies[1]
+        return replies[1]
 
-    async def _send_confirmed(self, node: Node, packed: bytes, asking: bool) -> Any:
-        return await self._confirmed(_ASKING + packed if asking else packed, node.lines, int(asking))
+    async def _send_confirmed(self, node: Node, asking: bool, packed: Packed, attempt: Attempt | None) -> Any:
+        packed = partial(_asking, packed) if asking else packed
+        return await self._confirmed(packed, node.lines, int(asking), attempt)
 
-    async def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
+    async def _look(self, what: None = None) -> Capabilities:
         try:
             await self._prepare()
             nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
@@ -89,7 +89,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
             self._look_again_after(error)
             raise
 
-    async def _ask(self, commands: Sequence[Sequence[bytes]], *, again: bool = False) -> list[list[Any]]:
+    async def _ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         try:
             await self._prepare()
             nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
@@ -98,7 +98,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
             self._look_again_after(error)
             raise
 
-    async def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
+    async def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node concerned."""
         try:
             await self._prepare()
@@ -107,14 +107,14 @@ class AsyncClusterBackend(AsyncRedisBackend):
                 shares.setdefault(self._lines.owner(slot_of(call)), []).append(place)
             replies: list[Any] = [None] * len(calls)
             for node, places in shares.items():
-                packed = b"".join([calls[place].pack(again=again) for place in places])
+                packed = b"".join([calls[place].pack() for place in places])
                 try:
                     share = told(await self._exchange(packed, len(places), node.lines))
                 except AskError:  # slots are moving: each call finds its own way
-                    share = [await self._follow(calls[place], again) for place in places]
+                    share = [await self._follow(calls[place]) for place in places]
                 for place, reply in zip(places, share, strict=True):
                     unknown = isinstance(reply, NoScriptError)
-                    replies[place] = await self._follow(calls[place], again) if unknown else reply
+                    replies[place] = await self._follow(calls[place]) if unknown else reply
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise
@@ -124,3 +124,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
         if is_transient(error) and not isinstance(error, TryAgainError):
             self._lines.stale = True
             self._confirming.clear()
+
+
+def _asking(packed: Packed, sent: bytes | None) -> bytes:
+    return _ASKING + (packed(sent=sent) if callable(packed) else packed)

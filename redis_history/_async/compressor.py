@@ -11,14 +11,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from redis_history._async._compressing import AsyncCompressing
-from redis_history._async._runtime import Job, Signal, ending, spawn
-from redis_history._async.reading import PAGE
+from redis_history._async._listing import scan_conversations
+from redis_history._async._runtime import Job, Signal, ending, in_thread, spawn
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._bell import Bell
 from redis_history._chance import CHANCE
+from redis_history._wakeups import PendingWakeups
 from redis_history.backends.base import AsyncFollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer, is_interrupt, told
@@ -41,6 +42,7 @@ from redis_history.operations import (
     ReadConversation,
     ReadPage,
 )
+from redis_history.paging import PAGE
 from redis_history.tokens import message_tokens
 
 __all__ = ["AsyncCompressor"]
@@ -57,8 +59,6 @@ _FIRST_LOOK: Final = 32
 _KNOWN: Final = 1_000
 #: Messages in which the oldest that may be compressed is looked for at first.
 _OLDEST: Final = 32
-#: All conversations, as a limit.
-_ALL: Final = 2**31
 
 
 class AsyncCompressor(AsyncCompressing):
@@ -66,8 +66,12 @@ class AsyncCompressor(AsyncCompressing):
 
     A conversation is compressed when it has more than `max_tokens` or `max_entries`, or messages `older_than` (seconds
     or a timedelta); to at most `target` times these bounds, so that it is not its turn again with the next message.
-    System messages and the `keep_recent` newest messages stay. `summarizer` is called without any lock but the lease on
-    that conversation, which lasts `lease` seconds and is kept while it thinks; after `timeout` seconds it is given up.
+    The bounds hold afterwards whenever a summary can make them hold. System messages, the turn in progress and calls
+    that wait for their results always stay; the `keep_recent` newest messages stay if the bounds allow it.
+
+    `summarizer` is called without any lock but the lease on that conversation, which lasts `lease` seconds and is kept
+    while it thinks; after `timeout` seconds it is given up. A summary that is too long is asked for again, of more
+    messages.
 
     Changed conversations are looked for every `look_interval` seconds, all of them every `sweep_interval`; at most
     `concurrency` are worked on at once. One that fails is left alone, by all workers, for `first_wait` seconds, twice
@@ -146,16 +150,18 @@ class AsyncCompressor(AsyncCompressing):
 
     async def preview(self) -> list[CompressionProgress]:
         """What would be compressed, without any lease or change."""
-        planned = []
-        for totals in await self._too_long(await self._list(_ALL)):
-            found = self._policy.plan(await self._store.get(totals.conversation_id))
-            if found is not None:
-                progress = CompressionProgress(
-                    "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
-                )
-                planned.append(progress)
-                self._tell(progress)
-        return planned
+        planned: dict[str, CompressionProgress] = {}
+        async for page in scan_conversations(self._store._backend):
+            for totals in await self._too_long([one for one in page if one.conversation_id not in planned]):
+                messages = await self._store.get(totals.conversation_id)
+                found = await in_thread(partial(self._policy.plan, messages))
+                if found is not None:
+                    progress = CompressionProgress(
+                        "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
+                    )
+                    planned[totals.conversation_id] = progress
+                    self._tell(progress)
+        return [*planned.values()]
 
     # What there is to do
 
@@ -197,27 +203,27 @@ class AsyncCompressor(AsyncCompressing):
                 control.clear()
 
     async def _keep_looking(self, control: Signal) -> None:
-        bell = Bell(control.set)
+        wakeups = PendingWakeups(control.set)
         backend = self._store._backend
         try:
             if isinstance(backend, AsyncFollowsAll):
                 try:
-                    await backend.watch_all(bell.ring)
+                    await backend.watch_all(wakeups.add)
                 except RedisHistoryError as error:  # changes are looked for as well
                     _logger.warning("a compressor that hears of no changes: %s", error)
-            await self._keep_looking_at(control, bell)
+            await self._keep_looking_at(control, wakeups)
         finally:
             if isinstance(backend, AsyncFollowsAll):
-                await backend.unwatch_all(bell.ring)
+                await backend.unwatch_all(wakeups.add)
 
-    async def _keep_looking_at(self, control: Signal, bell: Bell) -> None:
+    async def _keep_looking_at(self, control: Signal, wakeups: PendingWakeups) -> None:
         sweep_at = look_at = looked = listen_at = time.monotonic()
         rung: set[str] = set()
         while not self._stopping and not ending():
             self._check_hands()
             control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
-            ids, anything = bell.hear()
+            ids, anything = wakeups.take()
             rung.update(ids)
             if anything or len(rung) > _FIRST_LOOK:
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
@@ -247,37 +253,49 @@ class AsyncCompressor(AsyncCompressing):
 
     async def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
-        new = await self._found(await self._list(_ALL), rested)
+        self._remember(await self._list(_KNOWN))  # first: what changes from now on is new to the next look
+        new = 0
+        async for page in scan_conversations(self._store._backend):
+            new += await self._found(page, rested)
+            if self._stopping:
+                break
         self._work.count(sweeps=1)
         return new
 
     async def _look(self) -> None:
-        """Look at those that have changed since the last look: back to where nothing is new."""
+        """Look at those that have changed since the last look: back to where nothing is new, or to as many as are
+        remembered. The next sweep finds the others."""
         limit = _FIRST_LOOK
         while True:
             found = await self._list(limit)
             new = [self._known.get(one.conversation_id) != one.revision for one in found]
-            if len(found) < limit or not any(new[limit // 2 :]):
+            if len(found) < limit or limit >= _KNOWN or not any(new[limit // 2 :]):
                 break
-            limit *= 4
-        await self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
+            limit = min(4 * limit, _KNOWN)
+        changed = [one for one, is_new in zip(found, new, strict=True) if is_new]
+        self._remember(changed)
+        await self._found(changed)
         self._work.count(looks=1)
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""
         found = [await self._store._backend.execute(ReadConversation(name)) for name in conversation_ids]
-        await self._found([one for one in found if one is not None])
+        there = [one for one in found if one is not None]
+        self._remember(there)
+        await self._found(there)
 
     async def _list(self, limit: int) -> list[Conversation]:
         return await self._store._backend.execute(ListConversations(None, None, limit, 0))
 
-    async def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
+    def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
         for name, revision in self._known.items():
             if len(newest) >= _KNOWN:
                 break
             newest.setdefault(name, revision)
         self._known = newest
+
+    async def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
         new = self._work.offer(await self._too_long(conversations), rested=rested)
         if new:
             self._wake()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from redis_history._async._runtime import Job, Lock, Signal, at_exit, ending, reset_after_fork, spawn
 from redis_history._async._saving import AsyncSaving
-from redis_history._async.reading import PAGE
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
-from redis_history.errors import InvalidInputError, RedisHistoryError, StoreClosedError
-from redis_history.events import Reset
+from redis_history.errors import BackendUnavailableError, InvalidInputError, RedisHistoryError, StoreClosedError
 from redis_history.history.history import HistoryOptions
 
 __all__ = ["AsyncRedisHistory"]
 
-#: Seconds between tries to save, and to follow, while that fails.
+_logger = logging.getLogger("redis_history")
+
+#: Seconds between tries to save while that fails.
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _LOOK = 60.0
@@ -52,7 +52,7 @@ class AsyncRedisHistory(AsyncSaving):
             self._store = AsyncHistoryStore(client=client_or_store, namespace=namespace)
         self._signal: Signal | None = None
         self._closing: Signal | None = None
-        self._subscription: AsyncSubscription | None = None
+        self._heard: Signal | None = None  # set by the doorbell of the conversation
         self._jobs: list[Job] = []
         self._not_at_exit: Any = None
         self._closed = False
@@ -79,10 +79,8 @@ class AsyncRedisHistory(AsyncSaving):
             )
 
         async def read() -> None:
-            snapshot = await self._whole(conversation_id)
-            self._loaded(conversation_id, snapshot)
-            if len(snapshot.messages) > PAGE and not self._following:
-                await self._catch_up()
+            async with self._reading:
+                self._loaded(conversation_id, await self._whole(conversation_id))
 
         await self._exclusively(read)
 
@@ -127,9 +125,8 @@ class AsyncRedisHistory(AsyncSaving):
             return
         if wanted != self.conversation_id or self._resume_at() is None:
             await self.load(wanted)
-        self._signal, self._closing = Signal(), Signal()
-        self._subscription = self._store.subscribe(wanted, after=self._resume_at())
-        await self._subscription.open()
+        self._signal, self._closing, self._heard = Signal(), Signal(), Signal()
+        await self._store._backend.watch(wanted, self._heard.set)
         self._following = True
         self._not_at_exit = at_exit(self._finish)
         self._wake()
@@ -167,11 +164,11 @@ class AsyncRedisHistory(AsyncSaving):
             self._following = False
             if self._not_at_exit is not None:
                 self._not_at_exit()
-            for signal in (self._signal, self._closing):
+            for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._subscription is not None:
-                await self._subscription.aclose()
+            if self._heard is not None:
+                await self._heard.home.run(self._unwatch)
             for job in self._jobs:
                 await job.stop()
             if self._owned:
@@ -190,8 +187,8 @@ class AsyncRedisHistory(AsyncSaving):
         self._renew_locks()
         self._jobs = []
         self._following = False
-        self._subscription = None
-        self._sending = Lock()
+        self._heard = None
+        self._sending, self._reading = Lock(), Lock()
 
     def _check(self, conversation_id: str) -> None:
         check_conversation_id(conversation_id)
@@ -232,29 +229,31 @@ class AsyncRedisHistory(AsyncSaving):
                 await self._finish()
 
     async def _keep_following(self) -> None:
-        assert self._subscription is not None  # noqa: S101
-        assert self._closing is not None  # noqa: S101
-        odd: object = None
+        heard = self._heard
+        assert heard is not None  # noqa: S101
         while not self._closed and not ending():
+            heard.clear()  # before reading: a later change sets it again
             try:
-                if odd is not None:
-                    await self._read_anew(odd.reason if isinstance(odd, Reset) else None)
-                    odd = None
-                    self._listeners.deliver()
-                event = await self._subscription.get()
+                await self._catch_up()
+            except StoreClosedError:
+                break
+            except BackendUnavailableError as error:
+                _logger.warning("following %r waits for the server: %s", str(self.conversation_id)[:80], error)
             except RedisHistoryError as error:
                 if not self._closed:
                     self._report(error)
-                    self._listeners.deliver()
-                    await self._closing.wait(_FIRST_WAIT)
-                continue
-            if event is None:
-                break
-            odd = self._apply([event])
             self._listeners.deliver()
+            await heard.wait(self._store._poll_interval)
+
+    async def _unwatch(self) -> None:
+        assert self._heard is not None  # noqa: S101
+        assert self.conversation_id is not None  # noqa: S101
+        await self._store._backend.unwatch(self.conversation_id, self._heard.set)
 
     async def _finish(self) -> None:
         """The interpreter, or the event loop, ends without `aclose`."""
+        if self._sender is not None and self._sender.stopped:  # it would hold the lock for ever
+            self._sending = Lock()
         try:
             await self._exclusively(self._send_all)
         except RedisHistoryError as error:

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 
 from redis_history import requests
-from redis_history._ids import check_conversation_id
-from redis_history.backends.base import AsyncBackend
-from redis_history.model import Conversation, Message, Position, Role, Scope
+from redis_history._async._listing import read
+from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
+from redis_history.backends.base import AsyncBackend, features
+from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.operations import (
     FindMessage,
     ListConversations,
-    Page,
     ReadConversation,
     ReadHead,
     ReadPage,
+    ReadTogether,
     Snapshot,
 )
+from redis_history.paging import PAGE, newest_messages, next_page
 from redis_history.requests import Bound
 
 __all__ = ["AsyncReading"]
 
-#: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
-PAGE = 2000
+#: Conversations of which the newest message is read at once.
+TOGETHER = 200
 
 
 class AsyncReading:
@@ -44,35 +47,20 @@ class AsyncReading:
     ) -> list[Message]:
         """Messages, ascending by timestamp; of an unknown conversation: none.
 
-        `limit` keeps the most recent. `since` (at or after) and `before` (strictly before) take a datetime, an ISO 8601
-        string, seconds since 1970, or a message's position. The other filters must all hold. What cannot be decoded is
-        logged and left out.
+        `limit` keeps the most recent: the first of them may be the result of a tool call before it. `since` (strictly
+        after) and `before` (strictly before) take a datetime, an ISO 8601 string, seconds since 1970, or a message's
+        position. The other filters must all hold. Messages that cannot be decoded are logged and left out.
 
         With `include_archived`, the messages that were compacted too; each summary, also a former one, stands behind
         what it replaced.
         """
         check_conversation_id(conversation_id)
-        requests.check_limit(limit)
+        check_limit(limit)
         wanted = requests.message_filter(roles, participant_ids, scope)
-        lower, upper = requests.position_of(since), requests.position_of(before)
-        archived = include_archived and getattr(self._backend, "compacts", False)
-        pages: list[list[Message]] = []
-        found, size, fixed = 0, PAGE, wanted is None and limit is not None
-        while limit is None or found < limit:
-            if fixed and limit is not None:
-                size = min(size, limit - found)
-            op = ReadPage(conversation_id, size, newest=True, since=lower, before=upper, archived=archived)
-            page = await self._backend.execute(op)
-            messages = page.messages if wanted is None else list(filter(wanted, page.messages))
-            if messages:
-                pages.append(messages)
-                found += len(messages)
-            if len(page.messages) + page.unreadable < size:
-                break
-            upper, size, fixed = _beyond(page, upper, size, 0, fixed)
-        pages.reverse()
-        every = pages[0] if len(pages) == 1 else [message for page_ in pages for message in page_]
-        return every if limit is None or found <= limit else every[found - limit :]
+        after, upper = requests.after_of(since), requests.before_of(before)
+        archived = include_archived and features(self._backend).compacts
+        first = ReadPage(conversation_id, PAGE, newest=True, after=after, before=upper, archived=archived)
+        return await read(self._backend, newest_messages(first, limit, wanted))
 
     async def iter(
         self,
@@ -91,28 +79,41 @@ class AsyncReading:
         Messages appended meanwhile at the end are included. Filters as in `get`.
         """
         check_conversation_id(conversation_id)
-        requests.check_batch(batch)
+        check_batch(batch, "batch")
         wanted = requests.message_filter(roles, participant_ids, scope)
-        lower, upper = requests.position_of(since), requests.position_of(before)
-        archived = include_archived and getattr(self._backend, "compacts", False)
-        after: Position | None = None
-        size = batch
-        while True:
-            op = ReadPage(
-                conversation_id, size, newest=False, since=lower, after=after, before=upper, archived=archived
-            )
+        after, upper = requests.after_of(since), requests.before_of(before)
+        archived = include_archived and features(self._backend).compacts
+        op: ReadPage | None
+        op = ReadPage(conversation_id, batch, newest=False, after=after, before=upper, archived=archived)
+        while op is not None:
             page = await self._backend.execute(op)
             for message in page.messages:
                 if wanted is None or wanted(message):
                     yield message
-            if len(page.messages) + page.unreadable < size:
-                return
-            after, size, _ = _beyond(page, after, batch if page.messages else size, -1, False)
+            op = next_page(op, page, batch)
 
     async def get_message(self, conversation_id: str, message_id: str) -> Message | None:
         """The message of this id, archived or not, or None."""
         check_conversation_id(conversation_id)
-        return await self._backend.execute(FindMessage(conversation_id, requests.check_message_id(message_id)))
+        return await self._backend.execute(FindMessage(conversation_id, check_message_id(message_id)))
+
+    async def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
+        """The newest message of each conversation, or None, in the order of the ids; read 200 at once.
+
+        What a list of conversations shows beside their titles.
+        """
+        ids = list(conversation_ids)
+        for one in ids:
+            check_conversation_id(one)
+        found: list[Message | None] = []
+        for first in range(0, len(ids), TOGETHER):
+            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[first : first + TOGETHER])
+            if features(self._backend).reads_together:
+                pages = await self._backend.execute(ReadTogether(reads))
+            else:
+                pages = [await self._backend.execute(read) for read in reads]
+            found += [page.messages[-1] if page.messages else None for page in pages]
+        return found
 
     async def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -120,16 +121,16 @@ class AsyncReading:
         return await self._backend.execute(ReadConversation(conversation_id))
 
     async def list_conversations(
-        self, *, user_id: str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
+        self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
     ) -> list[Conversation]:
         """Conversations of the namespace, the one that changed last first; of one owner or agent, if given.
 
         What it costs is in docs/operations.md: it grows with `offset + limit`, and with a filter with how many
         conversations must be looked at to find those that fit.
         """
-        requests.check_name(user_id, "user_id")
-        requests.check_name(agent_name, "agent_name")
-        requests.check_range(limit, offset)
+        check_owner(user_id, "user_id")
+        check_name(agent_name, "agent_name")
+        check_range(limit, offset)
         if limit == 0:
             return []
         return await self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
@@ -140,13 +141,6 @@ class AsyncReading:
         `subscribe(conversation_id, after=snapshot.cursor)` goes on from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
-        requests.check_batch(limit)
+        check_batch(limit, "limit")
         head = await self._backend.execute(ReadHead(conversation_id, limit))
         return Snapshot(head.newest.messages, head.cursor, head.message_count)
-
-
-def _beyond(page: Page, bound: Position | None, size: int, edge: int, fixed: bool) -> tuple[Position | None, int, bool]:
-    """Where the next page begins. A page without a readable message tells no place: then read more at once."""
-    if not page.messages:
-        return bound, size * 4, False
-    return page.messages[edge].position, size, fixed

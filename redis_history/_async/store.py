@@ -13,7 +13,7 @@ from redis_history._async._feed import AsyncFeed
 from redis_history._async._runtime import Job
 from redis_history._async.compacting import AsyncCompacting
 from redis_history._async.reading import AsyncReading
-from redis_history.backends.base import AsyncBackend
+from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.capabilities import Capabilities
 from redis_history.requests import Doorbell, Durability, Options, SearchMode
@@ -107,8 +107,8 @@ class AsyncHistoryStore(AsyncCompacting, AsyncReading):
         """What the backend can do and is set to. The server is asked once, when this is first read."""
         found = self._capabilities
         if found is None:
-            ask = getattr(self._backend, "capabilities", None)
-            found = Capabilities("custom") if ask is None else await ask()
+            backend = self._backend
+            found = await backend.capabilities() if isinstance(backend, AsyncDescribes) else Capabilities("custom")
             self._capabilities = found
         return found
 

@@ -11,7 +11,6 @@ import logging
 import time
 
 from redis_history._async._feed import AsyncFeed
-from redis_history._async._runtime import Signal
 from redis_history.backends.base import AsyncBackend
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
@@ -37,7 +36,8 @@ class AsyncSubscription(AsyncFeed):
         self._cursor = after
         self._read_to = after
         self._ended = False
-        self._look_at = 0.0
+        self._read_at = 0.0
+        self._rung = False
 
     @property
     def cursor(self) -> Cursor | None:
@@ -47,42 +47,28 @@ class AsyncSubscription(AsyncFeed):
     async def _begin(self) -> None:
         if self._read_to is None:
             self._read_to = self._cursor = (await self._backend.execute(ReadHead(self.conversation_id))).cursor
-        self._signal = Signal()
-        await self._backend.watch(self.conversation_id, self._signal.set)
+        await self._backend.watch(self.conversation_id, self._ring)
 
-    async def get(self, timeout: float | None = None) -> Event | None:
-        """The next event; None if there is none within `timeout` seconds (None: wait), or after `aclose`."""
-        await self.open()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if timeout is not None and timeout <= 0:
-            self._look_at = 0.0  # who does not wait asks about this moment
-        while not self._ready and not self._closed and self._signal is not None:
-            now = time.monotonic()
-            if now >= self._look_at:
-                await self._read()
-                continue
-            wait = self._look_at - now
-            if deadline is not None:
-                wait = min(wait, deadline - now)
-                if wait <= 0:
-                    return None
-            if await self._signal.wait(wait):
-                self._look_at = 0.0
-        if self._closed:
-            return None
+    async def _unwatch(self) -> None:
+        await self._backend.unwatch(self.conversation_id, self._ring)
+
+    def _ring(self) -> None:
+        self._rung = True
+        if self._signal is not None:
+            self._signal.set()
+
+    def _next_read(self) -> float:
+        return 0.0 if self._rung or self._read_now else self._read_at - time.monotonic()
+
+    def _take(self) -> Event:
         event = self._ready.popleft()
         self._cursor = event.cursor
         return event
 
-    async def _unwatch(self) -> None:
-        assert self._signal is not None  # noqa: S101
-        await self._backend.unwatch(self.conversation_id, self._signal.set)
-
     async def _read(self) -> None:
         """Read the change log once. The next read is when the doorbell rings, or else after the poll interval."""
-        assert self._signal is not None  # noqa: S101
         assert self._read_to is not None  # noqa: S101
-        self._signal.clear()  # before reading: what happens from here on rings again
+        self._rung = self._read_now = False  # before reading: what happens from here on rings again
         try:
             changes = await self._backend.execute(ReadChanges(self.conversation_id, self._read_to))
         except StoreClosedError:
@@ -90,12 +76,12 @@ class AsyncSubscription(AsyncFeed):
             return
         except BackendUnavailableError as error:
             _logger.warning("subscription to %r waits for the server: %s", self.conversation_id[:80], error)
-            self._look_at = time.monotonic() + self._poll_interval
+            self._read_at = time.monotonic() + self._poll_interval
             return
-        self._look_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
+        self._read_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
-                return  # told already, by ConversationDeleted
+                return  # the consumer has it as ConversationDeleted
             self._ended = isinstance(event, ConversationDeleted)
             self._read_to = event.cursor
             self._ready.append(event)

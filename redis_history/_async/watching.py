@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from redis_history import requests
 from redis_history._async._feed import AsyncFeed
-from redis_history._async._runtime import Job, begin, finish, sleep, spawn
+from redis_history._async._runtime import Job, begin, finish, spawn
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
-from redis_history.errors import RedisHistoryError
 from redis_history.events import Cursor, Event
 
 __all__ = ["AsyncWatching"]
@@ -98,9 +97,9 @@ class AsyncWatching:
             while not subscription.closed:
                 try:
                     event = await subscription.get()
-                except RedisHistoryError as error:  # such as permission withdrawn: it may come back
+                except Exception as error:  # noqa: BLE001 -- such as permission withdrawn: it may come back
                     report(error, None)
-                    await sleep(self._poll_interval)
+                    await subscription._rest(self._poll_interval)
                     continue
                 if event is not None:
                     try:

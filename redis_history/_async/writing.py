@@ -11,6 +11,7 @@ from redis_history import requests
 from redis_history._async.searching import AsyncSearching
 from redis_history._async.watching import AsyncWatching
 from redis_history._ids import check_conversation_id
+from redis_history._validation import refuse
 from redis_history.errors import ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message
 from redis_history.model.conversation import RECORD_FIELDS
@@ -119,7 +120,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
-        requests.check_record(conversation)
+        if not isinstance(conversation, Conversation):
+            refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
         op = requests.write_record(conversation.conversation_id, fields, create=True)
         return await self._write_record(op)
@@ -130,9 +132,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         *,
         title: str | UnsetType | None = UNSET,
         metadata: dict[str, Any] | UnsetType = UNSET,
-        user_id: str | UnsetType | None = UNSET,
+        user_id: int | str | UnsetType | None = UNSET,
         agent_name: str | UnsetType | None = UNSET,
-        auditing_id: str | UnsetType | None = UNSET,
+        auditing_id: int | str | UnsetType | None = UNSET,
         expected_revision: int | None = None,
     ) -> Conversation:
         """Set fields of the record; those not given stay. The conversation as it is then.

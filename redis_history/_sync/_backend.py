@@ -12,8 +12,8 @@ from redis_history.backends.base import Backend
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.indexing import SearchIndex, Searching
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.searching import Searching
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options
 
@@ -26,20 +26,19 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         options.check_without_server()
         return MemoryBackend(**options.for_memory())
     connected = connect(url, client)
-    caps, confirm = options.for_redis(), options.confirmation()
+    cluster, index = isinstance(connected, ConnectedCluster), None
+    if cluster:
+        options.check_without_server()  # the modules of cluster nodes know of their own documents only
+    elif options.search != "off":
+        index = SearchIndex(Searching(options.language, options.vectors, options.search == "require"))
     settings = Settings(
         Keyspace(namespace),
         options.log_length,
         connected.database,
         options.ttl,
-        caps,
-        confirm,
-        doorbell=options.doorbell,
+        options.for_redis(),
+        options.confirmation(),
+        index,
+        options.doorbell,
     )
-    if isinstance(connected, ConnectedCluster):
-        options.check_without_server()  # the modules of cluster nodes know of their own documents only
-        return ClusterBackend(connected, settings, retry)
-    searching = None
-    if options.search != "off":
-        searching = Searching(options.language, options.vectors, options.search == "require")
-    return RedisBackend(connected, settings, retry, searching)
+    return (ClusterBackend if cluster else RedisBackend)(connected, settings, retry)

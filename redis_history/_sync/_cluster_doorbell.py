@@ -1,34 +1,33 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""Hears changes anywhere in a cluster: one doorbell for each primary.
+"""Listens for changes anywhere in a cluster: one doorbell for each primary.
 
-A node tells only of its own keys, and tells them nobody else. Every channel is asked for at every primary, not only at
-the one that has the key now: then a slot that moves, or a replica that takes over, leaves nothing to be asked for anew,
-and that is worth a few bytes per node. Who the primaries are is looked up from time to time, because a connection that
-lives on tells nothing of a shard that was added.
+A node notifies only of its own keys. Every channel is subscribed to at every primary, not only at the one that has the
+key now: then nothing must be subscribed to again when a slot moves or a replica takes over. That costs a few bytes per
+node. The list of primaries is read again from time to time, because a connection that lasts says nothing of a shard
+that was added.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Final
 
-from redis.exceptions import RedisError
-
 from redis_history._sync._cluster import ClusterLines
 from redis_history._sync._doorbell import Doorbell
-from redis_history._sync._runtime import Job, Lock, Signal, ending, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Signal, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
+from redis_history.backends.redis.notifications import slowest_mode
 from redis_history.backends.redis.slots import Address
-from redis_history.errors import ConfigurationError
 
 __all__ = ["ClusterDoorbell"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between looks at what is known of the cluster, which costs nothing,
+#: Seconds between comparisons with the known primaries, which cost nothing,
 _LOOK: Final = 1.0
-#: and between asking a node for it.
+#: and between asking a node for them.
 _ASK: Final = 10.0
 
 
@@ -38,74 +37,80 @@ class ClusterDoorbell:
     def __init__(self, lines: ClusterLines, mode: str) -> None:
         self._lines = lines
         self._asked = mode
-        self._watched: list[tuple[bytes, Wake]] = []
-        self._watched_all: list[tuple[bytes, WakeAll]] = []
-        self._bells: dict[Address, Doorbell] = {}
-        self._gone: list[Doorbell] = []
-        self._lock = Lock()
+        # What is watched and by whom, in order: for doorbells that are added later.
+        self._watched: dict[tuple[bytes, Wake], None] = {}
+        self._watched_all: dict[tuple[bytes, WakeAll], None] = {}
+        self._doorbells: dict[Address, Doorbell] = {}
+        self._removed: list[Doorbell] = []
+        self._guard = threading.Lock()  # for the four above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
         self._closed = False
         reset_after_fork(self)
 
     def forget(self) -> None:
-        """In a forked child: threads, connections and those who watch are the parent's."""
-        self._watched = []
-        self._watched_all = []
-        self._bells = {}
-        self._gone = []
-        self._lock = Lock()
+        """In a forked child: threads, connections and the watchers are the parent's."""
+        self._watched = {}
+        self._watched_all = {}
+        self._doorbells = {}
+        self._removed = []
+        self._guard = threading.Lock()
         self._signal = None
         self._job = None
 
     @property
     def mode(self) -> str:
-        """How changes are heard of at the moment: that of the node where it is the slowest."""
-        modes = [bell.mode for bell in [*self._bells.values()]]
-        return next((mode for mode in ("poll", "publish") if mode in modes or mode == self._asked), "keyspace")
+        """What wakes the watchers now: that of the slowest node; "poll" while one has no doorbell."""
+        doorbells = {**self._doorbells}
+        if self._asked != "publish" and self._lines.primaries - doorbells.keys():
+            return "poll"
+        return slowest_mode([doorbell.mode for doorbell in doorbells.values()])
 
     def watch(self, channel: bytes, wake: Wake) -> None:
-        with self._lock:
-            self._watched.append((channel, wake))
-            for bell in self._bells.values():
-                bell.watch(channel, wake)
+        with self._guard:
+            self._watched[channel, wake] = None
+            for doorbell in self._doorbells.values():
+                doorbell.watch(channel, wake)
             self._begin()
 
     def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        with self._lock:
-            self._watched_all.append((pattern, wake))
-            for bell in self._bells.values():
-                bell.watch_all(pattern, wake)
+        with self._guard:
+            self._watched_all[pattern, wake] = None
+            for doorbell in self._doorbells.values():
+                doorbell.watch_all(pattern, wake)
             self._begin()
 
     def _begin(self) -> None:
-        if self._job is None and not self._closed:
+        if not self._closed and (self._job is None or self._job.ended):
             self._signal = Signal()
             self._job = spawn(self._run, "redis_history-doorbells")
 
     def unwatch(self, channel: bytes, wake: Wake) -> None:
-        with self._lock:
-            if (channel, wake) in self._watched:
-                self._watched.remove((channel, wake))
-            for bell in self._bells.values():
-                bell.unwatch(channel, wake)
+        with self._guard:
+            self._watched.pop((channel, wake), None)
+            for doorbell in self._doorbells.values():
+                doorbell.unwatch(channel, wake)
 
     def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        with self._lock:
-            if (pattern, wake) in self._watched_all:
-                self._watched_all.remove((pattern, wake))
-            for bell in self._bells.values():
-                bell.unwatch_all(pattern, wake)
+        with self._guard:
+            self._watched_all.pop((pattern, wake), None)
+            for doorbell in self._doorbells.values():
+                doorbell.unwatch_all(pattern, wake)
 
     def close(self) -> None:
-        with self._lock:
+        with self._guard:
             self._closed = True
-            if self._signal is not None:
-                self._signal.set()
+            watched, watched_all = [*self._watched], [*self._watched_all]
+        for _, wake in watched:  # whoever waits sees that the store was closed
+            wake()
+        for _, wake_all in watched_all:
+            wake_all(None)
+        if self._signal is not None:
+            self._signal.set()
         if self._job is not None:
             self._job.stop()
-        for bell in [*self._bells.values(), *self._gone]:
-            bell.close()
+        for doorbell in [*self._doorbells.values(), *self._removed]:
+            doorbell.close()
 
     def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
@@ -115,28 +120,32 @@ class ClusterDoorbell:
                 if self._lines.stale or time.monotonic() - asked > _ASK:
                     self._lines.refresh()
                     asked = time.monotonic()
-            except (RedisError, OSError, ConfigurationError) as error:
-                _logger.info("the doorbell cannot see the cluster: %s", error)
-            self._settle()
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the next attempt may work
+                _logger.info("the doorbell cannot read the list of the cluster's nodes: %s", error)
+            try:
+                self._match_primaries()
+            except Exception as error:
+                _logger.warning("the doorbell failed and tries again", exc_info=error)
             self._signal.wait(_LOOK)
 
-    def _settle(self) -> None:
-        """A doorbell for each primary, and none for others."""
-        with self._lock:
+    def _match_primaries(self) -> None:
+        """A doorbell for each primary, and none for other nodes."""
+        with self._guard:
             if self._closed:
                 return
             primaries = self._lines.primaries
             if self._asked == "publish" and primaries:
-                # What is published anywhere is heard everywhere: one node is enough, and each would tell it once more.
-                primaries = frozenset([*self._bells.keys() & primaries][:1]) or frozenset([min(primaries)])
-            self._gone += [self._bells.pop(address) for address in [*self._bells] if address not in primaries]
+                # What is published on one node arrives at all: one doorbell is enough, and more would wake repeatedly.
+                primaries = frozenset([*self._doorbells.keys() & primaries][:1]) or frozenset([min(primaries)])
+            self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
             for address in primaries:
-                if address not in self._bells:
-                    bell = self._bells[address] = Doorbell(self._lines.node(address).client, self._asked)
+                if address not in self._doorbells:
+                    doorbell = Doorbell(self._lines.node(address).client, self._asked)
                     for channel, wake in self._watched:
-                        bell.watch(channel, wake)
+                        doorbell.watch(channel, wake)
                     for pattern, wake_all in self._watched_all:
-                        bell.watch_all(pattern, wake_all)
-        while self._gone:
-            self._gone[-1].close()
-            self._gone.pop()
+                        doorbell.watch_all(pattern, wake_all)
+                    self._doorbells[address] = doorbell
+        while self._removed:
+            self._removed[-1].close()
+            self._removed.pop()

@@ -8,6 +8,8 @@ a call. Connections of a client that is the user's go back to its pool each time
 from __future__ import annotations
 
 import contextlib
+import selectors
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,8 +18,10 @@ from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._sync._runtime import reset_after_fork
 
-__all__ = ["CLOSED", "Lines"]
+__all__ = ["CLOSED", "Lines", "PubSubConnection"]
 
+#: Seconds that a message may take to arrive once it has begun.
+_REST: Final = 5.0
 #: Said of calls whose connections are closed under them.
 CLOSED: Final = "the connections were closed"
 
@@ -98,3 +102,88 @@ class Lines:
     def forget(self) -> None:
         """Let go of all idle connections without a word to the server: they are the parent process's."""
         self._idle = []
+
+
+class PubSubConnection:
+    """One connection for pub/sub. Only one thread uses it; any thread may call `interrupt`.
+
+    redis-py's PubSub reconnects in every method, so two users of one connection break each other. This class never
+    reconnects: after any error, call `disconnect`, then `connect`.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._connection: Any = None
+        self._socket: Any = None
+        self._interrupted = False
+        self._awake, self._waker = socket.socketpair()  # wakes the thread that waits for the server
+        self._awake.setblocking(False)
+        self._waker.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._awake, selectors.EVENT_READ)
+
+    def connect(self) -> None:
+        self._connection = self._pool.get_connection()
+        self._socket = self._connection._get_socket()
+        self._check()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+
+    def send(self, *command: bytes) -> None:
+        self._check()
+        self._connection.send_packed_command(self._connection.pack_command(*command), check_health=False)
+        self._check()
+
+    def ask(self, command: tuple[bytes, ...], seconds: float) -> Any:
+        """The reply to a command that is sent before the first subscription, within `seconds`."""
+        self.send(*command)
+        return self._connection.read_response(disable_decoding=True, timeout=seconds)
+
+    def receive(self, seconds: float) -> Any:
+        """The next message. None after `seconds`, after an interrupt, or for a message without content."""
+        if not self._interrupted:
+            if self._connection is not None:
+                self._check()
+                if self._connection.can_read(timeout=0):
+                    return self._read()
+            ready = [key.fileobj for key, _ in self._selector.select(seconds)]
+            if self._awake not in ready:
+                return self._read() if ready else None
+        self._interrupted = False  # before the bytes are taken: an interrupt from here on counts for the next call
+        with contextlib.suppress(BlockingIOError):
+            while self._awake.recv(4096):
+                pass
+        return None
+
+    def interrupt(self) -> None:
+        """End the `receive` under way, or else the next one."""
+        self._interrupted = True
+        with contextlib.suppress(OSError):  # full: it is awake already; or closed
+            self._waker.send(b"x")
+
+    def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        taken, self._socket = self._socket, None
+        if connection is not None:
+            try:
+                with contextlib.suppress(KeyError, ValueError):  # not registered, or closed by somebody else
+                    self._selector.unregister(taken)
+                connection.disconnect()
+            finally:
+                self._pool.release(connection)
+
+    def close(self) -> None:
+        """Release what `interrupt` needs."""
+        self._selector.close()
+        self._awake.close()
+        self._waker.close()
+
+    def _read(self) -> Any:
+        return self._connection.read_response(
+            disable_decoding=True, timeout=_REST, disconnect_on_error=False, push_request=True
+        )
+
+    def _check(self) -> None:
+        """Raises ConnectionError if redis-py would reconnect, or has, and forget the subscriptions."""
+        current = self._connection._get_socket()
+        if current is None or current is not self._socket or self._connection.should_reconnect():
+            raise ConnectionError(CLOSED)

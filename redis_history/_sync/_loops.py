@@ -16,6 +16,7 @@ class Home:
 
     here = True
     ended = False
+    stopped = False
 
     def run(self, work: Callable[[], None]) -> None:
         """Do `work`."""
@@ -45,6 +46,10 @@ class PerLoop(Generic[C]):
                 if self._thing is None:
                     self._thing = self._make()
         return self._thing
+
+    def every(self) -> list[tuple[Home, C]]:
+        """The one there is, if it was asked for."""
+        return [] if self._thing is None else [(Home(), self._thing)]
 
     def close(self) -> None:
         """Close it."""

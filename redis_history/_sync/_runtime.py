@@ -14,6 +14,7 @@ from weakref import WeakSet
 from redis_history._sync._loops import Home
 
 __all__ = [
+    "Background",
     "Job",
     "Lock",
     "Openable",
@@ -79,6 +80,10 @@ class Job:
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
 
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
     def stop(self) -> None:
         """Return when it has ended."""
         if self._thread is not threading.current_thread():
@@ -90,6 +95,38 @@ def spawn(work: Callable[[], None], name: str) -> Job:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return Job(thread)
+
+
+class Background:
+    """Work beside a caller, who may stop waiting for it. `signal` is set when it is done."""
+
+    def __init__(self, work: Callable[[], None], signal: Signal, name: str) -> None:
+        self._work = work
+        self._signal = signal
+        self._error: BaseException | None = None
+        self._finished = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return self._finished or not self._thread.is_alive()  # in a forked child it is not
+
+    def result(self) -> None:
+        """Raises what the work raised."""
+        if self._error is not None:
+            raise self._error
+
+    def leave(self) -> None:
+        """Do not wait for it: a thread cannot be ended."""
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
+            self._error = error
+        self._finished = True
+        self._signal.set()
 
 
 def uninterrupted(work: Callable[[], None], unfinished: set[Any]) -> None:

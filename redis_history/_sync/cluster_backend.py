@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 
 from redis_history._sync._cluster import ClusterLines, Node
-from redis_history._sync.redis_backend import INFO, RedisBackend, told
+from redis_history._sync.redis_backend import INFO, Packed, RedisBackend, told
+from redis_history.backends.redis.attempts import Attempt
 from redis_history.backends.redis.calls import Call
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.slots import redirected_to, slot_of
@@ -28,29 +30,28 @@ class ClusterBackend(RedisBackend):
 
     _lines: ClusterLines
 
-    def _prepare(self, what: None = None, *, again: bool = False) -> None:
+    def _prepare(self, what: None = None) -> None:
         if self._lines.stale:
             self._lines.refresh()
         if not self._usable:
             node = self._lines.node(next(iter(self._lines.primaries)))
             INFO.decode(self._exchange(INFO.pack(), lines=node.lines))
-            self._usable = True
 
-    def _reply(self, call: Call, *, again: bool = False) -> Any:
+    def _reply(self, call: Call, attempt: Attempt | None = None) -> Any:
         try:
             if self._lines.stale:
                 self._prepare()
-            return self._follow(call, again)
+            return self._follow(call, attempt)
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise
 
-    def _follow(self, call: Call, again: bool) -> Any:
+    def _follow(self, call: Call, attempt: Attempt | None = None) -> Any:
         slot = slot_of(call)
         node, asking = self._lines.owner(slot), False
         for _ in range(_REDIRECTIONS):
             try:
-                return self._send(node, call, again, asking)
+                return self._send(node, call, attempt, asking)
             except AskError as error:
                 address = redirected_to(error, node.address, self._lines.remap)
                 asking = not isinstance(error, MovedError)
@@ -60,28 +61,27 @@ class ClusterBackend(RedisBackend):
                 node = self._lines.node(address)
         raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
 
-    def _send(self, node: Node, call: Call, again: bool, asking: bool) -> Any:
+    def _send(self, node: Node, call: Call, attempt: Attempt | None, asking: bool) -> Any:
         send = self._send_packed
         if call.confirm is not None:
             self._examine(call.confirm, node.address, node.lines)
             send = self._send_confirmed
-        try:
-            return send(node, call.pack(again=again), asking)
-        except NoScriptError:
-            return send(node, call.pack(teach=True, again=again), asking)
+        return self._decided(call, attempt, partial(send, node, asking))
 
-    def _send_packed(self, node: Node, packed: bytes, asking: bool) -> Any:
+    def _send_packed(self, node: Node, asking: bool, packed: Packed, attempt: Attempt | None) -> Any:
         if not asking:
-            return self._exchange(packed, lines=node.lines)
-        _, reply = self._exchange(_ASKING + packed, 2, node.lines)  # ASKING is for the next command only
-        if isinstance(reply, ResponseError):
-            raise reply
-        return reply
+            return self._exchange(packed, lines=node.lines, attempt=attempt)
+        # ASKING is for the next command only
+        replies = self._exchange(partial(_asking, packed), 2, node.lines, attempt=attempt)
+        if isinstance(replies[1], ResponseError):
+            raise replies[1]
+        return replies[1]
 
-    def _send_confirmed(self, node: Node, packed: bytes, asking: bool) -> Any:
-        return self._confirmed(_ASKING + packed if asking else packed, node.lines, int(asking))
+    def _send_confirmed(self, node: Node, asking: bool, packed: Packed, attempt: Attempt | None) -> Any:
+        packed = partial(_asking, packed) if asking else packed
+        return self._confirmed(packed, node.lines, int(asking), attempt)
 
-    def _look(self, what: None = None, *, again: bool = False) -> Capabilities:
+    def _look(self, what: None = None) -> Capabilities:
         try:
             self._prepare()
             nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
@@ -90,7 +90,7 @@ class ClusterBackend(RedisBackend):
             self._look_again_after(error)
             raise
 
-    def _ask(self, commands: Sequence[Sequence[bytes]], *, again: bool = False) -> list[list[Any]]:
+    def _ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         try:
             self._prepare()
             nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
@@ -99,7 +99,7 @@ class ClusterBackend(RedisBackend):
             self._look_again_after(error)
             raise
 
-    def _replies(self, calls: list[Call], *, again: bool = False) -> list[Any]:
+    def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node concerned."""
         try:
             self._prepare()
@@ -108,14 +108,14 @@ class ClusterBackend(RedisBackend):
                 shares.setdefault(self._lines.owner(slot_of(call)), []).append(place)
             replies: list[Any] = [None] * len(calls)
             for node, places in shares.items():
-                packed = b"".join([calls[place].pack(again=again) for place in places])
+                packed = b"".join([calls[place].pack() for place in places])
                 try:
                     share = told(self._exchange(packed, len(places), node.lines))
                 except AskError:  # slots are moving: each call finds its own way
-                    share = [self._follow(calls[place], again) for place in places]
+                    share = [self._follow(calls[place]) for place in places]
                 for place, reply in zip(places, share, strict=True):
                     unknown = isinstance(reply, NoScriptError)
-                    replies[place] = self._follow(calls[place], again) if unknown else reply
+                    replies[place] = self._follow(calls[place]) if unknown else reply
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise
@@ -125,3 +125,7 @@ class ClusterBackend(RedisBackend):
         if is_transient(error) and not isinstance(error, TryAgainError):
             self._lines.stale = True
             self._confirming.clear()
+
+
+def _asking(packed: Packed, sent: bytes | None) -> bytes:
+    return _ASKING + (packed(sent=sent) if callable(packed) else packed)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._sync.writing import Writing
+from redis_history.backends.base import features
 from redis_history.errors import CapabilityError, MessageNotFoundError
 from redis_history.model import Message, Position
 from redis_history.operations import Compacted, Expanded, FindMessage
@@ -71,5 +72,5 @@ class Compacting(Writing):
         return expanded
 
     def _check_compacts(self) -> None:
-        if not getattr(self._backend, "compacts", False):
-            raise CapabilityError("this backend cannot compact: see `compacts` in redis_history.backends.base")
+        if not features(self._backend).compacts:
+            raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")

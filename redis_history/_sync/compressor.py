@@ -12,14 +12,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
-from redis_history._bell import Bell
 from redis_history._chance import CHANCE
 from redis_history._sync._compressing import Compressing
-from redis_history._sync._runtime import Job, Signal, ending, spawn
-from redis_history._sync.reading import PAGE
+from redis_history._sync._listing import scan_conversations
+from redis_history._sync._runtime import Job, Signal, ending, in_thread, spawn
 from redis_history._sync.store import HistoryStore
+from redis_history._wakeups import PendingWakeups
 from redis_history.backends.base import FollowsAll
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer, is_interrupt, told
@@ -42,6 +43,7 @@ from redis_history.operations import (
     ReadConversation,
     ReadPage,
 )
+from redis_history.paging import PAGE
 from redis_history.tokens import message_tokens
 
 __all__ = ["Compressor"]
@@ -58,8 +60,6 @@ _FIRST_LOOK: Final = 32
 _KNOWN: Final = 1_000
 #: Messages in which the oldest that may be compressed is looked for at first.
 _OLDEST: Final = 32
-#: All conversations, as a limit.
-_ALL: Final = 2**31
 
 
 class Compressor(Compressing):
@@ -67,8 +67,12 @@ class Compressor(Compressing):
 
     A conversation is compressed when it has more than `max_tokens` or `max_entries`, or messages `older_than` (seconds
     or a timedelta); to at most `target` times these bounds, so that it is not its turn again with the next message.
-    System messages and the `keep_recent` newest messages stay. `summarizer` is called without any lock but the lease on
-    that conversation, which lasts `lease` seconds and is kept while it thinks; after `timeout` seconds it is given up.
+    The bounds hold afterwards whenever a summary can make them hold. System messages, the turn in progress and calls
+    that wait for their results always stay; the `keep_recent` newest messages stay if the bounds allow it.
+
+    `summarizer` is called without any lock but the lease on that conversation, which lasts `lease` seconds and is kept
+    while it thinks; after `timeout` seconds it is given up. A summary that is too long is asked for again, of more
+    messages.
 
     Changed conversations are looked for every `look_interval` seconds, all of them every `sweep_interval`; at most
     `concurrency` are worked on at once. One that fails is left alone, by all workers, for `first_wait` seconds, twice
@@ -147,16 +151,18 @@ class Compressor(Compressing):
 
     def preview(self) -> list[CompressionProgress]:
         """What would be compressed, without any lease or change."""
-        planned = []
-        for totals in self._too_long(self._list(_ALL)):
-            found = self._policy.plan(self._store.get(totals.conversation_id))
-            if found is not None:
-                progress = CompressionProgress(
-                    "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
-                )
-                planned.append(progress)
-                self._tell(progress)
-        return planned
+        planned: dict[str, CompressionProgress] = {}
+        for page in scan_conversations(self._store._backend):
+            for totals in self._too_long([one for one in page if one.conversation_id not in planned]):
+                messages = self._store.get(totals.conversation_id)
+                found = in_thread(partial(self._policy.plan, messages))
+                if found is not None:
+                    progress = CompressionProgress(
+                        "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
+                    )
+                    planned[totals.conversation_id] = progress
+                    self._tell(progress)
+        return [*planned.values()]
 
     # What there is to do
 
@@ -198,27 +204,27 @@ class Compressor(Compressing):
                 control.clear()
 
     def _keep_looking(self, control: Signal) -> None:
-        bell = Bell(control.set)
+        wakeups = PendingWakeups(control.set)
         backend = self._store._backend
         try:
             if isinstance(backend, FollowsAll):
                 try:
-                    backend.watch_all(bell.ring)
+                    backend.watch_all(wakeups.add)
                 except RedisHistoryError as error:  # changes are looked for as well
                     _logger.warning("a compressor that hears of no changes: %s", error)
-            self._keep_looking_at(control, bell)
+            self._keep_looking_at(control, wakeups)
         finally:
             if isinstance(backend, FollowsAll):
-                backend.unwatch_all(bell.ring)
+                backend.unwatch_all(wakeups.add)
 
-    def _keep_looking_at(self, control: Signal, bell: Bell) -> None:
+    def _keep_looking_at(self, control: Signal, wakeups: PendingWakeups) -> None:
         sweep_at = look_at = looked = listen_at = time.monotonic()
         rung: set[str] = set()
         while not self._stopping and not ending():
             self._check_hands()
             control.clear()  # before hearing: what rings from here on wakes again
             now = time.monotonic()
-            ids, anything = bell.hear()
+            ids, anything = wakeups.take()
             rung.update(ids)
             if anything or len(rung) > _FIRST_LOOK:
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
@@ -248,37 +254,49 @@ class Compressor(Compressing):
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Look at all conversations; how many were found to be too long."""
-        new = self._found(self._list(_ALL), rested)
+        self._remember(self._list(_KNOWN))  # first: what changes from now on is new to the next look
+        new = 0
+        for page in scan_conversations(self._store._backend):
+            new += self._found(page, rested)
+            if self._stopping:
+                break
         self._work.count(sweeps=1)
         return new
 
     def _look(self) -> None:
-        """Look at those that have changed since the last look: back to where nothing is new."""
+        """Look at those that have changed since the last look: back to where nothing is new, or to as many as are
+        remembered. The next sweep finds the others."""
         limit = _FIRST_LOOK
         while True:
             found = self._list(limit)
             new = [self._known.get(one.conversation_id) != one.revision for one in found]
-            if len(found) < limit or not any(new[limit // 2 :]):
+            if len(found) < limit or limit >= _KNOWN or not any(new[limit // 2 :]):
                 break
-            limit *= 4
-        self._found([one for one, is_new in zip(found, new, strict=True) if is_new])
+            limit = min(4 * limit, _KNOWN)
+        changed = [one for one, is_new in zip(found, new, strict=True) if is_new]
+        self._remember(changed)
+        self._found(changed)
         self._work.count(looks=1)
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""
         found = [self._store._backend.execute(ReadConversation(name)) for name in conversation_ids]
-        self._found([one for one in found if one is not None])
+        there = [one for one in found if one is not None]
+        self._remember(there)
+        self._found(there)
 
     def _list(self, limit: int) -> list[Conversation]:
         return self._store._backend.execute(ListConversations(None, None, limit, 0))
 
-    def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
+    def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
         for name, revision in self._known.items():
             if len(newest) >= _KNOWN:
                 break
             newest.setdefault(name, revision)
         self._known = newest
+
+    def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
         new = self._work.offer(self._too_long(conversations), rested=rested)
         if new:
             self._wake()

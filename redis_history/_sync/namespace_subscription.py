@@ -13,10 +13,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from redis_history._bell import Bell
 from redis_history._sync._feed import Feed
 from redis_history._sync._listing import follows_all
-from redis_history._sync._runtime import Signal
+from redis_history._wakeups import PendingWakeups
 from redis_history.backends.base import Backend, Look
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
@@ -54,7 +53,7 @@ class NamespaceSubscription(Feed):
         self._news: set[str] = set()
         self._doubted: set[str] = set()
         self._look_at = self._rest_until = 0.0
-        self._bell: Bell | None = None
+        self._wakeups = PendingWakeups(self._wake)
 
     @property
     def cursors(self) -> dict[str, Cursor]:
@@ -75,51 +74,48 @@ class NamespaceSubscription(Feed):
         else:
             self._pending = dict.fromkeys(found.heads)
         self._position = found.position
-        self._signal = Signal()
-        self._bell = Bell(self._signal.set)
-        self._all.watch_all(self._bell.ring)
+        self._all.watch_all(self._wakeups.add)
 
-    def get(self, timeout: float | None = None) -> Event | None:
-        """The next event; None if there is none within `timeout` seconds (None: wait), or after `close`."""
-        self.open()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        look = timeout is not None and timeout <= 0  # who does not wait asks about this moment
-        while not self._ready and not self._closed and self._signal is not None:
-            self._signal.clear()  # before looking: what happens from here on rings again
-            self._hear()
-            now = time.monotonic()
-            idle = not self._pending or now < self._rest_until
-            if now >= self._look_at or (idle and (look or self._doubted)):
-                look = False
-                self._look()
-            elif not idle:
-                self._read(next(iter(self._pending)))
-            else:
-                wait = (min(self._look_at, self._rest_until) if self._pending else self._look_at) - now
-                if deadline is not None:
-                    wait = min(wait, deadline - now)
-                    if wait <= 0:
-                        return None
-                self._signal.wait(wait)
-        if self._closed:
-            return None
+    def _unwatch(self) -> None:
+        self._all.unwatch_all(self._wakeups.add)
+
+    def _wake(self) -> None:
+        if self._signal is not None:
+            self._signal.set()
+
+    def _next_read(self) -> float:
+        ids, any_other = self._wakeups.take()
+        self._pending |= ids
+        if any_other:
+            self._look_at = self._rest_until = 0.0
+        now = time.monotonic()
+        if self._looks(now) or self._reads(now):
+            return 0.0
+        return (min(self._look_at, self._rest_until) if self._pending else self._look_at) - now
+
+    def _reads(self, now: float) -> bool:
+        """Whether the log of a conversation is to be read."""
+        return bool(self._pending) and now >= self._rest_until
+
+    def _looks(self, now: float) -> bool:
+        """Whether to find out which conversations have changed."""
+        return now >= self._look_at or (not self._reads(now) and (self._read_now or bool(self._doubted)))
+
+    def _take(self) -> Event:
         event = self._ready.popleft()
         self._taken = (event.conversation_id, event.cursor)
         return event
 
-    def _unwatch(self) -> None:
-        assert self._bell is not None  # noqa: S101
-        self._all.unwatch_all(self._bell.ring)
-
-    def _hear(self) -> None:
-        assert self._bell is not None  # noqa: S101
-        rung, anything = self._bell.hear()
-        self._pending |= rung
-        if anything:
-            self._look_at = self._rest_until = 0.0
+    def _read(self) -> None:
+        now = time.monotonic()
+        if self._looks(now):
+            self._read_now = False
+            self._look()
+        elif self._reads(now):
+            self._read_one(next(iter(self._pending)))
 
     def _look(self) -> None:
-        """Find what has changed without a word."""
+        """Find what has changed without a wake-up."""
         news, doubted = self._news, self._doubted
         self._look_at = time.monotonic() + self._poll_interval
         try:
@@ -137,7 +133,7 @@ class NamespaceSubscription(Feed):
         self._look_at = now + self._poll_interval
         self._ended = {name: ended for name, ended in self._ended.items() if ended[1] > now}
 
-    def _read(self, conversation_id: str) -> None:
+    def _read_one(self, conversation_id: str) -> None:
         """Read the change log of one conversation once."""
         known = self._cursors.get(conversation_id)
         ended = self._ended.get(conversation_id)
@@ -155,7 +151,7 @@ class NamespaceSubscription(Feed):
         self._taken = (conversation_id, known)
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and not known:
-                return  # told already, by ConversationDeleted
+                return  # the consumer has it as ConversationDeleted
             self._ready.append(event)
             self._follow(event)
         if changes.more:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -13,9 +14,11 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import finish
-from redis_history.backends.base import Backend
-from redis_history.errors import BackendUnavailableError, CapabilityError
+from redis_history._sync._listing import scan_conversations
+from redis_history._sync._runtime import finish, in_thread
+from redis_history._validation import check_function, check_integer, check_limit, check_range
+from redis_history.backends.base import Backend, features
+from redis_history.errors import BackendUnavailableError, CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.model import Message, Role, Scope
 from redis_history.operations import (
     Append,
@@ -24,12 +27,12 @@ from redis_history.operations import (
     Fetch,
     Fetched,
     Found,
-    ListConversations,
     MakeIndex,
     Op,
     Page,
     Place,
     ReadPage,
+    ReadTogether,
     Restore,
     Search,
     SearchAll,
@@ -37,6 +40,7 @@ from redis_history.operations import (
     UpdateMessage,
     WriteDocuments,
 )
+from redis_history.paging import next_page
 from redis_history.requests import Bound, Options
 from redis_history.search.chunks import chunk_length
 from redis_history.search.filters import Filters
@@ -46,7 +50,7 @@ from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
 from redis_history.search.vectors import embedding_text, pack_all
-from redis_history.tokens import count_characters
+from redis_history.tokens import TokenCounter, count_characters
 
 __all__ = ["Searching"]
 
@@ -58,12 +62,13 @@ _DOCUMENTS: Final = 100
 _DOCUMENTS_CHARACTERS: Final = 100_000
 #: Messages read at once.
 _PAGE: Final = 1000
-#: How often the conversations are listed to write their documents anew. A list is not of one moment, so what moved
-#: within it while it was read is in the next; those that keep coming write their documents themselves.
-_PASSES: Final = 4
-_ALL: Final = 1_000_000
 #: Messages fetched at once, of those a search has found.
 _FETCHED: Final = 50
+#: How often a reindexing looks for conversations that were created meanwhile.
+_PASSES: Final = 4
+#: A longer query is parsed, and more matches are ranked, in a thread: an event loop would stand still meanwhile.
+_SHORT_QUERY: Final = 1_000
+_FEW_MATCHES: Final = 1_000
 
 
 class _Request(Struct, frozen=True):
@@ -72,6 +77,7 @@ class _Request(Struct, frozen=True):
     limit: int
     offset: int
     token_cap: int | None
+    token_counter: TokenCounter | None
     context: int
     highlight: bool
     vector: bytes | None
@@ -99,6 +105,7 @@ class Searching:
         limit: int = 10,
         offset: int = 0,
         token_cap: int | None = 2000,
+        token_counter: TokenCounter | None = None,
         roles: Iterable[Role] | None = None,
         participant_ids: Iterable[str] | None = None,
         scope: Scope | None = None,
@@ -112,7 +119,8 @@ class Searching:
         """Messages of one conversation that match any term of `query`, best first.
 
         A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
-        fail. `limit` hits after the first `offset`, of as many as fit into `token_cap` estimated tokens (None: all).
+        fail. `limit` hits after the first `offset`, in at most `token_cap` tokens (None: no cap), by `token_counter` or
+        estimated: a message that is too long comes with the `excerpt` that matches, cut to what fits.
         The filters must all hold; `tool_names` are of tools called or answered. Messages that were compacted are found
         too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
         each hit has as many messages before and after it; with `highlight`, where the terms are.
@@ -121,7 +129,7 @@ class Searching:
         """
         check_conversation_id(conversation_id)
         filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
-        request = self._request(query, filters, limit, offset, token_cap, context, highlight)
+        request = self._request(query, filters, limit, offset, token_cap, token_counter, context, highlight)
         if not _can_match(request):
             return []
         op = Search(conversation_id, request.query, request.filters, request.vector, _depth(request))
@@ -129,7 +137,7 @@ class Searching:
         if found is None:
             hits = self._scanned(conversation_id, request)
         else:
-            hits = self._fetched(_order(found, request.query), request)
+            hits = self._fetched(self._ordered(found, request.query), request)
         return self._finished(hits, request)
 
     def search_all(
@@ -139,6 +147,7 @@ class Searching:
         limit: int = 10,
         offset: int = 0,
         token_cap: int | None = 2000,
+        token_counter: TokenCounter | None = None,
         roles: Iterable[Role] | None = None,
         participant_ids: Iterable[str] | None = None,
         scope: Scope | None = None,
@@ -155,8 +164,8 @@ class Searching:
         server is still filling its index.
         """
         filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
-        request = self._request(query, filters, limit, offset, token_cap, context, highlight)
-        if getattr(self._backend, "search_mode", None) == "memory":
+        request = self._request(query, filters, limit, offset, token_cap, token_counter, context, highlight)
+        if features(self._backend).search_mode == "memory":
             hits = self._scanned_all(request) if _can_match(request) else []
             return self._finished(hits, request)
         seconds = self._options.search_wait
@@ -166,7 +175,8 @@ class Searching:
             self._refuse_search_all()
         if found is None or not _can_match(request):
             return []
-        return self._finished(self._fetched(_order(found, request.query), request), request)
+        hits = self._fetched(self._ordered(found, request.query), request)
+        return self._finished(hits, request)
 
     def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove those of no message.
@@ -181,17 +191,18 @@ class Searching:
         seen: set[str] = set()
         documents = done = 0
         for _ in range(_PASSES):
-            listed = self._backend.execute(ListConversations(None, None, _ALL, 0))
-            new = [one.conversation_id for one in listed if one.conversation_id not in seen]
-            if not new:
+            known = len(seen)
+            for found in scan_conversations(self._backend):
+                new = [one.conversation_id for one in found if one.conversation_id not in seen]
+                seen.update(new)
+                for conversation_id in new:
+                    for page in self._pages(conversation_id):
+                        documents += self._document(conversation_id, page)
+                    done += 1
+                    if on_progress is not None:
+                        on_progress(done, len(seen))
+            if len(seen) == known:
                 break
-            seen.update(new)
-            for conversation_id in new:
-                for page in self._pages(conversation_id):
-                    documents += self._document(conversation_id, page)
-                done += 1
-                if on_progress is not None:
-                    on_progress(done, len(seen))
         removed = cursor = 0
         while (swept := self._asked(SweepDocuments(cursor))) is not None:
             cursor = swept[0]
@@ -216,7 +227,7 @@ class Searching:
         if not messages or not self._server_may_search:
             return []
         try:
-            return self._embed([embedding_text(message) for message in messages])
+            return self._embed(in_thread(lambda: [embedding_text(message) for message in messages]))
         except Exception as error:  # noqa: BLE001 -- whatever an embedder raises is its own
             _logger.error("the embedder failed; %d messages are found by words alone: %s", len(messages), error)
             return []
@@ -229,7 +240,7 @@ class Searching:
 
     @property
     def _server_may_search(self) -> bool:
-        return getattr(self._backend, "search_mode", "client") in ("server", "unknown")
+        return features(self._backend).search_mode in ("server", "unknown")
 
     def _request(
         self,
@@ -238,20 +249,23 @@ class Searching:
         limit: int,
         offset: int,
         token_cap: int | None,
+        token_counter: TokenCounter | None,
         context: int,
         highlight: bool,
     ) -> _Request:
-        requests.check_range(limit, offset)
-        requests.check_limit(token_cap, "token_cap")
-        requests.check_context(context)
-        terms = parse_query(query, self._options.language)
+        check_range(limit, offset)
+        check_limit(token_cap, "token_cap")
+        check_function(token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
+        check_integer(context, "context", 0, 100, error=InvalidInputError)
+        parse = partial(parse_query, query, self._options.language)
+        terms = in_thread(parse) if isinstance(query, str) and len(query) > _SHORT_QUERY else parse()
         vector = None
         if self._options.embedder is not None and self._server_may_search and query.strip() and limit:
             try:
                 vector = (self._embed([query]))[0]
             except Exception as error:  # noqa: BLE001 -- as above
                 _logger.error("the embedder failed; searching by words alone: %s", error)
-        return _Request(terms, filters, limit, offset, token_cap, context, highlight, vector)
+        return _Request(terms, filters, limit, offset, token_cap, token_counter, context, highlight, vector)
 
     def _asked(self, op: Op[T]) -> T | None:
         return self._backend.execute(op) if self._server_may_search else None
@@ -269,37 +283,45 @@ class Searching:
         hits: list[SearchHit] = []
         wanted, start = request.offset + request.limit, 0
         while start < len(ranked) and len(hits) < wanted:
-            window = ranked[start : start + min(_FETCHED, wanted - len(hits))]
+            # A second look is only needed if hits are gone: then enough is read that there are few of them.
+            window = ranked[start : start + (_FETCHED if start else min(_FETCHED, wanted))]
             start += len(window)
             found: dict[tuple[Any, int], Fetched] = {}
-            for whose, places in groupby(sorted(window, key=_whose), key=_whose):
-                op = Fetch(whose[0], whose[1], tuple(place.sequence for place in places), request.context)
-                for sequence, fetched in zip(op.sequences, self._asked(op) or (), strict=False):
+            fetches = tuple(
+                Fetch(whose[0], whose[1], tuple(place.sequence for place in places), request.context)
+                for whose, places in groupby(sorted(window, key=_whose), key=_whose)
+            )
+            for op, every in zip(fetches, self._backend.execute(ReadTogether(fetches)), strict=True):
+                for sequence, fetched in zip(op.sequences, every, strict=True):
                     if fetched is not None and _wanted(request.filters, fetched.message, fetched.archived):
-                        found[(whose, sequence)] = fetched
+                        found[((op.conversation_id, op.life), sequence)] = fetched
             for one in window:
                 hit = found.get((one.conversation, one.sequence))
                 if hit is not None:
                     beside = tuple(hit.before), tuple(hit.after)
                     hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *beside, hit.archived))
-        return hits[request.offset :]
+        return hits[request.offset : wanted]
 
     def _scanned(self, conversation_id: str, request: _Request) -> list[SearchHit]:
         scan = Scan(request.query, request.filters, language=self._options.language)
-        left = MAX_SCANNED
+        left, documented = MAX_SCANNED, True
         archived: set[int] = set()
         for page in self._pages(conversation_id):
             chunk = [one for one in page if request.filters.archived in (None, one.archived)][-left:] if left else []
-            scan.add([one.message for one in chunk], [one.name for one in chunk])
+            in_thread(partial(scan.add, [one.message for one in chunk], [one.name for one in chunk]))
             archived.update(one.name for one in chunk if one.archived)
             left -= min(left, len(page))
-            if self._server_may_search:
+            if documented and self._server_may_search:
                 # Messages from before there was search, or an index that was lost: the next search finds them there.
-                self._document(conversation_id, page)
+                try:
+                    self._document(conversation_id, page)
+                except RedisHistoryError as error:  # the search does not need it
+                    documented = False
+                    _logger.warning("search documents were not written: %s", error)
             elif not left:
                 _logger.warning("only the newest %d messages of %r are searched", MAX_SCANNED, conversation_id[:80])
                 break
-        ranked = scan.ranked()[request.offset : request.offset + request.limit]
+        ranked = (in_thread(scan.ranked))[request.offset : request.offset + request.limit]
         hits = []
         for one in ranked:
             message, is_archived = scan.messages[one.sequence], one.sequence in archived
@@ -310,9 +332,11 @@ class Searching:
     def _scanned_all(self, request: _Request) -> list[SearchHit]:
         every = replace(request, limit=request.offset + request.limit, offset=0)
         hits: list[SearchHit] = []
-        for conversation in self._backend.execute(ListConversations(None, None, _ALL, 0)):
-            hits += self._scanned(conversation.conversation_id, every)
-        hits.sort(key=lambda hit: hit.score, reverse=True)
+        for conversations in scan_conversations(self._backend):
+            for conversation in conversations:
+                hits += self._scanned(conversation.conversation_id, every)
+            hits.sort(key=lambda hit: hit.score, reverse=True)
+            del hits[every.limit :]
         return hits[request.offset : every.limit]
 
     def _beside(
@@ -332,34 +356,42 @@ class Searching:
 
     def _pages(self, conversation_id: str) -> Any:
         """What is searched of a conversation, page by page, the newest page first."""
-        archived = bool(getattr(self._backend, "compacts", False))
-        before, size = None, _PAGE
-        while True:
-            op = ReadPage(conversation_id, size, newest=True, before=before, archived=archived)
+        archived = features(self._backend).compacts
+        op: ReadPage | None = ReadPage(conversation_id, _PAGE, newest=True, archived=archived)
+        while op is not None:
             page = self._backend.execute(op)
             if page.messages:
                 yield _searched(page)
-                before = page.messages[0].position
-            if len(page.messages) + page.unreadable < size:
-                return
-            size = _PAGE if page.messages else size * 4
+            op = next_page(op, page, _PAGE)
 
     def _document(self, conversation_id: str, page: list[_Searched]) -> int:
         written = 0
         for chunk in _chunks(page):
             messages = tuple(one.message for one in chunk)
             vectors = self._embedded(list(messages)) if self._options.embedder is not None else []
-            archived = tuple(one.archived for one in chunk)
-            op = WriteDocuments(conversation_id, messages, tuple(vectors), archived)
+            op = WriteDocuments(conversation_id, messages, tuple(vectors))
             written += self._asked(op) or 0
         return written
 
+    def _ordered(self, found: Found, query: Query) -> list[Ranked]:
+        order = partial(_order, found, query)
+        return order() if sum(one.listed for one in found.matches) <= _FEW_MATCHES else in_thread(order)
+
     def _finished(self, hits: list[SearchHit], request: _Request) -> list[SearchHit]:
-        hits = cut_to_tokens(hits, request.token_cap)
-        if request.highlight:
-            language = self._options.language
-            hits = [replace(hit, highlights=highlights(hit.message, request.query, language=language)) for hit in hits]
+        finished = partial(_finished, hits, request, self._options.language)
+        return in_thread(finished) if request.highlight or len(hits) > _FETCHED else finished()
+
+
+def _finished(hits: list[SearchHit], request: _Request, language: str) -> list[SearchHit]:
+    query = request.query
+    hits = cut_to_tokens(hits, request.token_cap, query, language=language, counter=request.token_counter)
+    if not request.highlight:
         return hits
+    shown = (hit.message if hit.excerpt is None else hit.excerpt for hit in hits)
+    return [
+        replace(hit, highlights=highlights(text, query, language=language))
+        for hit, text in zip(hits, shown, strict=True)
+    ]
 
 
 def _searched(page: Page) -> list[_Searched]:

@@ -14,7 +14,7 @@ from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job
 from redis_history._sync.compacting import Compacting
 from redis_history._sync.reading import Reading
-from redis_history.backends.base import Backend
+from redis_history.backends.base import Backend, Describes
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.capabilities import Capabilities
 from redis_history.requests import Doorbell, Durability, Options, SearchMode
@@ -108,8 +108,8 @@ class HistoryStore(Compacting, Reading):
         """What the backend can do and is set to. The server is asked once, when this is first read."""
         found = self._capabilities
         if found is None:
-            ask = getattr(self._backend, "capabilities", None)
-            found = Capabilities("custom") if ask is None else ask()
+            backend = self._backend
+            found = backend.capabilities() if isinstance(backend, Describes) else Capabilities("custom")
             self._capabilities = found
         return found
 

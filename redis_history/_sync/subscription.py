@@ -12,7 +12,6 @@ import logging
 import time
 
 from redis_history._sync._feed import Feed
-from redis_history._sync._runtime import Signal
 from redis_history.backends.base import Backend
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
@@ -38,7 +37,8 @@ class Subscription(Feed):
         self._cursor = after
         self._read_to = after
         self._ended = False
-        self._look_at = 0.0
+        self._read_at = 0.0
+        self._rung = False
 
     @property
     def cursor(self) -> Cursor | None:
@@ -48,42 +48,28 @@ class Subscription(Feed):
     def _begin(self) -> None:
         if self._read_to is None:
             self._read_to = self._cursor = (self._backend.execute(ReadHead(self.conversation_id))).cursor
-        self._signal = Signal()
-        self._backend.watch(self.conversation_id, self._signal.set)
+        self._backend.watch(self.conversation_id, self._ring)
 
-    def get(self, timeout: float | None = None) -> Event | None:
-        """The next event; None if there is none within `timeout` seconds (None: wait), or after `close`."""
-        self.open()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if timeout is not None and timeout <= 0:
-            self._look_at = 0.0  # who does not wait asks about this moment
-        while not self._ready and not self._closed and self._signal is not None:
-            now = time.monotonic()
-            if now >= self._look_at:
-                self._read()
-                continue
-            wait = self._look_at - now
-            if deadline is not None:
-                wait = min(wait, deadline - now)
-                if wait <= 0:
-                    return None
-            if self._signal.wait(wait):
-                self._look_at = 0.0
-        if self._closed:
-            return None
+    def _unwatch(self) -> None:
+        self._backend.unwatch(self.conversation_id, self._ring)
+
+    def _ring(self) -> None:
+        self._rung = True
+        if self._signal is not None:
+            self._signal.set()
+
+    def _next_read(self) -> float:
+        return 0.0 if self._rung or self._read_now else self._read_at - time.monotonic()
+
+    def _take(self) -> Event:
         event = self._ready.popleft()
         self._cursor = event.cursor
         return event
 
-    def _unwatch(self) -> None:
-        assert self._signal is not None  # noqa: S101
-        self._backend.unwatch(self.conversation_id, self._signal.set)
-
     def _read(self) -> None:
         """Read the change log once. The next read is when the doorbell rings, or else after the poll interval."""
-        assert self._signal is not None  # noqa: S101
         assert self._read_to is not None  # noqa: S101
-        self._signal.clear()  # before reading: what happens from here on rings again
+        self._rung = self._read_now = False  # before reading: what happens from here on rings again
         try:
             changes = self._backend.execute(ReadChanges(self.conversation_id, self._read_to))
         except StoreClosedError:
@@ -91,12 +77,12 @@ class Subscription(Feed):
             return
         except BackendUnavailableError as error:
             _logger.warning("subscription to %r waits for the server: %s", self.conversation_id[:80], error)
-            self._look_at = time.monotonic() + self._poll_interval
+            self._read_at = time.monotonic() + self._poll_interval
             return
-        self._look_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
+        self._read_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
-                return  # told already, by ConversationDeleted
+                return  # the consumer has it as ConversationDeleted
             self._ended = isinstance(event, ConversationDeleted)
             self._read_to = event.cursor
             self._ready.append(event)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync._feed import Feed
-from redis_history._sync._runtime import Job, begin, finish, sleep, spawn
+from redis_history._sync._runtime import Job, begin, finish, spawn
 from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.subscription import Subscription
 from redis_history.backends.base import Backend
-from redis_history.errors import RedisHistoryError
 from redis_history.events import Cursor, Event
 
 __all__ = ["Watching"]
@@ -99,9 +98,9 @@ class Watching:
             while not subscription.closed:
                 try:
                     event = subscription.get()
-                except RedisHistoryError as error:  # such as permission withdrawn: it may come back
+                except Exception as error:  # noqa: BLE001 -- such as permission withdrawn: it may come back
                     report(error, None)
-                    sleep(self._poll_interval)
+                    subscription._rest(self._poll_interval)
                     continue
                 if event is not None:
                     try:

@@ -3,25 +3,36 @@
 Two protocols of the same shape. A store validates and retries nothing by itself: an operation that arrives here is
 valid, and an error that leaves here is of `redis_history.errors`.
 
-A backend may have a method `capabilities`, without arguments, that gives a `Capabilities`.
-
-One that sets `compacts = True` knows the operations `Compact` (also with a `lease` as its precondition), `Expand`,
-`TakeLease` and `KeepLease`, and `ReadPage` with `archived`
-(backends/compacting.py has what all of them check alike). To others the store sends none of these: `compact` and
-`expand` raise CapabilityError, and there is nothing archived to be read.
+What a backend can do beside that, it declares: see `Features`. A class that derives from its protocol declares nothing
+until it says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
+from redis_history.capabilities import Capabilities
 from redis_history.events import Cursor
 from redis_history.operations import Op
 
-__all__ = ["AsyncBackend", "AsyncFollowsAll", "Backend", "FollowsAll", "Found", "Look", "Wake", "WakeAll"]
+__all__ = [
+    "AsyncBackend",
+    "AsyncDescribes",
+    "AsyncFollowsAll",
+    "Backend",
+    "Describes",
+    "Features",
+    "FollowsAll",
+    "Found",
+    "Look",
+    "SearchedBy",
+    "Wake",
+    "WakeAll",
+    "features",
+]
 
 T = TypeVar("T")
 
@@ -54,7 +65,47 @@ class Found(Struct, frozen=True):
     position: Any = None
 
 
+#: Who searches. "server": the backend, by the search operations of redis_history.operations and `ReadTogether`.
+#: "unknown": perhaps the backend; its first operation tells. "client": the store, which reads a conversation and ranks
+#: its messages. "memory": the same, and the store may read all conversations.
+SearchedBy = Literal["server", "unknown", "client", "memory"]
+
+
+class Features(NamedTuple):
+    """What a backend declares, as attributes or properties of these names.
+
+    `compacts`: it knows the operations `Compact` (also with a `lease` as its precondition), `Expand`, `TakeLease`,
+    `KeepLease`, `ScanConversations`, and `ReadPage` with `archived` (backends/compacting.py has the checks that all of
+    them share). To others the store sends none of these: `compact` and `expand` raise CapabilityError, and there is
+    nothing archived to be read.
+
+    `reads_together`: it knows `ReadTogether`. Others get the reads one by one. `search_mode`: who searches.
+    """
+
+    compacts: bool = False
+    reads_together: bool = False
+    search_mode: SearchedBy = "client"
+
+
+def features(backend: AsyncBackend | Backend) -> Features:
+    """What a backend declares now. What a class has not declared has its default, even if the class does not derive
+    from the protocol."""
+    return Features(**{name: getattr(backend, name) for name in Features._fields if hasattr(backend, name)})
+
+
 class AsyncBackend(Protocol):
+    @property
+    def compacts(self) -> bool:
+        return False
+
+    @property
+    def reads_together(self) -> bool:
+        return False
+
+    @property
+    def search_mode(self) -> SearchedBy:
+        return "client"
+
     async def execute(self, op: Op[T]) -> T:
         """The outcome of `op`; raises errors of `redis_history.errors` only."""
         ...
@@ -72,6 +123,15 @@ class AsyncBackend(Protocol):
 
     async def aclose(self) -> None:
         """Give back what the backend holds; any later call raises StoreClosedError."""
+        ...
+
+
+@runtime_checkable
+class AsyncDescribes(Protocol):
+    """What a backend may have beside, for `store.capabilities`."""
+
+    async def capabilities(self) -> Capabilities:
+        """What it can do and is set to."""
         ...
 
 
@@ -97,6 +157,18 @@ class AsyncFollowsAll(Protocol):
 
 
 class Backend(Protocol):
+    @property
+    def compacts(self) -> bool:
+        return False
+
+    @property
+    def reads_together(self) -> bool:
+        return False
+
+    @property
+    def search_mode(self) -> SearchedBy:
+        return "client"
+
     def execute(self, op: Op[T]) -> T: ...
 
     def watch(self, conversation_id: str, wake: Wake) -> None: ...
@@ -104,6 +176,11 @@ class Backend(Protocol):
     def unwatch(self, conversation_id: str, wake: Wake) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Describes(Protocol):
+    def capabilities(self) -> Capabilities: ...
 
 
 @runtime_checkable

@@ -1,1 +1,1 @@
-"""Recording the turns of an agent: what is pure of it, and `capture.capture`."""
+"""Record the turns of an agent: pure helpers, and `capture.capture`."""

@@ -1,4 +1,4 @@
-"""`capture`: what an agent is given and gives back becomes messages of a conversation."""
+"""`capture`: store the input and output of an agent as messages of a conversation."""
 
 from __future__ import annotations
 
@@ -54,19 +54,22 @@ def capture(
     background: bool = False,
     max_pending: int = MAX_PENDING,
 ) -> Capture | AsyncCapture:
-    """Records the turns of an agent: a decorator for it, and a context manager (docs/how-to/capture.md).
+    """Record the turns of an agent, as a decorator or a context manager (docs/how-to/capture.md).
 
-    `conversation_id`: an id, or a function of the agent's arguments; None: its argument or the key of that name.
-    `agent` and `user`: who wrote what names nobody. `inbound`: from the agent's arguments to what it was told;
-    `outbound`: from what it returns, or the list of what it streams, to what it said; both may give a Message, text, a
-    dict in chat form, or a list of these. `background`: append behind the agent's back; then `max_pending` messages
-    may wait. `on_error`: told of each turn that is not recorded, in place of the log.
+    `conversation_id`: an id, or a function of the agent's arguments. None uses the agent's argument `conversation_id`,
+    or the key of that name in its input.
+    `agent`, `user`: the participants of messages that do not name one.
+    `inbound`: a function from the agent's arguments to its input. `outbound`: a function from the agent's return
+    value, or the list of its streamed chunks, to its output. Both may return a Message, text, a chat dict (`role` and
+    `content`), or a list of these.
+    `background`: append messages in the background, with at most `max_pending` waiting messages.
+    `on_error`: called for each turn that was not recorded; without it the error is logged.
 
-    No error of recording reaches the agent. Raises InvalidInputError, ConfigurationError for wrong options.
+    Errors of recording never reach the agent. Raises InvalidInputError or ConfigurationError for invalid options.
     """
     append = getattr(store, "append", None)
     if append is None or not hasattr(store, "append_many"):
-        raise InvalidInputError(f"capture needs a store, not {type(store).__name__}")
+        raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     settings = Settings(
         conversation_id,
         as_participant(agent, "agent", "agent"),

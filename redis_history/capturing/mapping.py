@@ -1,4 +1,4 @@
-"""From what an agent is given and gives back to messages. Pure."""
+"""Convert the input and output of an agent to messages. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from redis_history._validation import refuse
 from redis_history.errors import InvalidInputError
 from redis_history.model import (
     AttachmentPart,
@@ -24,32 +25,34 @@ from redis_history.model import (
 
 __all__ = ["INCOMPLETE", "answering", "as_participant", "from_chunks", "from_inbound", "from_outbound"]
 
-#: In the metadata of a message whose stream was closed early or failed.
+#: Metadata key of a message whose stream was closed early or failed.
 INCOMPLETE = "incomplete"
 
 _PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
-#: What an answer takes over from what it answers: where it was said.
+#: Metadata that an answer inherits from the message it answers: the place of the conversation.
 _PLACE = ("channel_type", "channel_name", "channel_id", "thread_id")
 _METADATA = (*_PLACE, "platform_message_id", "mentions")
 _FIELDS = ("id", "timestamp", "scope", "trace_id")
-#: Keys of a dict in chat form that say more than the form itself can.
+#: Keys that a chat dict may have in addition to those of chat completions.
 _OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
 
 
 def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
-    """A message, text, a dict in chat form, parts, or a list of messages: of that the last, as the others came before.
+    """Convert a Message, text, a chat dict, parts or a list of messages. Only the last message of a list is used,
+    because the others are from earlier turns.
 
     Raises InvalidInputError for anything else.
     """
     if isinstance(value, list | tuple) and value and not all(isinstance(item, _PARTS) for item in value):
         value = value[-1]
     if isinstance(value, Message):
-        return [value]  # as it is: it may be stored already, and then another one would be a conflict
+        return [value]  # unchanged: it may already be stored, and different content would be a conflict
     return [_given(message, who) for message in _messages(value, "user", "inbound")]
 
 
 def from_outbound(value: Any) -> list[Message]:
-    """A message, text, a dict in chat form, parts, or a list of these; None: nothing. Raises InvalidInputError."""
+    """Convert a Message, text, a chat dict, parts or a list of these; None gives no message. Raises InvalidInputError
+    for anything else."""
     if isinstance(value, list | tuple):
         if value and all(isinstance(item, _PARTS) for item in value):
             return [assistant(list(value))]
@@ -58,8 +61,8 @@ def from_outbound(value: Any) -> list[Message]:
 
 
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
-    """One message of all that was streamed; messages among it stay messages of their own. Raises InvalidInputError if
-    there is nothing in it that can be read."""
+    """Join the streamed chunks to one message; Messages among them stay separate. Raises InvalidInputError if no chunk
+    has text."""
     found: list[Message] = []
     parts: list[Part] = []
     texts: list[str] = []
@@ -91,7 +94,7 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
     close_message()
     if chunks and not known:
         raise InvalidInputError(
-            f"no text is known in the {len(chunks)} chunks of type {type(chunks[0]).__name__}: give outbound="
+            f"found no text in the {len(chunks)} chunks of type {type(chunks[0]).__name__}: pass outbound="
         )
     return found
 
@@ -99,14 +102,14 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
 def answering(
     messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, incomplete: bool
 ) -> list[Message]:
-    """Answers, with what they do not say themselves: by whom, and where."""
+    """Add the participant and the place of the conversation to answers that do not have them."""
     place = {} if inbound is None else {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
     if incomplete:
         place[INCOMPLETE] = True
     found = []
     for message in messages:
         fields: dict[str, Any] = {}
-        if message.sequence is not None:  # a store gave it out: it is recorded, and the same again changes nothing
+        if message.sequence is not None:  # already stored; appending it unchanged has no effect
             found.append(message)
             continue
         if message.participant is None and agent is not None and message.role in ("assistant", "tool"):
@@ -122,12 +125,12 @@ def answering(
 
 
 def as_participant(who: Participant | str | None, kind: Literal["user", "agent"], name: str) -> Participant | None:
-    """A participant, or its id. Raises InvalidInputError."""
+    """A participant from a Participant or its id. Raises InvalidInputError for anything else."""
     if who is None or isinstance(who, Participant):
         return who
-    if isinstance(who, str) and who:
-        return Participant(kind, who)
-    raise InvalidInputError(f"{name} is a Participant or its id, not {who!r}")
+    if not isinstance(who, str) or not who:
+        refuse(who, name, "None, a Participant or its id", InvalidInputError)
+    return Participant(kind, who)
 
 
 def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list[Message]:
@@ -145,7 +148,7 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
     if isinstance(value, Mapping) and ("content" in value or "text" in value or "tool_calls" in value):
         return [_from_mapping(value, role)]
     raise InvalidInputError(
-        f"a value of type {type(value).__name__} is no message, text or dict in chat form: give {name}="
+        f"a value of type {type(value).__name__} is not a Message, text or a chat dict: pass {name}="
     )
 
 
@@ -158,7 +161,7 @@ def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) 
         if isinstance(name := value.get("name"), str) and name:
             message = replace(message, participant=Participant("agent" if role_ == "assistant" else "user", name))
     else:
-        from redis_history.formats import from_openai_chat  # only who needs it pays for it
+        from redis_history.formats import from_openai_chat  # imported here, because most callers do not need it
 
         [message] = from_openai_chat([{"role": role} | {key: value[key] for key in value if key not in _OURS}])
     metadata = {**(value.get("metadata") or {}), **{key: value[key] for key in _METADATA if key in value}}
@@ -178,7 +181,7 @@ def _given(message: Message, who: Participant | None) -> Message:
 
 
 def _delta(chunk: Any) -> str | None:
-    """The text of a piece of a stream: itself, or where providers have it."""
+    """The text of a chunk: the chunk itself, or the fields in which providers put it; None if there is no text."""
     for _ in range(4):
         if isinstance(chunk, str):
             return chunk
@@ -191,7 +194,7 @@ def _delta(chunk: Any) -> str | None:
                 chunk = inner
                 break
         else:
-            # The first and the last chunk of a provider's stream have no text.
+            # The first and last chunks of a provider's stream have metadata only.
             return "" if _has(chunk, "role", "finish_reason", "type", "choices", "usage") else None
     return chunk if isinstance(chunk, str) else None
 

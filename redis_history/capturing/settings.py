@@ -1,4 +1,4 @@
-"""What `capture` was asked for, and how it finds its way through a call. Pure."""
+"""The options of `capture`, and how it reads a call of the agent. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 from msgspec import Struct
 
 from redis_history._ids import check_conversation_id
+from redis_history._validation import check_choice, check_function, check_integer
 from redis_history.capturing.mapping import from_chunks, from_inbound, from_outbound
-from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Participant
 
 __all__ = ["MAX_PENDING", "OnError", "Settings"]
 
-#: Called with the error, the conversation (None: it could not be told) and the messages that are not recorded.
+#: Called with the error, the conversation id (None if unknown) and the messages that were not recorded.
 OnError = Callable[[Exception, str | None, list[Message]], object]
 MAX_PENDING = 1000
 
 
 class Settings(Struct, frozen=True):
-    """The options of `capture`, checked. Raises ConfigurationError, InvalidConversationIdError."""
+    """The validated options of `capture`. Raises ConfigurationError, InvalidConversationIdError."""
 
     conversation_id: str | Callable[..., str] | None = None
     agent: Participant | None = None
@@ -36,25 +37,22 @@ class Settings(Struct, frozen=True):
         if self.conversation_id is not None and not callable(self.conversation_id):
             check_conversation_id(self.conversation_id)
         for name in ("inbound", "outbound", "on_error"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise ConfigurationError(f"{name} is None or a function, not {getattr(self, name)!r}")
-        if not isinstance(self.background, bool):
-            raise ConfigurationError(f"background is True or False, not {self.background!r}")
-        if not isinstance(self.max_pending, int) or isinstance(self.max_pending, bool) or self.max_pending < 1:
-            raise ConfigurationError(f"max_pending is a number of messages from 1, not {self.max_pending!r}")
+            check_function(getattr(self, name), name)
+        check_choice(self.background, "background", (True, False))
+        check_integer(self.max_pending, "max_pending", 1)
 
     def read_call(
         self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str, list[Message]]:
-        """The conversation and the inbound messages of a call. Raises whatever the caller's functions raise, and
-        InvalidInputError if it cannot be told."""
+        """The conversation id and the input messages of a call. Raises the errors of the caller's functions, and
+        InvalidInputError if either cannot be determined."""
         given = _given(signature, args, kwargs)
         value = self.inbound(*args, **kwargs) if self.inbound is not None else _first_message(given)
         messages = from_inbound(value, self.user)
         return self._conversation(given, value, args, kwargs), messages
 
     def read_turn(self, message: Any, conversation_id: str | None) -> tuple[str, list[Message]]:
-        """The same of a turn that is no call. Raises as `read_call`."""
+        """The same for a turn of the context manager. Raises like `read_call`."""
         args = () if message is None else (message,)
         value = message if self.inbound is None or message is None else self.inbound(message)
         given = {} if conversation_id is None else {"conversation_id": conversation_id}
@@ -63,11 +61,11 @@ class Settings(Struct, frozen=True):
         return found, from_inbound(value, self.user)
 
     def read_result(self, result: Any) -> list[Message]:
-        """The messages of what an agent returned."""
+        """The messages for the return value of an agent."""
         return from_outbound(result if self.outbound is None else self.outbound(result))
 
     def read_chunks(self, chunks: list[Any]) -> list[Message]:
-        """The messages of what an agent streamed."""
+        """The messages for the chunks that an agent streamed."""
         return from_chunks(chunks) if self.outbound is None else from_outbound(self.outbound(chunks))
 
     def _conversation(self, given: dict[str, Any], value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -82,14 +80,14 @@ class Settings(Struct, frozen=True):
             found = value.metadata.get("conversation_id")
         if found is None:
             raise InvalidInputError(
-                "the call does not tell its conversation: give conversation_id=, the name of one or a function"
+                "the call has no conversation id: pass conversation_id=, an id or a function of the arguments"
             )
         check_conversation_id(found)
         return str(found)
 
 
 def _given(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name; a call that does not fit is the agent's to refuse."""
+    """The arguments by name. A call with wrong arguments is no error here: the agent itself raises it."""
     if signature is None:
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
     try:
@@ -113,4 +111,4 @@ def _first_message(given: dict[str, Any]) -> Any:
             return value
         if isinstance(value, list | tuple) and value and isinstance(value[-1], Message | Mapping):
             return value
-    raise InvalidInputError("no argument of the call is a message, text or a dict in chat form: give inbound=")
+    raise InvalidInputError("no argument of the call is a Message, text or a chat dict: pass inbound=")

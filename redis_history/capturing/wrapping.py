@@ -1,4 +1,4 @@
-"""Agents that are recorded: the same functions to their callers, whatever becomes of the record."""
+"""Wrap agent functions to record them. Wrapped functions behave like the originals, even if recording fails."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class AsyncWrapping:
         raise NotImplementedError
 
     def __call__(self, function: F) -> F:
-        """The agent, recorded. Raises ConfigurationError for a function that cannot be."""
+        """Wrap the agent. Raises ConfigurationError for a function that is not asynchronous."""
         turn_of = functools.partial(self._turn_of, _signature(function))
         if _is(inspect.isasyncgenfunction, function):
             return _wrapped(function, _async_streaming(lambda args, kwargs: (turn_of(args, kwargs), function)))
         if _is(inspect.iscoroutinefunction, function):
             return _wrapped(function, _async_calling(turn_of, function))
-        raise ConfigurationError(f"{_name(function)} is not asynchronous: record it with a HistoryStore")
+        raise ConfigurationError(f"{_name(function)} must be asynchronous: capture it with a HistoryStore instead")
 
 
 class Wrapping:
-    """A decorator for functions and generators, and for asynchronous ones, whose records are written by a thread."""
+    """A decorator for functions and generators. Asynchronous ones are recorded in a thread."""
 
     def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def __call__(self, function: F) -> F:
-        """The agent, recorded. Raises ConfigurationError for what cannot be called."""
+        """Wrap the agent. Raises ConfigurationError for an object that is not callable."""
         if not callable(function):
-            raise ConfigurationError(f"{function!r} is no function")
+            raise ConfigurationError(f"capture decorates a function, not {function!r}")
         turn_of = functools.partial(self._turn_of, _signature(function))
         if _is(inspect.isasyncgenfunction, function):
             return _wrapped(
@@ -81,7 +81,7 @@ def _async_calling(turn_of: Callable[..., _AsyncTurn], function: Callable[..., A
 
 
 def _async_streaming(begin: Callable[..., Any]) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """A generator like the one of the agent, which shows each item to the turn."""
+    """Wrap the agent's generator, and add each item to the turn."""
 
     async def streaming(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         turn, function = begin(args, kwargs)
@@ -167,7 +167,7 @@ class _InThread:
 
 
 class _Entered:
-    """A turn that was entered before."""
+    """A turn that has already been entered."""
 
     def __init__(self, turn: Any) -> None:
         self._turn = turn
@@ -184,16 +184,16 @@ class _Entered:
 
 
 def _is(test: Callable[[Any], bool], function: Any) -> bool:
-    """Also of an object that is called."""
+    """Apply `test` to a function, or to `__call__` of a callable object."""
     if inspect.isroutine(function) or test(function):
         return test(function)
-    return test(getattr(type(function), "__call__", None))  # noqa: B004 -- what kind of function, not whether
+    return test(getattr(type(function), "__call__", None))  # noqa: B004 -- tests the kind of function
 
 
 def _signature(function: Any) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return None
 
 

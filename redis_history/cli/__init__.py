@@ -1,4 +1,4 @@
-"""The command `redis-history`, also as `python -m redis_history.cli`. Needs the extra `cli`."""
+"""The command `redis-history`, or `python -m redis_history.cli`. Needs the extra `cli`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command that the arguments of the process name, and exit with its status.
+    """Run the command named by the arguments of the process, and exit with its status.
 
-    0: done, also what runs until SIGINT or SIGTERM. 1: done, but something failed, was left out or is not there.
-    2: wrong arguments or settings, or the server cannot do that. 3: the server cannot be reached, or refuses.
-    130: interrupted. 141: who reads the output has gone away. 143: ended by SIGTERM.
+    0: done; also the status of commands that run until SIGINT or SIGTERM. 1: something failed, was skipped or was not
+    found. 2: wrong arguments or settings, or the server lacks a capability. 3: the server cannot be reached, or
+    refuses. 130: interrupted. 141: the reader of the output closed it. 143: ended by SIGTERM.
     """
     _fill_standard_streams()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is begun is cleaned up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup code runs
     try:
         from redis_history.cli.commands import cli
 
@@ -28,20 +28,21 @@ def main() -> None:
             raise
         sys.stderr.write("redis-history needs two more packages: pip install 'redis_history[cli]'\n")
         sys.exit(2)
-    except KeyboardInterrupt:  # while it was being imported
+    except KeyboardInterrupt:  # during the import
         sys.exit(130)
 
 
 def _fill_standard_streams() -> None:
-    """Where a standard stream is closed, as after 2>&-, the next file or connection would take its place, and get what
-    is meant for it. What is said on a standard error that is closed goes nowhere."""
+    """Open closed standard streams (as after 2>&-) on /dev/null.
+
+    Otherwise the next file or connection would get the number of the closed stream, and its output."""
     number = 0
     while number <= 2:
         number = os.open(os.devnull, os.O_RDWR)
     os.close(number)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
-    # As after PYTHONUNBUFFERED=1: then a write that a signal interrupts is not taken up again, and a line is cut.
+    # With PYTHONUNBUFFERED=1, a write that a signal interrupts is not continued, so the line would be cut.
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         coded, errors = sys.stdout.encoding, sys.stdout.errors
         sys.stdout = os.fdopen(sys.stdout.fileno(), "w", 1, encoding=coded, errors=errors, closefd=False)

@@ -1,7 +1,7 @@
-"""Completion in bash, for words that bash takes apart.
+"""Completion in bash of words that bash splits.
 
-Bash parts words at `:`, `=` and `@` (its COMP_WORDBREAKS), which ids and URLs have. click's own script passes the
-pieces on as if they were words, so nothing behind a URL is completed, and no id like `taubench:7`.
+Bash splits words at `:`, `=` and `@` (its COMP_WORDBREAKS), which occur in ids and URLs. click's script passes the
+pieces on as separate words, so it completes nothing after a URL, and no id like `taubench:7`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ __all__ = ["Bash"]
 
 _SOURCE = r"""%(complete_func)s() {
     local IFS=$'\n' response type value word typed=${COMP_WORDS[COMP_CWORD]}
-    # What no blank parts on the line is one word.
+    # Pieces without a blank between them on the line are one word.
     local rest=${COMP_LINE#*"${COMP_WORDS[0]}"} words=("${COMP_WORDS[0]}") last=0
     for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
         if [[ $rest == [[:blank:]]* ]]; then words[++last]=$word; else words[last]+=$word; fi
         rest=${rest#"${rest%%%%[![:blank:]]*}"}
         rest=${rest#"$word"}
     done
-    # Bash puts what is chosen in place of the last piece only, with an @ in front of it.
+    # Bash replaces only the last piece with the completion, and puts an @ in front of it.
     [[ $typed == *[!:=@]* ]] || typed=
     local begun=${words[last]%%"$typed"}
     begun=${begun%%@}
@@ -44,6 +44,6 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """As click's, with a script of our own."""
+    """click's completion class, with the script above."""
 
     source_template = _SOURCE

@@ -1,4 +1,4 @@
-"""What happened to a conversation, in words."""
+"""Describes the changes of a conversation in words."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Told", "told"]
 _REASONS: Final[dict[ResetReason, str]] = {
     "log_trimmed": "there were more changes than the change log keeps",
     "log_unreadable": "an entry of the change log cannot be read",
-    "conversation_missing": "the conversation is not there any more",
-    "conversation_replaced": "the conversation was deleted, and begun anew",
+    "conversation_missing": "the conversation does not exist any more",
+    "conversation_replaced": "the conversation was deleted and created again",
     "server_rewound": "the server has lost changes that it had confirmed",
 }
 
 
 class Told(NamedTuple):
-    """What to show of a change: these messages with this note, then these words."""
+    """How to show a change: the messages, each with the note, then the words."""
 
     note: str
     messages: tuple[Message, ...]
@@ -45,30 +45,30 @@ def told(event: Event) -> Told:
         case MessagesAppended():
             gone = len(event.removed_ids)
             return Told(
-                "", event.messages, f"-- the oldest {counted(gone, 'message')} left, to make room" if gone else ""
+                "", event.messages, f"-- the oldest {counted(gone, 'message')} removed to make room" if gone else ""
             )
         case MessageUpdated():
             return Told("edited", (event.message,), "")
         case MessagesDeleted():
             return Told("", (), f"-- {counted(len(event.message_ids), 'message')} deleted")
         case HistoryCleared():
-            return Told("", (), "-- all messages were removed")
+            return Told("", (), "-- all messages removed")
         case HistoryRestored():
             left = tuple(message for message in event.messages if message.id not in set(event.removed_ids))
-            return Told("", (), f"-- all messages were replaced by {len(left):,} others")
+            return Told("", (), f"-- all messages replaced by {len(left):,} others")
         case HistoryCompacted():
-            return Told(f"in place of {counted(event.count, 'message')}", (event.summary,), "")
+            return Told(f"replaces {counted(event.count, 'message')}", (event.summary,), "")
         case HistoryExpanded():
-            return Told("", (), f"-- {counted(event.count, 'message')} are back in the place of their summary")
+            return Told("", (), f"-- a summary was replaced by its {counted(event.count, 'message')}")
         case ConversationUpdated():
             said = "; ".join(f"{name(key)}: {one_line(str(value), 200)}" for key, value in event.fields.items())
-            return Told("", (), f"-- the record was written: {said}" if said else "-- the record was written")
+            return Told("", (), f"-- the record changed: {said}" if said else "-- the record changed")
         case ConversationDeleted():
             return Told("", (), "-- the conversation was deleted")
         case Reset():
             return Told(
                 "",
                 (),
-                f"-- some changes cannot be told: {_REASONS[event.reason]}. What is stored now, `redis-history show` "
-                f"shows; from here on (revision {event.revision:,}) everything is told again",
+                f"-- some changes are missing: {_REASONS[event.reason]}. `redis-history show` shows the messages "
+                f"that are stored now; from revision {event.revision:,} on, all changes follow",
             )

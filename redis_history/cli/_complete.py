@@ -1,4 +1,4 @@
-"""Ids of conversations, for shells that complete what is typed."""
+"""Ids of conversations for shell completion."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _MOST = 100
 
 
 def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The newest that begin so. None if no server answers at once, and none is started: nobody is told of errors while
-    typing."""
+    """The newest conversations whose ids begin with `incomplete`.
+
+    No completions, and no error, if the server does not answer at once. Never starts a server."""
     from redis_history._sync.store import HistoryStore
     from redis_history.backends.redis.failures import RetryPolicy
     from redis_history.backends.redis.urls import embedded_server, parse_url
@@ -37,7 +38,7 @@ def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str
             server = status(embedded_server(target).path)
             if not server.running:
                 return []
-            url = server.url  # of its socket, which starts nothing
+            url = server.url  # the URL of its socket, which starts no server
         with HistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0), search="off") as store:
             found = store.list_conversations(limit=_MOST)
     except (RedisHistoryError, OSError):

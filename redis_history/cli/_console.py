@@ -18,17 +18,17 @@ from redis_history.cli.commands import Context
 
 __all__ = ["Working", "console", "put", "working"]
 
-#: Seconds between plain lines of a work that goes on.
+#: Seconds between plain lines of progress.
 LINE_SECONDS = 5.0
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError(32, "who reads the output has gone away")
+        raise BrokenPipeError(32, "the reader of the output closed it")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Takes nothing in a text for markup. Where there is no terminal, lines stay as long as they are."""
+    """A console that interprets no markup. Does not wrap lines unless it is a terminal."""
     made = _Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not made.is_terminal:
         made.soft_wrap = True
@@ -36,7 +36,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def put(screen: Console, text: Text, indent: int = 0) -> None:
-    """Print a text; on a terminal wrapped, elsewhere line by line as it is, indented in any case."""
+    """Print an indented text; on a terminal, wrapped."""
     if screen.is_terminal:
         screen.print(Padding(text, (0, 0, 0, indent)))
         return
@@ -45,10 +45,10 @@ def put(screen: Console, text: Text, indent: int = 0) -> None:
 
 
 class Working(AbstractContextManager["Working"]):
-    """Shows how far a work is, on standard error."""
+    """Shows progress on standard error."""
 
     def update(self, done: int, total: int | None = None, more: str = "") -> None:
-        """So many are done, of a total if it is known."""
+        """Show that `done` items are done, of `total` if known, and `more` text."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -57,7 +57,7 @@ class Working(AbstractContextManager["Working"]):
 
 
 def working(what: str, context: Context, *, quiet: bool = False) -> Working:
-    """A bar on a terminal; a line now and then elsewhere, and none with JSON; nothing if `quiet`."""
+    """A progress bar on a terminal; elsewhere lines from time to time. Nothing if `quiet`, or with JSON elsewhere."""
     if quiet:
         return Working()
     if sys.stderr.isatty():

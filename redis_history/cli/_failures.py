@@ -1,4 +1,4 @@
-"""What an error means to somebody at a terminal: a line, what to do about it, and an exit status."""
+"""Errors for people at a terminal: a message, a hint, and an exit status."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from redis_history.errors import (
 
 __all__ = ["complain", "hint", "tell", "warnings_to_stderr"]
 
-_REPEATED = 60.0  # seconds after which the same warning is told again
+_REPEATED = 60.0  # seconds after which the same warning is shown again
 
 _NO_ANSWER = """\
-Is the server there, and is this its address? Start one with `docker compose up -d` or `redis-server`, name another with
---url or REDIS_HISTORY_URL, or use the private server of this user: --url embedded://"""
-_NO_ENTRY = "User name and password belong into the URL: redis://user:password@host:6379/0"
+Does the server run, and is this its address? Start a server with `docker compose up -d` or `redis-server`, name another
+with --url or REDIS_HISTORY_URL, or use your private server: --url embedded://"""
+_NO_ENTRY = "Put the user name and password into the URL: redis://user:password@host:6379/0"
 _NO_RIGHT = "`redis-history doctor` says which rights are missing, and how to grant them"
 
 
 def complain(text: str, hint: str | None = None) -> None:
-    """An error on standard error, and what to do about it."""
+    """Print an error and a hint to standard error."""
     click.echo(f"redis-history: {visible(text)}", err=True)
     for line in (hint or "").splitlines():
         click.echo(f"  {visible(line)}", err=True)
 
 
 def tell(error: RedisHistoryError) -> int:
-    """Tell of an error that ended a command; the exit status."""
+    """Print an error that ended a command, and return the exit status."""
     complain(str(error), hint(error))
     if isinstance(error, InvalidInputError | CapabilityError | MissingExtraError):
         return WRONG
@@ -49,7 +49,7 @@ def tell(error: RedisHistoryError) -> int:
 
 
 def hint(error: RedisHistoryError) -> str | None:
-    """What to do about it."""
+    """How to fix an error; None if unknown."""
     if isinstance(error, BackendUnavailableError):
         return _NO_ANSWER
     if isinstance(error, BackendRefusedError):
@@ -62,7 +62,7 @@ def hint(error: RedisHistoryError) -> str | None:
 
 
 class _ToStderr(logging.Handler):
-    """Warnings of the library, each text at most once a minute."""
+    """Prints warnings of the library, each at most once a minute."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""What `--json` says of conversations, messages and events: fields named as in the library, always all of them."""
+"""The `--json` output of conversations, messages and events. It always has all fields, named as in the library."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ __all__ = ["conversation_fields", "event_fields", "hit_fields", "message_fields"
 
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:
     """Times are ISO 8601, in UTC."""
-    fields = structs.asdict(conversation)
-    del fields["extra"]
-    return fields
+    return structs.asdict(conversation)
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """`position` is text; `tokens` are estimated."""
+    """The fields of a message. `position` is text; `tokens` is an estimate."""
     participant = message.participant
     return {
         "id": message.id,
@@ -57,7 +55,7 @@ def _without_extra(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """`event` is what it is, such as messages_appended; `cursor` is where to go on after it."""
+    """The fields of an event. `event`: its kind, such as messages_appended; `cursor`: the place to resume after it."""
     own = {
         "conversation_id": event.conversation_id,
         "event": event.__struct_config__.tag,
@@ -79,7 +77,7 @@ def _value(value: Any) -> Any:
 
 
 def hit_fields(hit: SearchHit) -> dict[str, Any]:
-    """`highlights`: fragments of text, and where in them the terms are, as [start, end) in characters."""
+    """The fields of a hit. `highlights`: fragments of text, with the ranges [start, end) of terms, in characters."""
     return {
         "conversation_id": hit.conversation_id,
         "score": hit.score,

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def message_filters(function: F) -> F:
-    """Which messages: parameters `roles`, `participants`, `scope`."""
+    """Options that select messages: parameters `roles`, `participants`, `scope`."""
     return _all(
         click.option(
-            "--role", "roles", type=click.Choice(ROLES), multiple=True, help="Only of this role. May be repeated."
+            "--role", "roles", type=click.Choice(ROLES), multiple=True, help="Only messages of this role. Repeatable."
         ),
         click.option(
             "--participant",
             "participants",
             metavar="ID",
             multiple=True,
-            help="Only of this participant. May be repeated.",
+            help="Only messages of this participant. Repeatable.",
         ),
-        click.option("--scope", type=click.Choice(SCOPES), help="Only of this scope."),
+        click.option("--scope", type=click.Choice(SCOPES), help="Only messages of this scope."),
     )(function)
 
 
 def parts_shown(function: F) -> F:
-    """What of a message: parameters `tools`, `reasoning`, `full`."""
+    """Options that select parts of messages: parameters `tools`, `reasoning`, `full`."""
     return _all(
-        click.option("--tools/--no-tools", default=True, help="Show tool calls and results, or leave them out."),
-        click.option("--reasoning/--no-reasoning", default=True, help="Show what models thought, or leave it out."),
-        click.option("--full", is_flag=True, help="Show long tool calls and results whole."),
+        click.option("--tools/--no-tools", default=True, help="Show or hide tool calls and results."),
+        click.option("--reasoning/--no-reasoning", default=True, help="Show or hide the reasoning of models."),
+        click.option("--full", is_flag=True, help="Show long tool calls and results in full."),
     )(function)
 
 
 language = click.option(
-    "--language", metavar="NAME", help="That of the messages, for search.  [default: that of the index, or english]"
+    "--language",
+    metavar="NAME",
+    help="The language of the messages, for search.  [default: that of the index, or english]",
 )
-quiet = click.option("--quiet", "-q", is_flag=True, help="No progress.")
+quiet = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")

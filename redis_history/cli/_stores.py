@@ -1,4 +1,4 @@
-"""The store of a command, opened so that a server that is not there is told soon, and an index that is there stays."""
+"""Opens the store of a command. Reports a missing server soon, and keeps the existing search index."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.failures import RetryPolicy
+from redis_history.backends.redis.indexing import read_index_form
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.searching import read_index_form
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._failures import complain
 from redis_history.cli._text import name
@@ -18,25 +18,25 @@ from redis_history.errors import ConfigurationError, ConversationNotFoundError, 
 
 __all__ = ["PATIENCE", "check_url", "no_conversation", "open_store", "search_options"]
 
-#: Somebody waits at a terminal. What runs for long goes on for as long as stores do by default, once it has begun.
+#: For users at a terminal. Long-running commands use the store's default policy once they have connected.
 PATIENCE = RetryPolicy(deadline=2.0)
-_SCANS, _SCANNED = 20, 1000  # keys that are looked at for names of other namespaces
+_SCANS, _SCANNED = 20, 1000  # calls, and keys for each call, in the search for other namespaces
 
 
 def check_url(context: Context) -> None:
-    """Raises ConfigurationError for a URL that is none, or makes no sense here."""
+    """Raises ConfigurationError if the URL is invalid, or useless for a command."""
     if parse_url(context.url).scheme == "memory":
         raise ConfigurationError(
-            "memory:// is within one process, so this command would find nothing there; for conversations that are "
-            "kept without a server of yours, use --url embedded://"
+            "memory:// stores conversations in one process, so this command would find none. To store conversations "
+            "without installing a server, use --url embedded://"
         )
 
 
 @contextmanager
 def open_store(context: Context, *, lasting: bool = False, searches: str | None = "off") -> Iterator[HistoryStore]:
-    """A store. `lasting`: what is done with it goes on through a restart of the server, but for the beginning.
+    """A store. `lasting`: operations, except for the first connection, wait through a restart of the server.
 
-    `searches`: "off", neither searches nor writes; None, with the index as it is; or the language of the index.
+    `searches`: "off" for commands without search and writes; None to use the index as it is; or its language.
     """
     check_url(context)
     where: dict[str, Any] = {"namespace": context.namespace}
@@ -53,8 +53,9 @@ def open_store(context: Context, *, lasting: bool = False, searches: str | None 
 
 
 def search_options(store: HistoryStore, language: str | None = None) -> dict[str, Any]:
-    """The options of a store that searches with the index which the namespace has. One of another language, or without
-    vectors, would take its place."""
+    """The options of a store that uses the existing index of the namespace.
+
+    A store with another language, or without the vectors, would replace the index."""
     backend: Any = store._backend
     keyspace = Keyspace(store.namespace)
     replies = backend.ask([[b"FT.INFO", keyspace.index]])
@@ -62,23 +63,23 @@ def search_options(store: HistoryStore, language: str | None = None) -> dict[str
         return {} if language is None else {"language": language}
     form = read_index_form(keyspace, replies[0][0])
     if form is None:
-        complain("the search index of this namespace is of another version of redis_history; it is left alone")
+        complain("the search index of this namespace belongs to another version of redis_history; it is not used")
         return {"search": "off"}
     return {"language": language or form.language, "vectors": form.vector}
 
 
 def no_conversation(store: HistoryStore, conversation_id: str) -> NoReturn:
-    """Raises ConversationNotFoundError, with what may be the reason."""
+    """Raises ConversationNotFoundError, with a hint at a possible reason."""
     text = f"there is no conversation '{name(conversation_id[:80])}' in the namespace '{name(store.namespace)}'"
     if store.list_conversations(limit=1):
-        raise ConversationNotFoundError(f"{text}; `redis-history ls` lists those that there are")
+        raise ConversationNotFoundError(f"{text}; `redis-history ls` lists the existing conversations")
     others = ", ".join(f"--namespace '{name(other)}'" for other in _namespaces(store))
-    what = f" There are conversations with {others}." if others else ""
+    what = f" Other namespaces have conversations: {others}." if others else ""
     raise ConversationNotFoundError(f"{text}, which is empty.{what}")
 
 
 def _namespaces(store: HistoryStore) -> list[str]:
-    """Some namespaces in which there are conversations, if this user may look."""
+    """Some namespaces that contain conversations, if this user may scan keys."""
     found: set[str] = set()
     backend: Any = store._backend
     cursor = b"0"

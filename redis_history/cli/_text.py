@@ -1,4 +1,4 @@
-"""Text that others wrote, shown so that it cannot steer a terminal; and JSON that cannot either."""
+"""Escapes untrusted text, and JSON, so that it cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import orjson
 
 __all__ = ["counted", "name", "one_line", "to_json", "visible"]
 
-# What turns the direction of text around it, hides text (tags), or breaks lines in another way than \n; and the control
-# characters of C1, among which are one-byte forms of ESC [. Joiners stay: emoji and many scripts are written with them.
+# Characters that change the direction of the text around them, hide text (tags), or break lines in other ways than
+# \n; and the C1 control characters, which include one-byte forms of ESC [. Not joiners: emoji and many scripts need
+# them.
 _BEYOND_ASCII: Final = (
     "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
 )
 _STEERS: Final = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
 _STEERS_OR_BREAKS: Final = re.compile(f"[\x00-\x1f{_BEYOND_ASCII}]")
-_STEERS_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")  # the others are escaped already
+_STEERS_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")  # JSON escapes the others
 
 
 def visible(text: str) -> str:
-    """The text, line by line as it is, with all else that could steer a terminal made visible: ESC as ␛."""
+    """The text with its line breaks, and with visible signs for other control characters: ␛ for ESC."""
     return _STEERS.sub(_sign, text.replace("\r\n", "\n").expandtabs(4))
 
 
 def name(text: str) -> str:
-    """The same for an id or another name, whose blanks count: in one line."""
+    """Like `visible`, for an id or another name: on one line, with all its blanks."""
     return _STEERS_OR_BREAKS.sub(_sign, text)
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """The same with each run of blanks and line breaks as one blank, and cut to so many characters."""
+    """The text on one line, each run of whitespace as one blank, cut to `width` characters."""
     cut = text if width is None else text[: 4 * width]
     line = name(" ".join(cut.split()))
     if width is None or (len(line) <= width and len(cut) == len(text)):
@@ -49,7 +50,7 @@ def to_json(value: Any) -> bytes:
     option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
     try:
         text = orjson.dumps(value, default=_plain, option=option).decode()
-    except TypeError:  # keys that JSON cannot have, such as bytes
+    except TypeError:  # keys that JSON does not support, such as bytes
         text = orjson.dumps(_with_text_keys(value), default=_plain, option=option).decode()
     return _STEERS_IN_JSON.sub(_escaped, text).encode()
 

@@ -1,4 +1,4 @@
-"""Messages as people read them: who, when, what; tool calls beside their results."""
+"""Prints messages for people: author, time and content, with tool calls next to their results."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS, _LONGEST_LINE = 12, 1500, 
 
 
 class _Turn(NamedTuple):
-    """A message, and the results that its calls got in the messages right after it, by the place of the part."""
+    """A message, and the results of its calls from the messages right after it, by the index of the call's part."""
 
     message: Message
     results: dict[int, ToolResultPart]
 
 
 def paired(messages: Iterable[Message]) -> Iterator[_Turn]:
-    """Tool calls with their results, where these come right after them; a message of such results only is left out.
+    """Joins tool calls with the results that directly follow them, and skips messages that only have such results.
 
-    Ids repeat: a result belongs to the nearest earlier call of its id that has none.
+    Ids may repeat: a result belongs to the nearest earlier call of its id that has no result yet.
     """
     waiting: _Turn | None = None
     for message in messages:
@@ -61,7 +61,7 @@ def paired(messages: Iterable[Message]) -> Iterator[_Turn]:
 
 
 def _answered(turn: _Turn, results: Sequence[ToolResultPart]) -> dict[int, ToolResultPart] | None:
-    """Which calls these results answer, by their places; None unless each of them answers one."""
+    """The results by the index of the call that they answer; None unless each result answers a call."""
     places: dict[int, ToolResultPart] = {}
     for result in results:
         for place, part in reversed(list(enumerate(turn.message.parts))):
@@ -75,14 +75,14 @@ def _answered(turn: _Turn, results: Sequence[ToolResultPart]) -> dict[int, ToolR
 
 
 def who(message: Message) -> str:
-    """The name of who wrote a message, or its role."""
+    """The name of a message's author, or its role."""
     participant = message.participant
     return name(message.role if participant is None else participant.display_name or participant.id)
 
 
 class Timeline:
-    """Prints messages, one under the other. `tools`, `reasoning`: whether to show these; `full`: long ones whole.
-    `archived`: tells of a message whether it is in the archive."""
+    """Prints messages one below the other. `tools`, `reasoning`: whether to show these parts; `full`: whether to show
+    long parts in full. `archived(message)`: whether a message is in the archive."""
 
     def __init__(
         self,
@@ -101,15 +101,15 @@ class Timeline:
         self._day: date | None = None
 
     def together(self, messages: Iterable[Message]) -> None:
-        """Messages that are all there, with calls and results side by side."""
+        """Print a complete list of messages, with calls and results side by side."""
         for turn in paired(messages):
             self.one(turn.message, turn.results)
 
     def one(self, message: Message, results: dict[int, ToolResultPart] | None = None, note: str = "") -> None:
-        """A message, with these results of its calls."""
+        """Print a message, with the results of its calls and a note."""
         body = [line for part in self._parts(message, results or {}) for line in part]
         if not body and message.parts:
-            return  # all of it is what is not wanted
+            return  # all its parts are hidden
         self._head(message, note)
         for text, indent in body or [(Text("(empty)", style="dim"), 2)]:
             put(self._screen, text, indent)

@@ -1,4 +1,4 @@
-"""Kinds of values that options take."""
+"""Types of option values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ROLES", "SCOPES", "Duration", "Id", "Moment", "named_function"]
 
 ROLES, SCOPES = get_args(Role), get_args(Scope)
 
-# Generic in newer versions of click only.
+# ParamType is generic only in newer versions of click.
 if TYPE_CHECKING:
     _Number = click.ParamType[float]
     _Text = click.ParamType[str]
@@ -39,12 +39,12 @@ class Duration(_Number):
             return float(value)
         found = _DURATION.fullmatch(str(value).strip())
         if found is None:
-            self.fail(f"{value!r} is no duration; write it like 30s, 5m, 12h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration: write 30s, 5m, 12h or 7d", param, ctx)
         return float(found[1]) * _SECONDS[found[2] or "s"]
 
 
 class Id(_Text):
-    """An id: UTF-8, whatever the locale says."""
+    """An id, decoded as UTF-8 in every locale."""
 
     name = "id"
 
@@ -56,8 +56,8 @@ class Id(_Text):
 
 
 class Moment(_Time):
-    """A time, such as 2026-01-31T12:00 (of this time zone, if it names none); how long ago, such as 2h; or the position
-    of a message."""
+    """A time such as 2026-01-31T12:00 (local time, unless it has a zone), an age such as 2h, or the position of a
+    message."""
 
     name = "time"
 
@@ -73,19 +73,19 @@ class Moment(_Time):
         try:
             return datetime.fromisoformat(text).astimezone()
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time; write it like 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
+            self.fail(f"{value!r} is not a time: write 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
 
 
 def named_function(name: str) -> Any:
-    """What `package.module:function` names. Raises click.UsageError."""
+    """The object at `package.module:function`. Raises click.UsageError."""
     module, _, attribute = name.partition(":")
     try:
         found: Any = import_module(module)
     except (ImportError, ValueError) as error:
         raise click.UsageError(f"{name!r} cannot be found: {error}") from error
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # the module may raise anything when it is imported
         reason = f"{type(error).__name__}: {error}"
-        raise click.UsageError(f"{name!r} cannot be found, as its module cannot be imported: {reason}") from error
+        raise click.UsageError(f"{name!r} cannot be found: importing its module failed: {reason}") from error
     try:
         for part in attribute.split("."):
             found = getattr(found, part)

@@ -1,4 +1,4 @@
-"""The frame of all commands: where the conversations are, how to answer, and what errors look like."""
+"""The command group, the shared options, and the exit status of errors."""
 
 from __future__ import annotations
 
@@ -24,29 +24,27 @@ __all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define", "disc
 DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
 
-#: Each in a module of its name, which is imported when it is asked for; and the first line of its help, so that the
-#: list of commands imports none of them.
+#: Each command and the first line of its help. The command's module is imported when it runs, not to list commands.
 _COMMANDS = {
-    "demo": "Watch many agents write at once, and check what became of it.",
-    "ls": "List conversations, the one that changed last first.",
+    "demo": "Watch agents write at once, a subscriber follow, and a compressor keep the conversations short.",
+    "ls": "List conversations, the last changed first.",
     "show": "Show a conversation.",
-    "tail": "Show the end of a conversation, and what is added to it.",
-    "search": "Find messages by what is said in them, the best first.",
-    "import": "Store the conversations of files.",
-    "export": "Write conversations to a file: these, or all of the namespace.",
-    "compress": "Replace the older part of long conversations by summaries.",
+    "tail": "Show the newest messages of a conversation, and follow changes.",
+    "search": "Search messages by their text, best matches first.",
+    "import": "Import conversations from files.",
+    "export": "Export conversations, or a whole namespace, to a file.",
+    "compress": "Replace the older part of long conversations with summaries.",
     "serve": "Show conversations in a browser, live.",
-    "reindex": "Write the search index of a namespace anew.",
-    "doctor": "Check what works here, and say how to mend the rest.",
+    "reindex": "Rebuild the search index of a namespace.",
+    "doctor": "Check the server and this machine, and suggest fixes.",
     "embedded": "Manage the private server of this user.",
-    "completion": "Print the script that completes commands in a shell.",
+    "completion": "Print the completion script of a shell.",
 }
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is the same for all commands. `given_url`: None if there was none. `json`: one JSON value a line instead of
-    text for people."""
+    """The shared options. `given_url`: None if not given. `json`: print JSON, one value a line, instead of text."""
 
     given_url: str | None
     namespace: str
@@ -57,7 +55,7 @@ class Context:
         return DEFAULT_URL if self.given_url is None else self.given_url
 
     def say(self, text: str, /, **fields: Any) -> None:
-        """A line on standard output: the text, or the fields."""
+        """Print a line to standard output: the text, or the fields with --json."""
         if self.json:
             self.emit(fields)
         else:
@@ -65,20 +63,20 @@ class Context:
 
     @staticmethod
     def emit(fields: dict[str, Any]) -> None:
-        """A line of JSON."""
+        """Print a line of JSON."""
         click.echo(to_json(fields))
 
 
 def _set(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    if value is None or value is False:  # not given; what is given but empty is for the command to refuse
+    if value is None or value is False:  # not given; the command itself rejects an empty value
         return
-    ctx.meta[f"{__name__}.{param.name}"] = value  # where completion finds it: no command runs then
+    ctx.meta[f"{__name__}.{param.name}"] = value  # for completion, which runs no command
     if isinstance(ctx.obj, Context):
         ctx.obj = replace(ctx.obj, **{"given_url" if param.name == "url" else str(param.name): value})
 
 
 def given_behind(ctx: click.Context, name: str) -> Any:
-    """The value of such an option behind the name of the command, where that command does not run; None without."""
+    """The value of a shared option after the name of the command, during completion; None if not given."""
     return ctx.meta.get(f"{__name__}.{name}")
 
 
@@ -86,17 +84,16 @@ def _shared(name: str, help: str, **more: Any) -> click.Option:
     return click.Option([f"--{name}"], help=help, callback=_set, expose_value=False, **more)
 
 
-#: The options of `cli` once more, behind the name of a command.
+#: The options of `cli` for use after the name of a command.
 _SHARED = {
-    "url": _shared("url", "Where the conversations are.", metavar="URL"),
+    "url": _shared("url", "The URL of the server.", metavar="URL"),
     "namespace": _shared("namespace", "The namespace of the conversations.", metavar="NAME"),
     "json": _shared("json", "Answer in JSON, one value a line.", is_flag=True),
 }
 
 
 class Command(click.Command):
-    """A command that takes the options of all commands behind its name, too; `shared` are those that mean something to
-    it."""
+    """A command that also accepts the shared options after its name. `shared`: those that apply to it."""
 
     def __init__(self, *args: Any, shared: Sequence[str] = tuple(_SHARED), **options: Any) -> None:
         super().__init__(*args, **options)
@@ -108,13 +105,13 @@ class Command(click.Command):
 
 
 def define(name: str, *, shared: Sequence[str] = tuple(_SHARED)) -> Callable[[Callable[..., Any]], Command]:
-    """`click.command` for commands of ours."""
+    """Like `click.command`, with class `Command`."""
     settings = {"help_option_names": ["-h", "--help"]}
     return click.command(name=name, cls=Command, context_settings=settings, shared=shared)
 
 
 class _Commands(click.Group):
-    """Loads a command when it is asked for, and gives errors an exit status and a line."""
+    """Imports a command when it is needed, and turns errors into a message and an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -122,7 +119,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        name = "import_" if cmd_name == "import" else cmd_name  # a module of that name could not be imported
+        name = "import_" if cmd_name == "import" else cmd_name  # `import` cannot be the name of a module
         module: Any = import_module(f"redis_history.cli.{name}")
         found: click.Command = module.command
         return found
@@ -166,24 +163,24 @@ class _Commands(click.Group):
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         try:
             return super().make_context(*args, **options)
-        except OSError as error:  # of --help and --version, which are written here
+        except OSError as error:  # from --help and --version, which print here
             raise click.exceptions.Exit(_unwritten(error)) from error
 
 
 def _unwritten(error: OSError) -> int:
-    """Tell that the output cannot be written; the exit status. Raises what is something else."""
+    """Report that the output cannot be written, and return the exit status. Reraises other errors."""
     if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
         raise error
     discard_output()
     if error.errno == errno.EPIPE:
         return NO_READER
-    with contextlib.suppress(OSError):  # it may lead to the same place
+    with contextlib.suppress(OSError):  # standard error may have the same problem
         click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
     return FAILED
 
 
 def discard_output() -> None:
-    """What is still to be written to standard output goes nowhere."""
+    """Discard the rest of standard output."""
     if sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -196,7 +193,7 @@ def discard_output() -> None:
     show_default=DEFAULT_URL,
     show_envvar=True,
     metavar="URL",
-    help="Where the conversations are: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, embedded://.",
+    help="The URL of the server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, embedded://.",
 )
 @click.option(
     "--namespace",
@@ -215,8 +212,8 @@ def cli(ctx: click.Context, url: str | None, namespace: str, json: bool) -> None
 
     The options may stand before or after the name of the command.
 
-    Exit status: 0 done, 1 something failed or is not there, 2 wrong arguments, 3 no server, 130 interrupted,
-    141 who reads the output has gone away, 143 ended by SIGTERM.
+    Exit status: 0 done, 1 something failed or was not found, 2 wrong arguments, 3 no server, 130 interrupted,
+    141 the reader of the output closed it, 143 ended by SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""`redis-history compress`: keeps conversations short, in as many processes as there is work for."""
+"""`redis-history compress`: keeps conversations short, in any number of processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
     make = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}.get(name)
     if make is None:
         raise click.UsageError(
-            f"--summarizer is extractive, openai, anthropic or package.module:function, not {name!r}"
+            f"--summarizer must be extractive, openai, anthropic or package.module:function, not {name!r}"
         )
     if model is None:
         raise click.UsageError(f"--summarizer {name} needs --model")
@@ -46,32 +46,40 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
 
 
 @define("compress")
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Compress conversations of more tokens.")
-@click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Compress conversations of more messages.")
-@click.option("--older-than", type=Duration(), metavar="AGE", help="Compress messages that are older, such as 7d.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), metavar="N", help="Compress conversations with more than N tokens."
+)
+@click.option(
+    "--max-messages", type=click.IntRange(1), metavar="N", help="Compress conversations with more than N messages."
+)
+@click.option("--older-than", type=Duration(), metavar="AGE", help="Compress messages older than AGE, such as 7d.")
 @click.option("--target", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
-              help="To which share of these bounds.")  # fmt: skip
+              help="Compress down to this fraction of the limits.")  # fmt: skip
 @click.option("--keep-recent", type=click.IntRange(0), default=KEEP_RECENT, show_default=True, metavar="N",
-              help="The newest messages, which stay.")  # fmt: skip
+              help="Keep the newest N messages, if the limits allow it.")  # fmt: skip
 @click.option("--summarizer", default="extractive", show_default=True, metavar="WHAT",
-              help="extractive (no model needed), openai, anthropic, or package.module:function.")  # fmt: skip
+              help="extractive (needs no model), openai, anthropic, or package.module:function.")  # fmt: skip
 @click.option("--model", metavar="NAME", help="The model, for openai and anthropic.")
-@click.option("--base-url", metavar="URL", help="Another server that speaks the same, for openai and anthropic.")
-@click.option("--summary-tokens", type=click.IntRange(16), metavar="N", help="The most tokens of a summary.")
-@click.option("--language", default="english", show_default=True, metavar="NAME", help="Of the messages.")
+@click.option("--base-url", metavar="URL", help="Another server with the same API, for openai and anthropic.")
+@click.option(
+    "--summary-tokens", type=click.IntRange(16), metavar="N", help="The maximum number of tokens of a summary."
+)
+@click.option("--language", default="english", show_default=True, metavar="NAME", help="Language of the messages.")
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, metavar="N",
-              help="Conversations at once.")  # fmt: skip
-@click.option("--timeout", type=Duration(), default="2m", show_default=True, help="For one summary.")
+              help="How many conversations to compress at once.")  # fmt: skip
+@click.option("--timeout", type=Duration(), default="2m", show_default=True, help="Time limit for one summary.")
 @click.option("--lease", type=Duration(), default="30s", show_default=True,
-              help="After which another worker takes over from one that stands still.")  # fmt: skip
-@click.option("--look-interval", type=Duration(), default="5s", show_default=True, help="Between looks for changes.")
+              help="Time after which another worker takes over from a stalled worker.")  # fmt: skip
+@click.option(
+    "--look-interval", type=Duration(), default="5s", show_default=True, help="Time between checks for changes."
+)
 @click.option("--sweep-interval", type=Duration(), default="5m", show_default=True,
-              help="Between looks at all conversations.")  # fmt: skip
+              help="Time between checks of all conversations.")  # fmt: skip
 @click.option("--grace", type=Duration(), default="20s", show_default=True,
-              help="For what is under way, after SIGTERM or SIGINT.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Compress what is too long now, and end. Exit status 1 if some failed.")
-@click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and end.")
-@click.option("--quiet", "-q", is_flag=True, help="Tell of failures only.")
+              help="Time for running work to finish after SIGTERM or SIGINT.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Compress what is too long now, and exit. Exit status 1 if some failed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and exit.")
+@click.option("--quiet", "-q", is_flag=True, help="Report only failures.")
 @click.pass_obj
 def command(
     context: Context,
@@ -89,15 +97,15 @@ def command(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Replace the older part of long conversations by summaries.
+    """Replace the older part of long conversations with summaries.
 
-    Runs until SIGTERM or SIGINT. Any number of these may run, on any machines: they share the work. What was replaced
-    stays readable, and `store.expand` brings it back.
+    Runs until SIGTERM or SIGINT. Any number of processes on any machines may run this command and share the work. The
+    replaced messages remain readable in the archive, and `store.expand` restores them.
 
-    The keys of models are those of the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    Set the API keys of models in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
     """
     if max_tokens is None and max_messages is None and older_than is None:
-        raise click.UsageError("say when a conversation is too long: --max-tokens, --max-messages or --older-than")
+        raise click.UsageError("no limit is given: use --max-tokens, --max-messages or --older-than")
     chosen = _summarizer(summarizer, model, base_url, summary_tokens, language)
 
     def told(progress: CompressionProgress) -> None:
@@ -126,12 +134,12 @@ def command(
                 loop.add_signal_handler(number, compressor.stop)
             if not quiet and not context.json:
                 click.echo(f"compressing in namespace {context.namespace!r} with {summarizer}", err=True)
-            elif not quiet and not once:  # from here on SIGTERM ends it in order
+            elif not quiet and not once:  # from here on, SIGTERM ends it cleanly
                 context.emit({"kind": "started", "namespace": context.namespace, "summarizer": summarizer})
             return await (compressor.run_once() if once else compressor.run())
 
-    compressor_of()  # says what is wrong with the options before anything is connected
-    with open_store(context) as first:  # a server that cannot be reached is told soon
+    compressor_of()  # checks the options before anything connects
+    with open_store(context) as first:  # reports an unreachable server soon
         searching = search_options(first) or {"language": language}
         stats = asyncio.run(work())
     if stats is None:
@@ -160,7 +168,7 @@ def _tell(context: Context, progress: CompressionProgress, quiet: bool) -> None:
         )
     elif wrong or progress.kind == "conflict":
         click.echo(
-            f"{name}: {progress.kind}: {one_line(str(progress.error))}; again in {progress.wait:.0f} s", err=True
+            f"{name}: {progress.kind}: {one_line(str(progress.error))}; next try in {progress.wait:.0f} s", err=True
         )
 
 

@@ -1,68 +1,170 @@
-"""`redis-history demo`: the demo, shown at a terminal."""
+"""`redis-history demo`: a replay, shown while it runs, and what to do next."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from redis_history.cli._failures import tell
-from redis_history.cli.commands import Context, define
-from redis_history.demo.cli import main
-from redis_history.demo.screen import PlainScreen, Row
+from redis_history.cli._console import console
+from redis_history.cli._text import name, one_line
+from redis_history.cli.commands import FAILED, TERMINATED, Context, define
+
+if TYPE_CHECKING:
+    from redis_history.demo.replay import Replay
+    from redis_history.model import Message
 
 __all__ = ["command"]
 
-_MOST_AGENTS = 64
+_MAX_AGENTS = 64
+_MAX_PROBLEMS = 5  # shown
+_LINE_SECONDS = 1.0
 
 
 @define("demo", shared=("url", "json"))
-@click.option("--data", metavar="PATH", help="Transcripts to replay, as `import` takes them.  [default: a sample]")
-@click.option("--agents", type=click.IntRange(1, _MOST_AGENTS), default=4, show_default=True, metavar="N",
+@click.option("--data", type=click.Path(path_type=Path), metavar="PATH",
+              help="Conversations to replay, as `import` takes them.  [default: six short ones]")  # fmt: skip
+@click.option("--agents", type=click.IntRange(1, _MAX_AGENTS), default=4, show_default=True, metavar="N",
               help="Processes that write.")  # fmt: skip
-@click.option("--conversations", type=click.IntRange(1), metavar="N", help="Only the first N of the transcripts.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N",
-              help="Who sends what, and what is repeated.")  # fmt: skip
+@click.option("--conversations", type=click.IntRange(1), metavar="N", help="Only the first N conversations.")
 @click.pass_obj
-def command(context: Context, /, **options: str | int | None) -> None:
-    """Watch many agents write at once, and check what became of it.
+def command(context: Context, /, data: Path | None, agents: int, conversations: int | None) -> None:
+    """Watch agents write at once, a subscriber follow, and a compressor keep the conversations short.
 
-    Agent processes replay transcripts into shared conversations, a subscriber follows, a compressor puts summaries in
-    place of what is old. An agent and the compressor are killed, the subscriber's connection is cut, and messages are
-    sent twice. Then all that was stored and told is compared with what was sent. Without --url this happens on the
-    private server. What it stores is removed. Exit status 1 if anything is missing, doubled, changed, torn or out of
-    order.
+    Agent processes replay conversations on a real server: on the private one without --url. They repeat some appends,
+    as after a lost reply. The conversations stay for a day in a namespace of their own, so that you can look at them
+    afterwards. Exit status 1 if anything is missing, doubled or out of order.
     """
-    arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    if context.given_url is not None:
-        arguments.append(f"--url={context.given_url}")
     if not context.json:
-        raise SystemExit(main(arguments, tell=tell))
-    with contextlib.redirect_stdout(sys.stderr):
-        screen = _Quiet(0)
-        status = main(arguments, make_screen=lambda total: screen, tell=tell)
-    if screen.rows:
-        context.emit(screen.told())
-    raise SystemExit(status)
+        click.echo(f"{agents} agent processes write. A subscriber follows. A compressor keeps conversations short.")
+    # They take half a second to import: the first line is there before.
+    from redis_history._ids import new_token
+    from redis_history.backends.redis.urls import parse_url
+    from redis_history.cli._failures import complain
+    from redis_history.cli._stores import check_url, open_store
+    from redis_history.demo.replay import SAMPLE, Replay, load
+    from redis_history.errors import RedisHistoryError
+    from redis_history.importers import ImportProblem
+
+    where = replace(context, given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
+    check_url(where)
+    problems: list[ImportProblem] = []
+    replay = Replay(where.url, where.namespace, load(data or SAMPLE, conversations, problems.append), agents)
+    for problem in problems[:_MAX_PROBLEMS]:
+        complain(f"left out: {problem}")
+    with open_store(where) as store:
+        if not context.json:
+            click.echo(
+                f"Replaying {len(replay.conversations):,} conversations on {name(parse_url(where.url).address)}:"
+            )
+        try:
+            asyncio.run(_play(replay, quiet=context.json))
+        except BaseException as error:
+            with contextlib.suppress(RedisHistoryError):
+                for conversation_id in replay.ids:
+                    store.delete_conversation(conversation_id)
+            if isinstance(error, asyncio.CancelledError):
+                raise SystemExit(TERMINATED) from None
+            raise
+    _report(where, replay)
+    if not replay.ok:
+        raise SystemExit(FAILED)
 
 
-class _Quiet(PlainScreen):
-    """Keeps the table at the end."""
+async def _play(replay: Replay, *, quiet: bool) -> None:
+    """Raises CancelledError at SIGTERM."""
+    loop, this = asyncio.get_running_loop(), cast("asyncio.Task[None]", asyncio.current_task())
+    before = signal.getsignal(signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, this.cancel)
+    running = loop.create_task(replay.run())
+    try:
+        with _screen(replay, quiet) as refresh:
+            while not running.done():
+                await asyncio.wait([running], timeout=0.1)
+                refresh()
+        await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
 
-    rows: Sequence[Row] = ()
-    title = ""
 
-    def note(self, text: str) -> None:
-        pass
+@contextmanager
+def _screen(replay: Replay, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A function that shows how far the replay is: live on a terminal, else a line each second."""
+    screen = console()
+    if quiet:
+        yield lambda: None
+    elif screen.is_terminal:
+        with Live(console=screen, auto_refresh=False, transient=True) as live:
+            yield lambda: live.update(_picture(replay), refresh=True)
+    else:
+        shown = time.monotonic()
 
-    def refresh(self) -> None:
-        pass
+        def line() -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _LINE_SECONDS:
+                shown = time.monotonic()
+                last = f"; {': '.join(_described(replay.last[-1][1], 40))}" if replay.last else ""
+                click.echo(f"  {_counts(replay)}{last}")
 
-    def table(self, title: str, rows: Sequence[Row]) -> None:
-        self.title, self.rows = title, rows
+        yield line
 
-    def told(self) -> dict[str, object]:
-        rows = [{"name": name, "value": value, "ok": ok} for name, value, ok in self.rows]
-        return {"ok": all(ok is not False for _, _, ok in self.rows), "title": self.title, "rows": rows}
+
+def _counts(replay: Replay) -> str:
+    return (
+        f"{replay.stored:,} of {replay.total:,} messages stored, {replay.delivered:,} delivered, "
+        f"{replay.repeats:,} repeats ignored, {replay.summaries:,} summaries"
+    )
+
+
+def _picture(replay: Replay) -> Table:
+    lines = Table.grid(padding=(0, 1))
+    for conversation_id, message in replay.last:
+        who, what = _described(message, 72)
+        row = (conversation_id[-20:], "dim"), (who, "cyan"), (what, "")
+        lines.add_row(*(Text(one_line(text), style, no_wrap=True, overflow="ellipsis") for text, style in row))
+    picture = Table.grid()
+    for part in (ProgressBar(replay.total, replay.delivered), Text(_counts(replay)), lines):
+        picture.add_row(part)
+    return picture
+
+
+def _described(message: Message, width: int) -> tuple[str, str]:
+    """Its author and its beginning."""
+    who = message.role if message.participant is None else message.participant.display_name or message.participant.id
+    calls = [f"calls {use.name}()" for use in message.tool_uses]
+    return one_line(who, 16), one_line("; ".join(filter(None, (message.text, *calls))), width)
+
+
+def _report(context: Context, replay: Replay) -> None:
+    if context.json:
+        names = ("ok", "total", "stored", "delivered", "repeats", "summaries", "faults")
+        fields = {name: getattr(replay, name) for name in names}
+        context.emit({"namespace": context.namespace, "conversations": replay.ids, **fields})
+        return
+    click.echo(f"  {_counts(replay)}")
+    if not replay.ok:
+        click.echo(f"WRONG: what was stored or delivered is not what was sent ({replay.faults:,} faults).")
+        return
+    url = "$REDIS_HISTORY_URL" if "@" in context.url else shlex.quote(context.url)  # no password on the screen
+    program = "redis-history" if Path(sys.argv[0]).is_absolute() else shlex.quote(sys.argv[0])
+    start = f"{program} --url {url} --namespace {context.namespace}"
+    click.echo("Each message is stored once and was delivered once, in order. Nothing that was summarised is lost.\n")
+    click.echo(f"What to do next, within a day:\n  {start} ls")
+    click.echo(f"  {start} show {shlex.quote(replay.ids[0])} --archived\n  {start} serve --open")

@@ -1,4 +1,4 @@
-"""`redis-history doctor`: what works here, and how to mend the rest."""
+"""`redis-history doctor`: checks the server and this machine, and suggests fixes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from redis_history.errors import BackendError, EmbeddedServerError
 __all__ = ["command"]
 
 _LASTING = (
-    "What CONFIG SET and ACL SETUSER set lasts until the server restarts: write it into its configuration, too, or run "
-    "CONFIG REWRITE and ACL SAVE."
+    "Changes by CONFIG SET and ACL SETUSER last until the server restarts. To keep them, run CONFIG REWRITE and ACL "
+    "SAVE, or edit the server's configuration."
 )
 _STYLES = {"ok": "green", "limited": "yellow", "problem": "bold red"}
 
 
 @define("doctor")
-@click.option("--write", is_flag=True, help="Also append, follow and search, in a conversation that is deleted then.")
+@click.option("--write", is_flag=True, help="Also append, follow and search in a temporary conversation.")
 @click.pass_obj
 def command(context: Context, /, write: bool) -> None:
-    """Check what works here, and say how to mend the rest.
+    """Check the server and this machine, and suggest fixes.
 
-    Each line is ok, limited (not all of it works, or not for ever) or problem (conversations may be lost, or nothing
-    works), with the command that mends it. Nothing is changed. Exit status 1 if there is a problem.
+    Each line is ok, limited (works in part, or may stop working) or problem (conversations may be lost, or nothing
+    works). For limits and problems, the fix follows, as a command if possible. Without --write, the doctor changes
+    nothing. Exit status 1 if there is a problem.
     """
     check_url(context)
     found = []
@@ -57,7 +58,9 @@ def _findings(context: Context, write: bool) -> Iterator[Finding]:
             with open_store(context, searches=None) as store:
                 yield from try_out(store)
     except BackendError as error:
-        if isinstance(error, EmbeddedServerError) and "\n" in str(error):  # what was looked at: `embedded status` tells
+        if isinstance(error, EmbeddedServerError) and "\n" in str(
+            error
+        ):  # a list of places, which `embedded status` shows too
             yield Finding("server", "problem", in_short(error), GET_SERVER)
         else:
             yield Finding("server", "problem", str(error), hint(error))
@@ -77,13 +80,13 @@ def _show(found: list[Finding]) -> None:
     else:
         for one in found:
             click.echo(f"{one.check}\t{one.state}\t{name(one.detail)}")
-    for heading, states in (("To mend it", ("problem", "limited")), ("If you like", ("ok",))):
+    for heading, states in (("Fixes", ("problem", "limited")), ("Optional", ("ok",))):
         fixes = [one for one in found if one.fix and one.state in states]
         if not fixes:
             continue
         screen.print(Text(f"\n{heading}:", style="bold"))
         for one in fixes:
-            # Not in the table: a command that is wrapped cannot be copied.
+            # Not in the table, which would wrap commands: these could not be copied.
             screen.print(Text(f"  {one.check}", style=_STYLES[one.state]))
             for line in visible(one.fix or "").splitlines():
                 screen.print(Text(f"    {line}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`redis-history export`: conversations as a file that loses nothing."""
+"""`redis-history export`: writes conversations to a file, with all their data."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _ALL = 1_000_000
 @define("export")
 @click.argument("conversations", nargs=-1, metavar="[ID]...", type=Id(), shell_complete=conversation_ids)
 @click.option("--output", "-o", default="-", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
-              help="Where to, gzipped if the name ends in .gz.  [default: standard output]")  # fmt: skip
-@click.option("--gzip", "packed", is_flag=True, help="Pack what goes to standard output.")
-@click.option("--archived", is_flag=True, help="Also the messages that summaries stand for.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, and no summary.")
+              help="The file to write, gzipped if its name ends in .gz.  [default: standard output]")  # fmt: skip
+@click.option("--gzip", "packed", is_flag=True, help="Compress standard output with gzip.")
+@click.option("--archived", is_flag=True, help="Also export archived messages, which summaries replaced.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress and no summary.")
 @click.pass_obj
 def command(
     context: Context, /, conversations: tuple[str, ...], output: str, packed: bool, archived: bool, quiet: bool
 ) -> None:
-    """Write conversations to a file: these, or all of the namespace.
+    """Export conversations, or a whole namespace, to a file.
 
-    The file is JSONL, a line for the record of each conversation and one for each message, with all that is stored of
-    them. `redis-history import` reads it. A file that is there already is replaced when all is written.
+    The file is JSONL: a line for the record of each conversation and a line for each message, with all their data.
+    `redis-history import` reads it. An existing file is replaced once the new file is complete.
     """
-    if output == "/dev/stdout":  # opened by its name, what is in it already would be cut off
+    if output == "/dev/stdout":  # opening it by name would truncate a file that it is redirected to
         output = "-"
     if packed and output != "-":
-        raise click.UsageError("--gzip is for standard output; a file is packed if its name ends in .gz")
+        raise click.UsageError("--gzip is for standard output; a file is gzipped if its name ends in .gz")
     if output == "-" and sys.stdout is None:  # as after >&-
         raise click.UsageError("standard output is closed: name a file with --output")
     if output == "-" and sys.stdout.isatty():
-        raise click.UsageError("this would be shown on your terminal: name a file with --output, or use a pipe")
+        raise click.UsageError("the export would go to your terminal: name a file with --output, or use a pipe")
     with open_store(context, lasting=True) as store:
         for identity in conversations:
             if store.get_conversation(identity) is None:

@@ -1,15 +1,15 @@
-"""`redis-history import`: the conversations of files into a store."""
+"""`redis-history import`: imports conversations from files."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from msgspec import structs
@@ -21,24 +21,62 @@ from redis_history.cli._stores import check_url, open_store
 from redis_history.cli._text import counted, name, one_line
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.errors import InvalidInputError
-from redis_history.importers import FORMATS, Imported, ImportProblem, OnError, import_messages, read_transcripts
+from redis_history.importers import (
+    FORMATS,
+    Imported,
+    ImportLimits,
+    ImportProblem,
+    OnError,
+    import_messages,
+    read_transcripts,
+)
 
 __all__ = ["command"]
 
+_CHUNK = 1 << 16  # bytes
 _LONGEST_NAME = 255  # bytes of the name of a file
-_TOLD = 20  # problems, before the others are only counted
+_TOLD = 20  # problems to print; further ones are only counted
+
+
+#: Help texts by field of ImportLimits.
+_LIMITS = {
+    "max_bytes": "Unpacked bytes of a source: all files of a folder or archive together.",
+    "max_ratio": "Ratio of unpacked to packed bytes, after the first 16 MiB.",
+    "max_files": "Files and folders in a folder, or entries of an archive.",
+    "max_record_bytes": "Bytes of a record: a line, an item of a list, or another JSON document.",
+    "max_values": "Numbers, strings, lists and objects in a record.",
+    "max_depth": "Nesting depth of lists and objects, at most 250.",
+    "max_conversation_bytes": "Bytes of the lines that make up one conversation.",
+}
+
+
+def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each field of ImportLimits."""
+    for field, text in reversed(_LIMITS.items()):
+        kind = click.IntRange(1, 250 if field == "max_depth" else None)
+        option = click.option(
+            f"--{field.replace('_', '-')}",
+            type=kind,
+            default=getattr(ImportLimits(), field),
+            show_default=True,
+            metavar="N",
+            help=text,
+        )
+        command = option(command)
+    return command
 
 
 @define("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True, exists=True))
 @click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto", show_default=True,
-              help="What the files are in. auto: the first records tell.")  # fmt: skip
+              help="The format of the files. auto: detect it from the first records.")  # fmt: skip
 @click.option("--name", "stdin_name", default="stdin", show_default=True, metavar="NAME",
-              help="For - (standard input): what stands for the name of the file, of which ids are made.")  # fmt: skip
+              help="The file name to use for - (standard input). Ids are derived from it.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 1000), default=200, show_default=True, metavar="N",
-              help="Messages in one change.")  # fmt: skip
+              help="How many messages to store at once.")  # fmt: skip
+@_limits
 @_options.language
-@click.option("--dry-run", is_flag=True, help="Read the files, say what is in them, and store nothing.")
+@click.option("--dry-run", is_flag=True, help="Read the files and report their content, but store nothing.")
 @_options.quiet
 @click.pass_obj
 def command(
@@ -51,27 +89,30 @@ def command(
     language: str | None,
     dry_run: bool,
     quiet: bool,
+    **given: int,
 ) -> None:
-    """Store the conversations of files.
+    """Import conversations from files.
 
-    What chats, agents and other tools wrote is read, in JSON or JSONL, also gzipped. A folder or a zip archive is read
-    file by file, - is standard input, and pipes may be named. The format is told from the content. Importing again
-    stores nothing twice, and adds what is new. If a file cannot be read at all, nothing is imported. What is left out
-    is told, and the exit status is 1 then.
+    Reads the JSON or JSONL files of chats, agents and other tools, also gzipped, and detects their format. FILE may be
+    a folder or a zip archive, a pipe, or - for standard input. A repeated import adds only new messages. If a file
+    cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
     """
     check_url(context)
     problems = _Problems(context)
-    with _opened(files, stdin_name) as opened:
-        # All are looked at before anything is stored; whole, where there is a bar to be filled.
+    limits = ImportLimits(**given)
+    with _opened(files, stdin_name, limits) as opened:
+        # Read the start of all files before storing anything; whole files to know the total of a progress bar.
         whole = dry_run or (sys.stderr.isatty() and not quiet)
         with working("reading", context, quiet=quiet) as shown:
-            found = [_look(file, format, problems.about(file) if dry_run else None, shown, whole) for file in opened]
+            found = [
+                _look(file, format, limits, problems.about(file) if dry_run else None, shown, whole) for file in opened
+            ]
         if dry_run:
             done = found
         else:
             total = sum(one.counts.messages for one in found) if whole else None
             with open_store(context, lasting=True, searches=language) as store:
-                work = _Work(context, store, format, batch, total, quiet, problems)
+                work = _Work(context, store, format, batch, limits, total, quiet, problems)
                 done = work.of(found)
     for one in done:
         _tell(context, one, dry_run)
@@ -86,14 +127,14 @@ def command(
 
 
 class _File(NamedTuple):
-    """`shown` is what it is called; `path` where it is."""
+    """`shown`: the name to show; `path`: the file to read."""
 
     shown: str
     path: Path
 
 
 class _Done(NamedTuple):
-    """What was found in a file, or made of it. `format`: of its first conversation, if there is one."""
+    """The result of reading or importing a file. `format`: of its first conversation, if there is one."""
 
     file: _File
     format: str | None
@@ -101,7 +142,7 @@ class _Done(NamedTuple):
 
 
 class _Problems:
-    """Tells of what is left out: all of it in JSON, the first of it to people."""
+    """Reports skipped records: all of them in JSON, otherwise the first ones."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -116,15 +157,17 @@ class _Problems:
         if self._context.json:
             self._context.say("", kind="problem", path=path, line=problem.line, reason=problem.reason)
         elif self._count <= _TOLD:
-            click.echo(one_line(f"{path}:{problem.line}: left out: {problem.reason}"), err=True)
+            click.echo(one_line(f"{path}:{problem.line}: skipped: {problem.reason}"), err=True)
 
     def end(self) -> None:
         if self._count > _TOLD and not self._context.json:
-            click.echo(f"… and {self._count - _TOLD:,} more problems, which --json tells all", err=True)
+            click.echo(f"… and {self._count - _TOLD:,} more problems; --json reports all of them", err=True)
 
 
-def _look(file: _File, format: str, on_error: OnError | None, shown: Working, whole: bool) -> _Done:
-    """What is in a file. Raises InvalidInputError if it cannot be read at all. Not `whole`: its first conversation."""
+def _look(
+    file: _File, format: str, limits: ImportLimits, on_error: OnError | None, shown: Working, whole: bool
+) -> _Done:
+    """Reads a file, or unless `whole` its first conversation. Raises InvalidInputError if it cannot be read at all."""
     kind, counts, problems = None, Imported(), 0
 
     def count(problem: ImportProblem) -> None:
@@ -134,7 +177,7 @@ def _look(file: _File, format: str, on_error: OnError | None, shown: Working, wh
             on_error(problem)
 
     try:
-        transcripts = read_transcripts(file.path, format=format, on_error=count)
+        transcripts = read_transcripts(file.path, format=format, on_error=count, limits=limits)
     except InvalidInputError as error:
         raise InvalidInputError(str(error).replace(str(file.path), file.shown)) from error
     for transcript in transcripts:
@@ -147,12 +190,13 @@ def _look(file: _File, format: str, on_error: OnError | None, shown: Working, wh
 
 
 class _Work(NamedTuple):
-    """An import under way. `total`: messages in all files, if they were counted."""
+    """A running import. `total`: the messages in all files, if known."""
 
     context: Context
     store: HistoryStore
     format: str
     batch: int
+    limits: ImportLimits
     total: int | None
     quiet: bool
     problems: _Problems
@@ -171,6 +215,7 @@ class _Work(NamedTuple):
                     self.store,
                     format=self.format,
                     batch=self.batch,
+                    limits=self.limits,
                     on_error=self.problems.about(one.file),
                     on_progress=progress,
                 )
@@ -200,10 +245,10 @@ def _words(counts: Imported, dry_run: bool) -> str:
 
 
 @contextmanager
-def _opened(files: Sequence[str], stdin_name: str) -> Iterator[list[_File]]:
-    """The files. What cannot be read twice, such as standard input and pipes, is put into one."""
+def _opened(files: Sequence[str], stdin_name: str, limits: ImportLimits) -> Iterator[list[_File]]:
+    """The files to read. Copies pipes and standard input, which cannot be read twice, to temporary files."""
     if files.count("-") > 1 or not _is_file_name(stdin_name):
-        raise click.UsageError("- may be given once, and --name is the name of a file without a folder")
+        raise click.UsageError("- may be given only once, and --name must be a file name without a folder")
     if "-" in files and sys.stdin is None:  # as after <&-
         raise click.UsageError("standard input is closed")
     with ExitStack() as stack:
@@ -213,7 +258,7 @@ def _opened(files: Sequence[str], stdin_name: str) -> Iterator[list[_File]]:
             if file == "-" or not (path.is_file() or path.is_dir()):
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-history-"))
                 path = Path(folder) / (stdin_name if file == "-" else path.name)
-                _copy(file, path)
+                _copy(file, path, limits)
             found.append(_File(file, path))
         yield found
 
@@ -223,10 +268,18 @@ def _is_file_name(text: str) -> bool:
     return named and len(os.fsencode(text)) <= _LONGEST_NAME
 
 
-def _copy(file: str, path: Path) -> None:
+def _copy(file: str, path: Path, limits: ImportLimits) -> None:
     try:
         with ExitStack() as stack:
             source = sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
-            shutil.copyfileobj(source, stack.enter_context(path.open("wb")))
+            mode = 0 if file == "-" else Path(file).stat().st_mode
+            if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not source.isatty()):
+                raise InvalidInputError(f"{file} cannot be read: it is a device")
+            target, left = stack.enter_context(path.open("wb")), limits.max_bytes
+            while data := source.read(min(_CHUNK, left + 1)):
+                left -= len(data)
+                if left < 0:
+                    raise InvalidInputError(f"{file} cannot be read: {limits.refusal('max_bytes', 'what it gives')}")
+                target.write(data)
     except OSError as error:
         raise InvalidInputError(f"{file} cannot be read: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""`redis-history ls`: the conversations of a namespace."""
+"""`redis-history ls`: lists the conversations of a namespace."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from redis_history.cli._stores import open_store
 from redis_history.cli._text import name, one_line
 from redis_history.cli.commands import Context, define
 from redis_history.model import Conversation
+from redis_history.requests import owner_of, owner_text
 
 __all__ = ["command"]
 
 _ALL = 1_000_000
-_WIDE = 36  # columns that an id may take before it is folded
-#: What gives way first, and what a column needs at least.
+_WIDE = 36  # characters of an id before it is folded
+#: Columns in the order in which a narrow terminal drops them, and their minimum widths.
 _YIELDING = ("AGENT", "USER", "TOKENS", "MESSAGES", "TITLE", "CHANGED")
 _LEAST = {"ID": 12, "TITLE": 12, "USER": 8, "AGENT": 8}
 _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d", 86_400))
@@ -29,21 +30,22 @@ _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d"
 
 @define("ls")
 @click.option("--limit", "-n", type=click.IntRange(1), default=50, show_default=True, metavar="N",
-              help="At most N conversations.")  # fmt: skip
-@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N.")
-@click.option("--all", "every", is_flag=True, help="All conversations.")
-@click.option("--user", metavar="ID", help="Only those of this owner.")
-@click.option("--agent", metavar="NAME", help="Only those of this agent.")
+              help="Show at most N conversations.")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Skip the first N.")
+@click.option("--all", "every", is_flag=True, help="Show all conversations.")
+@click.option("--user", metavar="ID", help="Only conversations of this owner: 1 is the number, '\"1\"' the text.")
+@click.option("--agent", metavar="NAME", help="Only conversations of this agent.")
 @click.pass_obj
 def command(context: Context, /, limit: int, offset: int, every: bool, user: str | None, agent: str | None) -> None:
-    """List conversations, the one that changed last first.
+    """List conversations, the last changed first.
 
-    On a terminal this is a table. Elsewhere it is a line for each, with tabs between id, title, messages, tokens
-    (estimated), time of the last change, owner and agent.
+    Prints a table on a terminal. Elsewhere, prints a line for each conversation, with tabs between id, title, number of
+    messages, number of tokens (estimated), time of the last change, owner and agent.
     """
     wanted = _ALL if every else limit
+    owner = None if user is None else owner_of(user)
     with open_store(context) as store:
-        found = store.list_conversations(user_id=user, agent_name=agent, limit=wanted + 1, offset=offset)
+        found = store.list_conversations(user_id=owner, agent_name=agent, limit=wanted + 1, offset=offset)
     shown = found[:wanted]
     screen = console()
     if context.json:
@@ -69,20 +71,24 @@ def _line(one: Conversation) -> list[str]:
         one_line(one.title or ""),
         *counts,
         updated,
-        name(one.user_id or ""),
+        _owner(one),
         name(one.agent_name or ""),
     ]
 
 
+def _owner(one: Conversation) -> str:
+    return "" if one.user_id is None else name(owner_text(one.user_id))
+
+
 def _table(found: Sequence[Conversation], now: datetime, width: int) -> Table:
-    """The title gives way where the ids need room; where it is narrow, other columns do, and ids are folded."""
+    """A table that fits `width`: shortens titles first, then drops columns, then folds ids."""
     columns: dict[str, list[str]] = {
         "ID": [name(one.conversation_id) for one in found],
         "TITLE": [one_line(one.title or "", 200) for one in found],
         "MESSAGES": [f"{one.message_count:,}" for one in found],
         "TOKENS": [f"{one.tokens:,}" for one in found],
         "CHANGED": [_age(one.updated_at, now) for one in found],
-        "USER": [name(one.user_id or "") for one in found],
+        "USER": [_owner(one) for one in found],
         "AGENT": [name(one.agent_name or "") for one in found],
     }
     columns = {heading: cells for heading, cells in columns.items() if any(cells) or heading == "ID"}
@@ -107,7 +113,7 @@ def _table(found: Sequence[Conversation], now: datetime, width: int) -> Table:
 
 
 def _age(time: datetime | None, now: datetime) -> str:
-    """How long ago, or the day."""
+    """The age of a time, or its date."""
     if time is None:
         return ""
     seconds = max(0.0, (now - time).total_seconds())

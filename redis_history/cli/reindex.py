@@ -1,4 +1,4 @@
-"""`redis-history reindex`: writes the search documents of a namespace anew."""
+"""`redis-history reindex`: rebuilds the search index of a namespace."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["command"]
 @_options.quiet
 @click.pass_obj
 def command(context: Context, /, language: str | None, quiet: bool) -> None:
-    """Write the search index of a namespace anew.
+    """Rebuild the search index of a namespace.
 
-    Needed for what was stored before there was search. May run while others read and write.
+    Indexes messages that were stored before the server had search. Other processes may read and write meanwhile.
     """
     with open_store(context) as first:
         vectors = search_options(first).get("vectors")
     if vectors is not None:
         raise CapabilityError(
-            f"the index of this namespace has vectors of {vectors.dimension} numbers, which only its embedder makes: "
-            "call store.reindex() in a program that has it"
+            f"the index of this namespace has vectors of {vectors.dimension} numbers, which need their embedder: "
+            "call store.reindex() in a program that has the embedder"
         )
     with (
         open_store(context, lasting=True, searches=language) as store,

@@ -1,4 +1,4 @@
-"""`redis-history search`: messages by what is said in them."""
+"""`redis-history search`: searches messages by their text."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from redis_history.search.text import searchable
 __all__ = ["command"]
 
 _NO_SEARCH = """\
-Name one conversation with --conversation: such a search works on any server. Or use a server with search, such as
-Redis 8: see `redis-history doctor`"""
+Name one conversation with --conversation, which works on any server. Or use a server with search, such as Redis 8:
+see `redis-history doctor`"""
 _SHOWN = 200
 _BLANK = re.compile(r"\s")
 
@@ -38,20 +38,27 @@ _BLANK = re.compile(r"\s")
 @define("search")
 @click.argument("query")
 @click.option(
-    "--conversation", "-c", metavar="ID", type=Id(), shell_complete=conversation_ids, help="Search in this one only."
+    "--conversation",
+    "-c",
+    metavar="ID",
+    type=Id(),
+    shell_complete=conversation_ids,
+    help="Search only this conversation.",
 )
 @click.option("--limit", "-n", type=click.IntRange(1), default=10, show_default=True, metavar="N",
-              help="At most the best N messages.")  # fmt: skip
-@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N.")
+              help="Show at most the best N messages.")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Skip the first N.")
 @message_filters
 @click.option("--tool", "tools", metavar="NAME", multiple=True,
-              help="Only calls and results of this tool. May be repeated.")  # fmt: skip
-@click.option("--since", type=Moment(), help="From a time on, such as 2026-01-31T12:00 or 2h, or from a position.")
-@click.option("--before", type=Moment(), help="Up to a time or a position.")
+              help="Only calls and results of this tool. Repeatable.")  # fmt: skip
+@click.option(
+    "--since", type=Moment(), help="Only messages after a time, such as 2026-01-31T12:00 or 2h, or a position."
+)
+@click.option("--before", type=Moment(), help="Only messages before a time or a position.")
 @click.option("--archived/--no-archived", default=None,
-              help="Only messages that summaries stand for, or none of them.  [default: both]")  # fmt: skip
+              help="Only archived messages, which summaries replaced, or none of them.  [default: both]")  # fmt: skip
 @click.option("--context", "around", type=click.IntRange(0, 100), default=0, metavar="N",
-              help="Also N messages before and after each.")  # fmt: skip
+              help="Also show N messages before and after each match.")  # fmt: skip
 @_options.language
 @click.pass_obj
 def command(
@@ -66,10 +73,10 @@ def command(
     language: str | None,
     **filters: Any,
 ) -> None:
-    """Find messages by what is said in them, the best first.
+    """Search messages by their text, best matches first.
 
-    Messages with any of the words are found; "words in quotes" stand side by side, and begin* stands for all words that
-    begin so. Exit status 1 if there are none.
+    Finds messages with any of the words. "Words in quotes" match as a phrase, and begin* matches all words with this
+    beginning. Exit status 1 if no message matches.
     """
     options: dict[str, Any] = {
         **filters,
@@ -106,7 +113,7 @@ def command(
 
 
 def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
-    """What is shown of a hit, and how far it is indented."""
+    """The lines to show for a hit, each with its indentation."""
     message = hit.message
     time = f"{message.timestamp.astimezone():%Y-%m-%d %H:%M}" if message.timestamp else ""
     head = Text.assemble((name(hit.conversation_id), "cyan"), f"  {time}  ", (who(message), "bold"))
@@ -127,9 +134,9 @@ def _neighbour(message: Message) -> Text:
 
 
 def _marked(fragment: Highlight) -> Text:
-    """A fragment in one line, its terms marked."""
+    """A fragment on one line, with its terms marked."""
     text, end = Text(), 0
-    flat = _BLANK.sub(" ", fragment.text)  # of the same length
+    flat = _BLANK.sub(" ", fragment.text)  # keeps the length, and so the ranges
     for start, stop in fragment.ranges:
         text.append(name(flat[end:start]))
         text.append(name(flat[start:stop]), style="bold black on yellow")

@@ -1,17 +1,20 @@
-"""`redis-history serve`: the live view of a namespace in a browser."""
+"""`redis-history serve`: serves the live view of a namespace."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ipaddress
+import os
 import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,61 +28,68 @@ from redis_history.errors import ConfigurationError
 
 __all__ = ["command"]
 
-#: Seconds for which a question waits for a server that is away: somebody looks at the page meanwhile.
+#: Seconds for which a request waits for an unreachable server. Short, because a user is waiting.
 _PATIENCE = 3.0
-#: Seconds that open connections have to end; then they are cut.
+#: Seconds for open connections to end; then they are aborted.
 _GRACE = 2
-#: Milliseconds after which the system gives up a client that has gone without a word, or takes nothing.
+#: Milliseconds after which the system drops a client that does not acknowledge data.
 _UNANSWERED = 60_000
 
 
 @define("serve")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="Where to listen. Any but a loopback address lets others in over the network.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
-@click.option("--token", envvar="REDIS_HISTORY_TOKEN", show_envvar=True, metavar="TOKEN",
-              help="What opens the view, at least 16 characters. If not given, a new one each time.")  # fmt: skip
-@click.option("--allow-writes", is_flag=True, help="Let the view change conversations too.")
+              help="The address to listen on. Any but a loopback address allows access from the network.")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8642,
+    show_default=True,
+    help="The port to listen on. 0: any free port.",
+)
+@click.option("--allow-writes", is_flag=True, help="Allow the view to change conversations.")
 @click.option("--allowed-host", "hosts", multiple=True, metavar="NAME",
-              help="Another name under which it is reached, such as that of a proxy. Repeatable.")  # fmt: skip
+              help="Another host name to accept, such as that of a proxy. Repeatable.")  # fmt: skip
 @click.option("--max-streams", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-              help="Open streams in all.")  # fmt: skip
+              help="Maximum number of open streams.")  # fmt: skip
 @click.option("--max-streams-per-address", type=click.IntRange(1), default=100, show_default=True, metavar="N",
-              help="Open streams of one client address.")  # fmt: skip
-@click.option("--open", "show", is_flag=True, help="Open the browser.")
+              help="Maximum number of open streams of one client address.")  # fmt: skip
+@click.option("--secure-cookie/--no-secure-cookie", default=None,
+              help="Send the cookie only over https. Default: only if the sign-in used https.")  # fmt: skip
+@click.option("--open", "show", is_flag=True, help="Open the view in the browser.")
 @click.pass_obj
 def command(
     context: Context,
     /,
     host: str,
     port: int,
-    token: str | None,
     allow_writes: bool,
     hosts: tuple[str, ...],
     max_streams: int,
     max_streams_per_address: int,
+    secure_cookie: bool | None,
     show: bool,
 ) -> None:
     """Show conversations in a browser, live.
 
-    Prints the address to open, which has a token in it: who has it may read everything in the namespace. Runs until
-    SIGTERM or SIGINT.
+    Prints the URL to open. It contains a token that gives access to everything in the namespace: keep it secret. The
+    token is that of REDIS_HISTORY_TOKEN, or a new one each time. Runs until SIGTERM or SIGINT.
     """
     try:
         import uvicorn
 
         from redis_history.web._view import Limits, View
-        from redis_history.web.application import application, check_token
+        from redis_history.web.access import holder
+        from redis_history.web.application import Invitation, application, check_token
     except ImportError as error:
         click.echo(
             f"redis-history: serve needs more packages ({error}): pip install 'redis_history[cli,web]'", err=True
         )
         sys.exit(WRONG)
-    token = check_token(token or secrets.token_urlsafe(24))
+    token = check_token(os.environ.get("REDIS_HISTORY_TOKEN") or secrets.token_urlsafe(24))
     limits = Limits(streams=max_streams, streams_per_address=max_streams_per_address)
 
     class Server(uvicorn.Server):
-        """Ends the streams first, which would go on for ever; signals are the command's."""
+        """Ends the streams first, which would never end by themselves. Leaves signals to the command."""
 
         view: View
 
@@ -102,12 +112,13 @@ def command(
         retry = RetryPolicy(deadline=_PATIENCE)
         async with AsyncHistoryStore(context.url, namespace=context.namespace, retry=retry, **searching) as store:
             address = parse_url(context.url).address
-            view = View(store, authorize=None, read_only=not allow_writes, address=address, limits=limits)
+            invitation = Invitation() if show else None
+            view = View(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
             config: Any = uvicorn.Config(
-                application(view, token=token, hosts=(host, *hosts)),
+                application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation),
                 log_level="warning",
-                access_log=False,  # addresses have tokens in them
-                proxy_headers=False,  # whoever reaches it directly could say to be anybody
+                access_log=False,  # URLs may contain tokens
+                proxy_headers=False,  # a direct client could forge its address
                 server_header=False,
                 lifespan="off",
                 ws="none",
@@ -124,25 +135,25 @@ def command(
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, end)
             with _listening(host, port) as listener:
-                url = _url(listener, token)
-                context.say(f"{url}", url=url)
+                base = _url(listener)
+                url = f"{base}?token={token}"
+                context.say(url, url=url)
                 if not context.json:
                     _explain(context, host, allow_writes)
-                if show:
-                    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-                await server.serve(sockets=[listener])
+                with _opened(f"{base}?code={invitation.code}") if invitation else contextlib.nullcontext():
+                    await server.serve(sockets=[listener])
 
-    with open_store(context) as first:  # a server that cannot be reached is told at once, and an index stays as it is
+    with open_store(context) as first:  # reports an unreachable server at once, and keeps the index
         asyncio.run(work(search_options(first)))
 
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens. Raises ConfigurationError, which says what to do."""
+    """A listening socket. Raises ConfigurationError if the address or the port cannot be used."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise ConfigurationError(f"--host {host[:80]!r} is no address of this machine: {error}") from error
+        raise ConfigurationError(f"--host {host[:80]!r} is not an address of this machine: {error}") from error
     with socket.socket(family, kind, protocol) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -157,11 +168,25 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def _url(listener: socket.socket, token: str) -> str:
+def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "localhost"
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """Open a URL in the browser, via a private file: other users can see the arguments of processes."""
+    with tempfile.TemporaryDirectory(prefix="redis_history-") as folder:
+        page = Path(folder, "open.html")
+        page.touch(0o600)
+        page.write_text(
+            "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
+            f"<meta name=referrer content=no-referrer><meta http-equiv=refresh content='0;url={url}'></html>"
+        )
+        threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+        yield
 
 
 def _explain(context: Context, host: str, allow_writes: bool) -> None:
@@ -173,7 +198,7 @@ def _explain(context: Context, host: str, allow_writes: bool) -> None:
         local = host == "localhost"
     if not local:
         click.echo(
-            f"Warning: it listens on {host}. Who can reach this machine and has the token sees all conversations, and "
-            "what is sent is not encrypted: put a proxy with TLS before it.",
+            f"Warning: listening on {host}. Anybody who reaches this machine and has the token sees all "
+            "conversations, and the connection is not encrypted: use a proxy with TLS.",
             err=True,
         )

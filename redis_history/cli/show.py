@@ -1,4 +1,4 @@
-"""`redis-history show`: a conversation, to be read."""
+"""`redis-history show`: shows a conversation."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from redis_history.cli._timeline import Timeline
 from redis_history.cli._values import Id, Moment
 from redis_history.cli.commands import Context, define
 from redis_history.model import Conversation, Message
+from redis_history.requests import owner_text
 
 __all__ = ["command"]
 
@@ -27,12 +28,14 @@ __all__ = ["command"]
 @define("show")
 @click.argument("conversation", metavar="ID", type=Id(), shell_complete=conversation_ids)
 @click.option("--limit", "-n", type=click.IntRange(1), default=100, show_default=True, metavar="N",
-              help="At most the newest N messages.")  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="All messages.")
-@click.option("--since", type=Moment(), help="From a time on, such as 2026-01-31T12:00 or 2h, or from a position.")
-@click.option("--before", type=Moment(), help="Up to a time or a position.")
+              help="Show at most the newest N messages.")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Show all messages.")
+@click.option(
+    "--since", type=Moment(), help="Only messages after a time, such as 2026-01-31T12:00 or 2h, or a position."
+)
+@click.option("--before", type=Moment(), help="Only messages before a time or a position.")
 @message_filters
-@click.option("--archived", is_flag=True, help="Also the messages that summaries stand for.")
+@click.option("--archived", is_flag=True, help="Also show archived messages, which summaries replaced.")
 @parts_shown
 @click.pass_obj
 def command(
@@ -51,8 +54,7 @@ def command(
 ) -> None:
     """Show a conversation.
 
-    The messages stand in their order, with times of this time zone. With --json each line is a message, with all its
-    fields.
+    Prints the messages in order, with local times. With --json, each line is a message with all its fields.
     """
     filters: dict[str, Any] = {
         **bounds,
@@ -92,7 +94,7 @@ def _head(screen: Console, record: Conversation) -> None:
     facts = [
         counted(record.message_count, "message"),
         counted(record.tokens, "token"),
-        record.user_id and f"user {name(record.user_id)}",
+        "" if record.user_id is None else f"user {name(owner_text(record.user_id))}",
         record.agent_name and f"agent {name(record.agent_name)}",
         updated,
     ]
@@ -101,8 +103,8 @@ def _head(screen: Console, record: Conversation) -> None:
 
 
 def _summarised(store: HistoryStore, conversation_id: str) -> Callable[[Message], bool]:
-    """Whether a message is in the archive: it stands before the summary there is, which takes the place of all up to
-    it, but for system messages."""
+    """A function that says whether a message is archived: that is, not after the current summary, and not a system
+    message."""
     oldest = (one for one in store.iter(conversation_id, batch=50) if one.is_summary or one.role != "system")
     summary = next(oldest, None)
     if summary is None or not summary.is_summary or summary.position is None:

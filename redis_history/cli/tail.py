@@ -1,4 +1,4 @@
-"""`redis-history tail`: the end of a conversation, and what happens to it."""
+"""`redis-history tail`: shows the newest messages of a conversation, and follows changes."""
 
 from __future__ import annotations
 
@@ -36,24 +36,28 @@ from redis_history.operations import Snapshot
 
 __all__ = ["command"]
 
-_LOOK = 1.0  # seconds between looks at whether the reader of the output and the server are still there
+_LOOK = 1.0  # seconds between checks of the reader of the output and of the server
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Stopped(BaseException):
-    """SIGINT or SIGTERM: that is how a follower ends."""
+    """SIGINT or SIGTERM arrived, the normal end of following."""
 
 
 @define("tail")
 @click.argument("conversation", metavar="[ID]", required=False, type=Id(), shell_complete=conversation_ids)
-@click.option("--all", "every", is_flag=True, help="All conversations of the namespace, also those to come.")
+@click.option("--all", "every", is_flag=True, help="All conversations of the namespace, including future ones.")
 @click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
-              help="Begin with the newest N messages.")  # fmt: skip
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from then on, until SIGINT or SIGTERM.")
-@click.option("--after", metavar="CURSOR", help="Begin with the changes after this, which --json tells with each.")
+              help="Start with the newest N messages.")  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Show changes as they happen, until SIGINT or SIGTERM.")
+@click.option(
+    "--after",
+    metavar="CURSOR",
+    help="Start with the changes after this cursor. --json prints the cursor of each change.",
+)
 @click.option("--resume", type=click.File("rb"), metavar="FILE",
-              help="Begin after the last lines in FILE, which an earlier tail with --json wrote.")  # fmt: skip
+              help="Start after the last changes in FILE, the output of an earlier tail --json.")  # fmt: skip
 @parts_shown
 @click.pass_obj
 def command(
@@ -67,18 +71,20 @@ def command(
     resume: Any,
     **shown: bool,
 ) -> None:
-    """Show the end of a conversation, and what is added to it.
+    """Show the newest messages of a conversation, and follow changes.
 
-    With --follow, every change is shown as it happens, whoever makes it: also through a restart of the server. If
-    changes cannot be told (the log does not reach back so far, the server has lost them), that is said. With --json
-    each line is a change with its cursor: to go on there later, give the last one as --after, or the file as --resume.
+    With --follow, shows every change by any process as it happens, and continues after a restart of the server. Reports
+    changes that are missing because the change log was trimmed or the server lost them. With --json, each line is a
+    change with its cursor. To continue later, pass the last cursor to --after, or the output file to --resume.
     """
     if every == (conversation is not None):
         raise click.UsageError("name one conversation, or give --all")
     if after and (every or resume):
-        raise click.UsageError("--after is for one conversation, and without --resume")
+        raise click.UsageError("--after needs one conversation, and excludes --resume")
     if every and not (follow or resume):
-        raise click.UsageError("--all is for --follow or --resume; `redis-history ls` shows which changed last")
+        raise click.UsageError(
+            "--all needs --follow or --resume; `redis-history ls` lists the last changed conversations"
+        )
     cursors = _cursors(resume) if resume else {}
     stop = _Stop()
     show = _Shown(context, shown, stop, headings=every)
@@ -105,14 +111,14 @@ def command(
 
 
 def _cursors(lines: Any) -> dict[str, str]:
-    """The last cursor of each conversation that is not deleted by then."""
+    """The last cursor of each conversation whose last change is not its deletion."""
     found: dict[str, str] = {}
     for line in lines:
         try:
             said = orjson.loads(line)
             identity, cursor, event = said["conversation_id"], said["cursor"], said["event"]
         except (ValueError, TypeError, KeyError):
-            continue  # cut off in the middle, or something else
+            continue  # an incomplete line, or other output
         if event == ConversationDeleted.__struct_config__.tag:
             found.pop(identity, None)
         else:
@@ -121,7 +127,7 @@ def _cursors(lines: Any) -> dict[str, str]:
 
 
 class _Shown:
-    """Shows changes. `headings`: with the conversation above those of each."""
+    """Shows changes. `headings`: print the conversation's id above its changes."""
 
     def __init__(self, context: Context, shown: dict[str, Any], stop: _Stop, *, headings: bool) -> None:
         self._context = context
@@ -132,7 +138,7 @@ class _Shown:
         self._above: str | None = None
 
     def beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
-        """The newest `lines` messages, and where changes go on after them."""
+        """Show the newest `lines` messages, and with JSON the cursor after them."""
         with self._stop.later():
             self._beginning(conversation_id, snapshot, lines)
 
@@ -171,7 +177,7 @@ class _Shown:
 
 
 def _tell(changes: Feed, store: HistoryStore, show: _Shown, follow: bool) -> None:
-    """Show changes: all there are, or all that come, too."""
+    """Show all changes so far; with `follow`, also future ones."""
     with _waiting(store) as waiting:
         while True:
             event = changes.get(timeout=_LOOK if follow else 0)
@@ -185,7 +191,7 @@ def _tell(changes: Feed, store: HistoryStore, show: _Shown, follow: bool) -> Non
 
 
 class _Waiting(logging.Handler):
-    """Hears that a subscription waits for the server, and tells when it is back."""
+    """Notices the warning that a subscription waits for the server, and reports when the server answers again."""
 
     def __init__(self, store: HistoryStore) -> None:
         super().__init__(logging.WARNING)
@@ -216,8 +222,8 @@ def _waiting(store: HistoryStore) -> Iterator[_Waiting]:
 
 
 class _Stop:
-    """What SIGINT and SIGTERM do: they end what is going on. What is being shown is finished first, so that no line is
-    cut; if nobody reads it, a second signal breaks it off."""
+    """Handles SIGINT and SIGTERM. The change being shown is finished first, so that no line is cut; a second signal
+    interrupts it, in case the output blocks."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -230,7 +236,7 @@ class _Stop:
         for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
         if self._busy:
-            discard_output()  # its rest, which would be waited for at the end
+            discard_output()  # otherwise the exit would wait for the rest of the output
         raise _Stopped
 
     @contextmanager
@@ -246,7 +252,7 @@ class _Stop:
 
 @contextmanager
 def _until_stopped(stop: _Stop) -> Iterator[None]:
-    """Ends what is inside, without a word, at SIGINT or SIGTERM."""
+    """Ends the block silently at SIGINT or SIGTERM."""
     before = {number: signal.getsignal(number) for number in _ENDING}
     try:
         for number in before:
@@ -260,7 +266,7 @@ def _until_stopped(stop: _Stop) -> Iterator[None]:
 
 
 def _check_reader() -> None:
-    """Raises BrokenPipeError if nobody reads the output any more, which else only the next line would tell."""
+    """Raises BrokenPipeError if the reader of the output has closed it. Otherwise only the next write would notice."""
     if sys.stdout is None:  # as after >&-
         return
     try:
@@ -272,4 +278,4 @@ def _check_reader() -> None:
     poll = select.poll()
     poll.register(output, 0)
     if any(state & select.POLLERR for _, state in poll.poll(0)):
-        raise BrokenPipeError(errno.EPIPE, "who reads the output has gone away")
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output closed it")

@@ -1,4 +1,4 @@
-"""What to compact, and when. Pure: nothing here talks to a store or a model."""
+"""Decide what to compact, and when. Pure: no access to a store or a model."""
 
 from redis_history.compaction.policy import Plan, Policy
 

@@ -1,4 +1,4 @@
-"""Tool calls in few words: which, how often, with what. Pure."""
+"""Short descriptions of tool calls: the tool, the number of calls, the inputs. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from redis_history.compaction.rendering import as_text, clipped, speaker
 from redis_history.model import Message, ToolResultPart, ToolUsePart
-from redis_history.model.calls import OpenCalls
+from redis_history.model.pairs import OpenCalls, agent_of
 
 __all__ = ["call_lines"]
 
-#: Characters of one input, and of a line: as many as an extract keeps of a sentence.
+#: Maximum characters of one input, and of a line. A line has the same limit as a sentence of the summary.
 _INPUT: Final = 80
 _LINE: Final = 300
 
@@ -32,7 +32,8 @@ class _Calls:
         return f"{self.who} called {self.name} {times}{failed}"
 
     def line(self, room: int) -> str:
-        """At most `room` characters, or nothing: how often, and as many of the newest inputs as fit."""
+        """A line of at most `room` characters: the number of calls, and as many of the newest inputs as fit. Empty if
+        nothing fits."""
         line = self.short
         if len(line) > room:
             return ""
@@ -50,21 +51,21 @@ class _Calls:
 
 
 def call_lines(messages: Iterable[Message], room: int) -> list[str]:
-    """A line for each tool of each speaker, the most called first, in `room` characters with their line ends."""
+    """A line for each tool of each speaker, most calls first, in at most `room` characters including line ends."""
     found: dict[tuple[str, str], _Calls] = {}
     waiting: OpenCalls[_Calls] = OpenCalls()
     for message in messages:
         for part in message.parts:
             if type(part) is ToolUsePart:
-                key = speaker(message), part.name
+                key = speaker(message), " ".join(part.name.split())
                 calls = found.setdefault(key, _Calls(*key))
                 calls.count += 1
                 if given := _brief(part.input):
-                    calls.inputs.pop(given, None)  # the newest is behind the others
+                    calls.inputs.pop(given, None)  # move it to the end, because it is the newest
                     calls.inputs[given] = None
-                waiting.call(part.id, message.participant, calls)
+                waiting.call(part.id, agent_of(message), calls)
             elif type(part) is ToolResultPart:
-                answered = waiting.answer(part.tool_use_id, message.participant)
+                answered = waiting.answer(part.tool_use_id, agent_of(message))
                 if answered is not None and part.is_error:
                     answered.failed += 1
     ordered = sorted(found.values(), key=lambda calls: -calls.count)
@@ -79,13 +80,13 @@ def _fitting(ordered: Sequence[_Calls], room: int) -> list[str]:
         if line:
             lines.append(line)
             room -= len(line) + 1
-    if ordered and not lines:  # not even the shortest fits
+    if ordered and not lines:  # not even the shortest line fits
         lines.append(clipped(ordered[0].short, max(0, min(_LINE, room))))
     return lines
 
 
 def _brief(given: Any) -> str:
-    """An input on one line; of a single argument its value alone."""
+    """An input on one line; only the value if there is a single argument."""
     if isinstance(given, Mapping) and len(given) == 1:
         [given] = given.values()
     line = " ".join(as_text(given)[: 4 * _INPUT].split())

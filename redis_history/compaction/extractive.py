@@ -1,14 +1,14 @@
-"""A summariser without a model: it picks the sentences that say most of what the others say.
+"""An extractive summariser: it selects the most central sentences, without a model.
 
-Own code, because no library is fit: sumy installs eight packages beside nltk, wants an old setuptools, and needs data
-that nltk downloads; summa and lexrank need scipy and are not maintained; pytextrank needs spaCy and a model. What is
-needed beside, words and stems in any language, is in the search package.
+No library fits: sumy installs nltk and eight more packages, requires an old setuptools and downloads data; summa and
+lexrank need scipy and are not maintained; pytextrank needs spaCy and a model. Words and stems for all languages come
+from the search package.
 
-Sentences are ranked by TextRank (Mihalcea and Tarau, 2004): a sentence counts as much as those that share its words,
-weighted by how rare they are. Then they are taken from the best on as long as there is room, but none that mostly
-repeats one that was taken, and are given in their order. Sentences of the previous summary compete with the new ones,
-within their share of the room, so a rolling summary forgets slowly. What room they leave is for the tool calls: which,
-how often, with what; so agents that only call tools are summarised too.
+Sentences are ranked by TextRank (Mihalcea and Tarau, 2004): the rank of a sentence depends on the ranks of the
+sentences that share words with it, and rare words count more. The best sentences are selected while they fit, except
+those that mostly repeat a selected one. They are returned in their original order. Sentences of the previous summary
+compete with new ones for a share of the space, so a rolling summary forgets slowly. The remaining space lists tool
+calls (tool, number of calls, inputs), so that agents which only call tools also get a summary.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from itertools import islice
 from typing import Final
 
-from redis_history.compaction._checks import check_count
+from redis_history._validation import check_integer
 from redis_history.compaction.call_lines import call_lines
-from redis_history.compaction.rendering import clipped, render, speaker
+from redis_history.compaction.rendering import clipped, said, speaker
 from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, summary_text
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
@@ -33,34 +34,36 @@ from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
 
 __all__ = ["ExtractiveSummarizer", "extractive_summarizer", "within"]
 
-#: After these a sentence ends; where blanks do not separate words, they need none behind them.
+#: The ends of sentences. Chinese and Japanese full stops need no following space.
 _ENDS: Final = re.compile(r"(?<=[.!?…])[\"')\]]*\s+|(?<=[。！？])|\n+")
 _LETTER: Final = re.compile(r"\w")
-#: Characters of a sentence that are kept; a longer one is a listing or a program.
+#: Maximum characters of a sentence. Longer ones are usually listings or programs.
 _LONGEST: Final = 300
-#: Of a tool result only the beginning is looked at: what it means is said by the assistant afterwards.
+#: Characters read from a tool result. The assistant usually states the important parts afterwards.
 _RESULT: Final = 1_000
-#: The most sentences that are ranked: the newest. The work grows with how many share a word.
+#: Characters read from one text, or from the previous summary.
+_LONGEST_TEXT: Final = 200_000
+#: Only this number of the newest sentences is ranked, because the time grows with the sentences that share a word.
 _SENTENCES: Final = 4_000
-#: A word in more sentences than this says nothing about any of them.
+#: A word that occurs in more sentences than this is ignored.
 _COMMON: Final = 200
 _DAMPING: Final = 0.85
 _ROUNDS: Final = 20
-#: The share of words that two sentences have in common if one repeats the other.
+#: Two sentences with this share of common words are considered repetitions.
 _SAME: Final = 0.6
-#: Fewer terms than this, the speaker's name among them, are "Yes." and "Thank you!".
+#: Sentences with fewer terms (including the speaker's name) are ignored, such as "Yes." and "Thank you!".
 _TELLING: Final = 4
-#: Of the room, what the previous summary may keep.
+#: Maximum share of the new summary for sentences of the previous one.
 _KEPT: Final = 0.5
-#: Of what is replaced, the most that a summary may be.
+#: Maximum size of a summary, as a share of the replaced messages.
 _SHARE: Final = 0.5
 
 
-#: Characters that a summary may have in any case.
+#: Characters that a summary may always have.
 _LEAST: Final = 16
-#: Characters of data that are told if there is nothing else to be told.
+#: Characters quoted from each data message if there are no sentences and no tool calls.
 _BEGINNING: Final = 60
-#: Characters that must be left for tool calls to be told beside sentences.
+#: Tool calls are only added after sentences if at least this number of characters is left.
 _ROOM_FOR_CALLS: Final = 80
 
 
@@ -78,9 +81,9 @@ class ExtractiveSummarizer:
     """See `extractive_summarizer`."""
 
     def __init__(self, max_tokens: int, language: str) -> None:
-        check_count(max_tokens, "max_tokens", 16)
+        check_integer(max_tokens, "max_tokens", 16)
         self._max_tokens = max_tokens
-        self._most = MAX_SUMMARY_TOKENS  # with the words around it
+        self._most = MAX_SUMMARY_TOKENS  # including the frame of the summary
         self._stop = stop_words(check_language(language))
         self._stem = load_stemmer(language)
 
@@ -88,12 +91,12 @@ class ExtractiveSummarizer:
         return f"<summarizer extractive, {self._max_tokens} tokens>"
 
     def __call__(self, messages: Sequence[Message], previous_summary: str | None = None) -> str:
-        """The summary: lines of "Speaker: sentence", and behind them the tool calls. Raises SummaryError if there are
-        neither."""
+        """Summarise: lines of "Speaker: sentence", followed by the tool calls. Raises SummaryError if there is nothing
+        to summarise."""
         sentences = self._sentences(messages, previous_summary)
         replaced = sum(map(message_tokens, messages)) + len(previous_summary or "") // CHARACTERS_PER_TOKEN
         room = CHARACTERS_PER_TOKEN * min(self._max_tokens, max(16, int(_SHARE * replaced)))
-        # With the words around it, it must be shorter than what it replaces.
+        # Including its frame, the summary must be shorter than the messages it replaces.
         most = CHARACTERS_PER_TOKEN * min(self._most, replaced - 1) - len(summary_text(""))
         room = max(_LEAST, min(room, most))
         scores = _ranked(sentences)
@@ -103,19 +106,21 @@ class ExtractiveSummarizer:
         left = room - sum(len(line) + 1 for line in lines)
         if left >= _ROOM_FOR_CALLS or not sentences:
             lines += call_lines(messages, left)
-        if not lines and sentences:  # not even the best one fits
+        if not lines and sentences:  # not even the best sentence fits
             return clipped(sentences[order[0]].line, room)
         if not lines:
             lines = _beginnings(messages, room)
         if not lines:
-            raise SummaryError("there is no text in these messages to be summarised, and no tool call or result")
+            raise SummaryError("nothing to summarise: the messages have no text, tool calls or tool results")
         return "\n".join(lines)
 
     def _sentences(self, messages: Sequence[Message], previous_summary: str | None) -> list[_Sentence]:
         found: list[_Sentence] = []
         seen: set[str] = set()
-        lines = [(line, True) for line in (previous_summary or "").splitlines()]
-        lines += [(line, False) for line in _lines(messages)][-_SENTENCES:]
+        earlier_lines = (previous_summary or "")[-_LONGEST_TEXT:].splitlines()[-_SENTENCES:]
+        lines = [(line, True) for line in earlier_lines]
+        newest = list(islice(_newest_lines(messages), _SENTENCES))
+        lines += [(line, False) for line in reversed(newest)]
         for line, earlier in lines:
             line = clipped(" ".join(line.split()), _LONGEST)
             if line and line not in seen:
@@ -130,18 +135,22 @@ class ExtractiveSummarizer:
 
 
 def extractive_summarizer(*, max_tokens: int = 400, language: str = "english") -> ExtractiveSummarizer:
-    """A summariser that needs no model, no network and no further package: it picks sentences.
+    """Create a summariser that selects sentences. It needs no model, network or additional package.
 
-    Of tool calls it tells which, how often, and with what, as far as there is room beside the sentences. A summary has
-    at most `max_tokens` (estimated), and at most half of what it replaces. `language` is one of search's,
-    or "none"; endings of words are looked through with `pip install 'redis_history[search]'`. It keeps who said what,
-    word for word; it understands nothing.
+    It quotes sentences word for word with their speakers, and does not rephrase. If space is left, it adds the tool
+    calls: tool, number of calls, inputs. A summary has at most `max_tokens` tokens (estimated, at least 16), and at
+    most half the tokens of the messages it replaces. `language` is a language of search, or "none". Stemming needs
+    `pip install 'redis_history[search]'`.
+
+    Raises ConfigurationError for an invalid option. The summariser raises SummaryError if there is nothing to
+    summarise.
     """
     return ExtractiveSummarizer(max_tokens, language)
 
 
 def within(summarizer: Summarizer, most: int) -> Summarizer:
-    """The summariser for a summary of at most so many tokens, with the words around it, if it can be told that."""
+    """The summariser, limited to `most` tokens including the frame of the summary. Only an ExtractiveSummarizer can be
+    limited; others are returned unchanged."""
     if not isinstance(summarizer, ExtractiveSummarizer):
         return summarizer
     bounded = copy(summarizer)
@@ -150,10 +159,10 @@ def within(summarizer: Summarizer, most: int) -> Summarizer:
 
 
 def _beginnings(messages: Sequence[Message], room: int) -> list[str]:
-    """Of messages without sentences and calls, such as results that are data: the beginnings of the newest."""
+    """The beginnings of the newest messages, for messages without sentences and tool calls, such as data."""
     lines: list[str] = []
     for message in reversed(messages):
-        line = " ".join(render(message, 4 * _BEGINNING).split())[:_BEGINNING]
+        line = said(message, _BEGINNING)
         if line and len(line) >= room:
             lines = lines or [clipped(line, room)]
             break
@@ -163,25 +172,26 @@ def _beginnings(messages: Sequence[Message], room: int) -> list[str]:
     return lines[::-1]
 
 
-def _lines(messages: Iterable[Message]) -> Iterable[str]:
-    for message in messages:
+def _newest_lines(messages: Sequence[Message]) -> Iterator[str]:
+    """The sentences with their speakers, newest first."""
+    for message in reversed(messages):
         who = speaker(message)
-        for part in message.parts:
+        for part in reversed(message.parts):
             if isinstance(part, TextPart):
-                text = part.text
+                text = clipped(part.text, _LONGEST_TEXT)
             elif isinstance(part, ToolResultPart):
                 text = content_text(part.content)[:_RESULT]
-                if text.lstrip()[:1] in ("{", "["):  # data, no sentences
+                if text.lstrip()[:1] in ("{", "["):  # JSON, not sentences
                     continue
             else:
                 continue
-            for sentence in _ENDS.split(text):
+            for sentence in reversed(_ENDS.split(text)):
                 if sentence and _LETTER.search(sentence):
                     yield f"{who}: {sentence.strip()}"
 
 
 def _ranked(sentences: Sequence[_Sentence]) -> list[float]:
-    """How central each sentence is: TextRank over the words they share."""
+    """The TextRank of each sentence, based on shared words."""
     count = len(sentences)
     having: dict[str, list[int]] = defaultdict(list)
     for index, sentence in enumerate(sentences):
@@ -195,7 +205,7 @@ def _ranked(sentences: Sequence[_Sentence]) -> list[float]:
                 for other in shared[at + 1 :]:
                     links[one][other] += weight
                     links[other][one] += weight
-    # Long sentences share more words by being long.
+    # Normalise by length, because long sentences share more words.
     for one, neighbours in enumerate(links):
         for other in neighbours:
             size = math.log(2 + len(sentences[one].terms)) + math.log(2 + len(sentences[other].terms))
@@ -212,7 +222,7 @@ def _ranked(sentences: Sequence[_Sentence]) -> list[float]:
 
 
 def _chosen(ordered: Iterable[_Sentence], room: int) -> list[_Sentence]:
-    """The best that fit and do not repeat each other."""
+    """The best sentences that fit and do not repeat each other."""
     chosen: list[_Sentence] = []
     left, left_for_earlier = room, int(_KEPT * room)
     for sentence in ordered:

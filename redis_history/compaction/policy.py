@@ -1,37 +1,47 @@
-"""From limits and the messages of a conversation to what is to be summarised, or to nothing."""
+"""Decide which messages of a conversation to summarise, so that its limits hold."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from redis_history._time import Instant, cutoff
+from redis_history._validation import check_function, check_integer, check_share
 from redis_history.compaction.summaries import shortest_tokens
 from redis_history.errors import InvalidInputError
-from redis_history.model import Message
+from redis_history.model import Message, ToolResultPart
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import TokenCounter, message_tokens
 
-__all__ = ["KEEP_RECENT", "SUMMARY_TOKENS", "Plan", "Policy", "due_at", "older_at"]
+__all__ = [
+    "KEEP_RECENT",
+    "SUMMARY_TOKENS",
+    "Plan",
+    "Policy",
+    "due_at",
+    "older_at",
+    "oldest_to_replace",
+    "turn_in_progress",
+]
 
-#: Messages that always stay, but for system messages; about three turns with a tool each.
+#: Messages that stay if the limits allow it, without system messages. About three turns with a tool call each.
 KEEP_RECENT: Final = 10
-#: What a summary is thought to take, in tokens.
+#: The expected size of a summary, in tokens.
 SUMMARY_TOKENS: Final = 500
 
 
 class Plan(Struct, frozen=True):
-    """What is to be summarised: all messages that leave, `seen`, ascending; in other words the `previous` summary, if
-    there is one, which the new one absorbs, and the other `messages`.
+    """The messages to summarise. `seen` contains all of them, ascending: the `previous` summary, if there is one, and
+    the other `messages`. The new summary replaces both.
 
-    `reason` says which limit is exceeded, in words. `enough`: whether the limits will hold afterwards, if the summary
-    takes no more than the policy thinks; if not, what must stay is too much by itself.
+    `reason` says in words which limit is exceeded. `enough`: whether the limits hold afterwards if the summary has the
+    expected size. If False, the messages that must stay already exceed a limit.
 
-    To carry it out: `store.compact(conversation_id, through=plan.through, summary=..., seen=plan.seen)`.
+    To execute the plan: `store.compact(conversation_id, through=plan.through, summary=..., seen=plan.seen)`.
     """
 
     seen: tuple[Message, ...]
@@ -40,32 +50,36 @@ class Plan(Struct, frozen=True):
 
     @property
     def through(self) -> Message:
-        """The last message that leaves."""
+        """The last message that is replaced."""
         return self.seen[-1]
 
     @property
     def previous(self) -> Message | None:
-        """The summary of what was said before."""
+        """The previous summary; None if there is none."""
         return next((message for message in self.seen if message.is_summary), None)
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What is new since the previous summary."""
+        """The messages since the previous summary."""
         previous = self.previous
         return tuple(message for message in self.seen if message is not previous)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """When a conversation is to be compacted, and how far. At least one of the first three must be given.
+    """When to compact a conversation, and how far. At least one of the first three limits is required.
 
-     `max_tokens` and `max_entries` count all messages, system messages too. `older_than` is an instant, or an age:
-    what is older is to leave.
+    `max_tokens` and `max_entries` count all messages, including system messages. `older_than` is an instant or an age;
+    older messages are replaced.
 
-     The newest `keep_recent` messages stay, system messages not counted, whatever the limits say. When a limit is
-    exceeded so much leaves that `target` of it is left, so that not every further message exceeds it again.
-    `summary_tokens` is what a summary is thought to take. `counter` gives the tokens of a text; by default they are
-    estimated. Nothing leaves unless it has, beside a former summary, more tokens than the shortest summary that says
-    anything: 16, or `summary_tokens` if that is less.
+    After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system messages,
+    the turn in progress (from the newest user message until the assistant answers without a tool call), and tool calls
+    that wait for a result. If `max_tokens` or `max_entries` is exceeded, the conversation shrinks to the share `target`
+    of the limit, so that the next message does not exceed it again. The newest `keep_recent` messages (without system
+    messages) stay if the limits allow it, even if `target` is then missed.
+
+    `summary_tokens` is the expected size of a summary. `counter` returns the tokens of a text; the default is an
+    estimate. If the limits cannot be met, messages are still replaced if this helps. To save tokens, there must be
+    more new tokens to replace than the shortest useful summary has: 16, or `summary_tokens` if that is less.
 
     Raises InvalidInputError, InvalidTimestampError.
     """
@@ -80,142 +94,144 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_tokens is None and self.max_entries is None and self.older_than is None:
-            raise InvalidInputError("a policy needs max_tokens, max_entries or older_than: else there is nothing to do")
+            raise InvalidInputError("a policy requires max_tokens, max_entries or older_than")
         for name, least in (("max_tokens", 1), ("max_entries", 1), ("keep_recent", 0), ("summary_tokens", 0)):
-            value = getattr(self, name)
             optional = name.startswith("max")
-            if not (optional and value is None) and not _is_number(value, least):
-                raise InvalidInputError(f"{name} is a number from {least}{', or None' * optional}, not {value!r}")
-        if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
-            raise InvalidInputError(f"target is a share above 0 and up to 1, not {self.target!r}")
+            check_integer(getattr(self, name), name, least, optional=optional, error=InvalidInputError)
+        check_share(self.target, "target", InvalidInputError)
         if self.older_than is not None:
             cutoff(self.older_than)
-        if self.counter is not None and not callable(self.counter):
-            raise InvalidInputError(f"a counter is a function of a text, not {self.counter!r}")
+        check_function(self.counter, "counter", "a function from a str to an int", error=InvalidInputError)
 
     def plan(self, messages: Sequence[Message], *, now: datetime | None = None) -> Plan | None:
-        """What of a conversation is to be summarised; None: nothing, because all limits hold, or nothing that would
-        help may leave.
+        """The messages to summarise: the oldest ones. None if all limits hold, or if replacing messages cannot help.
 
-        `messages` are all live messages, ascending. `now` is for an age. What leaves is the oldest; system messages
-        stay, and so does a tool call whose result would stay, or is still awaited.
+        `messages` are all live messages, ascending. If `older_than` is an age, it counts back from `now`.
         """
         messages = list(messages)
-        leaving = [index for index, message in enumerate(messages) if not stays(message)]
-        ends = good_ends(messages)
-        # What is before a summary leaves only with it; and a summary in place of it alone is no gain.
-        first = max((index for index in leaving if messages[index].is_summary), default=-1)
-        first += first == leaving[0] if leaving else 0
-        may = [index for index in leaving[: max(0, len(leaving) - self.keep_recent)] if ends[index] and index >= first]
-        sizes = self._sizes(messages, leaving)
-        oldest = self._oldest(messages, leaving, now)
-        may = [index for index in may if sizes.gains(index)]
-        by_size = sizes.end(may)
-        by_age = max((index for index in may if oldest is not None and index <= oldest), default=None)
-        reasons = [] if by_size is None else [*sizes.reasons]
-        if by_age is not None:
-            reasons.append("some are older than allowed")
-        if not reasons:
-            return None
-        end = max(index for index in (by_size, by_age) if index is not None)
-        gone = tuple(messages[index] for index in leaving if index <= end)
-        enough = sizes.hold(end, 1.0) and (oldest is None or end >= oldest)
-        return Plan(gone, "; ".join(reasons), enough)
-
-    def _sizes(self, messages: list[Message], leaving: list[int]) -> _Sizes:
         tokens = [message_tokens(message, self.counter) for message in messages]
-        before, new, numbers = 0, 0, {}
-        for number, index in enumerate(leaving, 1):
-            before += tokens[index]
-            new += 0 if messages[index].is_summary else tokens[index]
-            numbers[index] = number, before, new
-        least = min(self.summary_tokens, shortest_tokens(self.counter))
-        return _Sizes(self, len(messages), sum(tokens), numbers, least)
-
-    def _oldest(self, messages: list[Message], leaving: list[int], now: datetime | None) -> int | None:
-        """The index of the last of the oldest messages that are all too old; None if there is none but a summary."""
-        if self.older_than is None:
-            return None
-        instant = cutoff(self.older_than, now)
-        last = None
-        for index in leaving:
-            timestamp = messages[index].timestamp
-            if timestamp is None or timestamp >= instant:
-                break
-            if not messages[index].is_summary:
-                last = index
-        return last
-
-
-class _Sizes(NamedTuple):
-    """A conversation beside the limits of its policy. `leaving`: of each message that could leave, by index, how many
-    leave with it, their tokens, and those without a former summary, of which there must be more than `least`."""
-
-    policy: Policy
-    entries: int
-    tokens: int
-    leaving: dict[int, tuple[int, int, int]]
-    least: int
-
-    @property
-    def too_long(self) -> bool:
-        return self.policy.max_tokens is not None and self.tokens > self.policy.max_tokens
-
-    @property
-    def too_many(self) -> bool:
-        return self.policy.max_entries is not None and self.entries > self.policy.max_entries
-
-    @property
-    def reasons(self) -> Iterator[str]:
-        if self.too_long:
-            yield f"{self.tokens:,} tokens, {self.policy.max_tokens:,} allowed"
-        if self.too_many:
-            yield f"{self.entries:,} messages, {self.policy.max_entries:,} allowed"
-
-    def gains(self, index: int) -> bool:
-        """Whether a summary of all up to a message can be shorter than they are."""
-        _, _, new = self.leaving[index]
-        return new > self.least
-
-    def end(self, may: list[int]) -> int | None:
-        """The first of the places where enough has left, or the last where that helps at all."""
-        best = None
-        for index in may:
-            number, tokens, _ = self.leaving[index]
-            # If a summary were no less than what leaves, compacting would go on for ever.
-            if (self.too_long and tokens > self.policy.summary_tokens) or (self.too_many and number > 1):
-                best = index
-                if self.hold(index, self.policy.target):
-                    break
-        return best
-
-    def hold(self, index: int, share: float) -> bool:
-        """Whether this share of the limits holds when all up to a message has become a summary."""
-        number, tokens, _ = self.leaving[index]
-        entries, left = self.entries - number + 1, self.tokens - tokens + self.policy.summary_tokens
-        most_tokens, most_entries = self.policy.max_tokens, self.policy.max_entries
-        return (most_tokens is None or left <= most_tokens * share) and (
-            most_entries is None or entries <= max(1, most_entries * share)
+        bounds = _Bounds(
+            self.max_tokens, self.max_entries, None if self.older_than is None else cutoff(self.older_than, now)
         )
+        seen = oldest_to_replace(
+            messages,
+            tokens,
+            **bounds._asdict(),
+            keep_recent=self.keep_recent,
+            target=self.target,
+            summary_tokens=self.summary_tokens,
+            gain=min(self.summary_tokens, shortest_tokens(self.counter)),
+        )
+        if not seen:
+            return None
+        total = sum(tokens)
+        reasons = []
+        if self.max_tokens is not None and total > self.max_tokens:
+            reasons.append(f"{total:,} tokens, {self.max_tokens:,} allowed")
+        if self.max_entries is not None and len(messages) > self.max_entries:
+            reasons.append(f"{len(messages):,} messages, {self.max_entries:,} allowed")
+        if any(bounds.older(message) for message in seen if not message.is_summary):
+            reasons.append("some are older than allowed")
+        leaving = [index for index, message in enumerate(messages) if not stays(message)]
+        gone = sum(tokens[index] for index in leaving[: len(seen)])
+        after = _Choice(len(seen), len(messages) - len(seen) + 1, total - gone + self.summary_tokens, 0, False)
+        old_left = any(bounds.older(messages[index]) for index in leaving[len(seen) : len(seen) + 1])
+        return Plan(tuple(seen), "; ".join(reasons), after.meets(bounds, 1) and not old_left)
+
+
+def oldest_to_replace(
+    messages: Sequence[Message],
+    tokens: Sequence[int],
+    *,
+    max_tokens: int | None,
+    max_entries: int | None,
+    older_than: datetime | None,
+    keep_recent: int,
+    target: float,
+    summary_tokens: int,
+    gain: int,
+) -> list[Message]:
+    """The oldest messages that a summary of `summary_tokens` must replace so that the bounds hold. Empty if they
+    already hold, or if replacing messages cannot help.
+
+    The result has no system messages, but contains an earlier summary. The turn in progress and tool calls that wait
+    for a result always stay; a call is never separated from its result. Apart from these, as many recent messages stay
+    as `target` times the bounds allow. `keep_recent` messages stay even if the target is then missed, but not if a
+    bound is missed. If no choice meets the bounds, as many messages as possible are replaced; to save tokens, only if
+    they have more than `gain` tokens. All messages older than `older_than` are replaced. `tokens` has the tokens of
+    each message.
+    """
+    bounds = _Bounds(max_tokens, max_entries, older_than)
+    leaving = [index for index, message in enumerate(messages) if not stays(message)]
+    total = sum(tokens)
+    ends, turn = good_ends(messages), turn_in_progress(messages)
+    earlier = max((n for n, index in enumerate(leaving, 1) if messages[index].is_summary), default=0)
+    choices: list[_Choice] = []
+    spoken = False
+    old, gone, new = older_than is not None, 0, 0
+    for number, index in enumerate(leaving, 1):
+        message = messages[index]
+        gone += tokens[index]
+        if not message.is_summary:
+            spoken = True
+            new += tokens[index]
+            old = old and bounds.older(message)
+        has_new = number > 1 or not message.is_summary
+        if ends[index] and index < turn and number >= earlier and has_new:
+            after = total - gone + summary_tokens
+            choices.append(_Choice(number, len(messages) - number + 1, after, new, old and spoken))
+    chosen = max((choice.number for choice in choices if choice.old), default=0)
+    now = _Choice(0, len(messages), total, 0, False)
+    if not now.meets(bounds, 1):
+        aimed = [choice for choice in choices if choice.meets(bounds, target)]
+        meeting = [choice for choice in choices if choice.meets(bounds, 1)]
+        polite = [choice for choice in choices if choice.number <= len(leaving) - keep_recent]
+        helping = [choice for choice in choices if choice.helps(bounds, now, gain)]
+        if aimed and aimed[0] in polite:
+            best = aimed[0]
+        elif meeting and polite and polite[-1] in meeting:
+            best = polite[-1]
+        else:
+            best = next(iter(aimed or meeting or helping[-1:]), now)
+        chosen = max(chosen, best.number)
+    return [messages[index] for index in leaving[:chosen]]
+
+
+def turn_in_progress(messages: Sequence[Message]) -> int:
+    """The index of the first message of the turn in progress; `len(messages)` if the last turn has ended.
+
+    A turn begins with a user message and ends with an assistant message without open tool calls. In a conversation
+    without user messages, it is the newest tool call with its results.
+    """
+    spoken = [index for index, message in enumerate(messages) if not stays(message) and not message.is_summary]
+    if not spoken:
+        return len(messages)
+    newest = messages[spoken[-1]]
+    answered = {part.tool_use_id for part in newest.tool_results}
+    if newest.role == "assistant" and all(part.id in answered for part in newest.tool_uses):
+        return len(messages)
+    for index in reversed(spoken):
+        if messages[index].role == "user" and not _only_results(messages[index]):
+            return index
+    return next((index for index in reversed(spoken) if not _only_results(messages[index])), spoken[0])
 
 
 def due_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
-    """When something of a conversation of which nothing may leave now may leave, because more of it is old then; None:
-    never, as it is."""
+    """When `plan` will no longer return None, because more messages are too old by then. None if it never will."""
     times = _ages(messages, policy, now)
     if not times or policy.plan(messages, now=times[-1]) is None:
         return None
-    # The more is old, the more may leave.
+    # As more messages become too old, more can be replaced.
     return times[bisect_left(times, True, key=lambda time: policy.plan(messages, now=time) is not None)]
 
 
 def older_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
-    """When the next message gets too old; None: none will."""
+    """When the next message becomes too old; None if none will."""
     return next(iter(_ages(messages, policy, now)), None)
 
 
 def _ages(messages: Sequence[Message], policy: Policy, now: datetime) -> list[datetime]:
-    """When those get too old that are not."""
+    """The times at which the remaining messages become too old."""
     age = policy.older_than
     if not isinstance(age, timedelta):
         return []
@@ -227,5 +243,40 @@ def _ages(messages: Sequence[Message], policy: Policy, now: datetime) -> list[da
     return times[bisect_left(times, now) :]
 
 
-def _is_number(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+class _Bounds(NamedTuple):
+    """Bounds of a conversation; None means no bound. `older_than` is an instant."""
+
+    max_tokens: int | None
+    max_entries: int | None
+    older_than: datetime | None
+
+    def older(self, message: Message) -> bool:
+        time = message.timestamp
+        return self.older_than is not None and time is not None and time < self.older_than
+
+
+class _Choice(NamedTuple):
+    """The choice to replace the oldest `number` messages. `entries` and `tokens`: size of the conversation afterwards.
+    `new`: tokens of the replaced messages, without an earlier summary. `old`: whether all of these are too old."""
+
+    number: int
+    entries: int
+    tokens: int
+    new: int
+    old: bool
+
+    def meets(self, bounds: _Bounds, share: float) -> bool:
+        """Whether the conversation then fits into this share of the bounds."""
+        return (bounds.max_tokens is None or self.tokens <= bounds.max_tokens * share) and (
+            bounds.max_entries is None or self.entries <= max(1, bounds.max_entries * share)
+        )
+
+    def helps(self, bounds: _Bounds, now: _Choice, gain: int) -> bool:
+        """Whether the choice reduces the excess over a bound."""
+        too_many = bounds.max_entries is not None and now.entries > bounds.max_entries
+        too_long = bounds.max_tokens is not None and now.tokens > bounds.max_tokens
+        return (too_many and self.entries < now.entries) or (too_long and self.new > gain)
+
+
+def _only_results(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)

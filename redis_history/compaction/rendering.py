@@ -1,4 +1,4 @@
-"""Messages as text for a model that summarises them. Pure."""
+"""Render messages as text for a summariser. Pure."""
 
 from __future__ import annotations
 
@@ -7,53 +7,75 @@ from typing import Any, Final
 
 import orjson
 
+from redis_history._quoting import as_data, plain_name
 from redis_history.model import AttachmentPart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.model.message import content_text
 
-__all__ = ["as_text", "chunks", "clipped", "render", "speaker"]
+__all__ = ["as_text", "chunks", "clipped", "render", "said", "speaker"]
 
-#: Characters of one tool call or result: what was found in a long one, the agent has said afterwards.
+#: Maximum characters of a tool call or result. The agent usually states the findings of a long one afterwards.
 _TOOL_CHARACTERS: Final = 4_000
 
 
-def render(message: Message, most: int | None = None) -> str:
-    """Who said what, as one paragraph of at most `most` characters; without reasoning, which is not part of the
-    conversation. Empty if nothing is left."""
-    pieces = [piece for part in message.parts if (piece := _piece(part).strip())]
-    if not pieces:
+def render(message: Message, most: int) -> str:
+    """A message as one line of JSON of at most `most` characters (at least 400). Leaves out reasoning, which is not
+    part of the conversation. Empty if the message has no other content."""
+    parts = [found for part in message.parts if (found := _record(part, most))]
+    if not parts:
         return ""
-    text = f"{speaker(message)}: " + "\n".join(pieces)
-    return text if most is None else clipped(text, most)
+    head: dict[str, Any] = {"role": message.role}
+    if name := _name(message):
+        head["name"] = name
+    only_text = all(len(part) == 1 and "text" in part for part in parts)
+    text = "\n".join(part["text"] for part in parts) if only_text else ""
+    line = as_data({**head, "text": text} if only_text else {**head, "parts": parts})
+    if len(line) > most and not only_text:
+        text = as_data(parts)
+    room = most
+    while len(line) > most:
+        line = as_data({**head, "text": clipped(text, room)})
+        room = min(room * most // len(line), room - 1)  # JSON escapes are longer than the characters
+    return line
+
+
+def said(message: Message, most: int) -> str:
+    """A message on one line of at most `most` characters: "Ann (user): …". Empty if it has no text."""
+    pieces = [piece for part in message.parts if (piece := _piece(part, 4 * most).strip())]
+    return " ".join(f"{speaker(message)}: {' '.join(pieces)}".split())[:most].rstrip() if pieces else ""
 
 
 def speaker(message: Message) -> str:
-    """Who wrote a message: the display name, or the role."""
+    """The author of a message: the display name followed by the role, or the role alone. So no name can imitate a
+    role."""
+    name = _name(message)
+    return f"{name} ({message.role})" if name else message.role.capitalize()
+
+
+def _name(message: Message) -> str:
     participant = message.participant
-    if participant is not None and participant.display_name:
-        return participant.display_name
-    return message.role.capitalize()
+    return plain_name(participant.display_name) if participant is not None and participant.display_name else ""
 
 
 def chunks(messages: Iterable[Message], characters: int) -> Iterator[tuple[list[Message], str]]:
-    """The messages in portions whose text has at most so many characters, each with its text."""
+    """Split messages into portions of at most `characters` characters of JSON lines. Yields messages and lines."""
     portion: list[Message] = []
     texts: list[str] = []
     size = 0
     for message in messages:
         text = render(message, characters)
-        if texts and size + len(text) + 2 > characters:
-            yield portion, "\n\n".join(texts)
+        if texts and size + len(text) + 1 > characters:
+            yield portion, "\n".join(texts)
             portion, texts, size = [], [], 0
         portion.append(message)
         if text:
             texts.append(text)
-            size += len(text) + 2
+            size += len(text) + 1
     if texts:
-        yield portion, "\n\n".join(texts)
+        yield portion, "\n".join(texts)
 
 
 def clipped(text: str, most: int) -> str:
-    """The text, or its beginning and its end."""
+    """The text; if it is too long, its beginning and end."""
     if len(text) <= most:
         return text
     mark = f" […{len(text) - most:,} characters left out…] "
@@ -62,22 +84,39 @@ def clipped(text: str, most: int) -> str:
     return text[:head] + mark + text[len(text) - (room - head) :] if room else text[:most]
 
 
-def _piece(part: Part) -> str:
-    if isinstance(part, TextPart):
-        return part.text
+def _record(part: Part, most: int) -> dict[str, Any]:
     if isinstance(part, ToolUsePart):
-        return clipped(f"[calls {part.name}({as_text(part.input)})]", _TOOL_CHARACTERS)
+        return {"calls": part.name[:_TOOL_CHARACTERS], "with": clipped(as_text(part.input), _TOOL_CHARACTERS)}
+    if isinstance(part, ToolResultPart):
+        found = content_text(part.content) or as_text(part.content)
+        what = "error" if part.is_error else "result"
+        return {"tool": (part.name or "")[:_TOOL_CHARACTERS], what: clipped(found, _TOOL_CHARACTERS)}
+    if isinstance(part, AttachmentPart):
+        return {"file": _file(part)[:_TOOL_CHARACTERS]}
+    text = _piece(part, most).strip()
+    return {"text": text} if text else {}
+
+
+def _piece(part: Part, most: int) -> str:
+    if isinstance(part, TextPart):
+        return clipped(part.text, most)
+    if isinstance(part, ToolUsePart):
+        return clipped(f"[calls {part.name}({as_text(part.input)})]", most)
     if isinstance(part, ToolResultPart):
         what = "fails with" if part.is_error else "gives"
         found = content_text(part.content) or as_text(part.content)
-        return clipped(f"[{part.name or 'the tool'} {what}: {found}]", _TOOL_CHARACTERS)
+        return clipped(f"[{part.name or 'the tool'} {what}: {found}]", most)
     if isinstance(part, AttachmentPart):
-        return f"[file: {part.name or part.reference or part.id or 'unnamed'}]"
-    return "" if isinstance(part, ReasoningPart) else str(part.data.get("text") or "")
+        return f"[file: {_file(part)}]"[:most]
+    return "" if isinstance(part, ReasoningPart) else clipped(str(part.data.get("text") or ""), most)
+
+
+def _file(part: AttachmentPart) -> str:
+    return part.name or part.reference or part.id or "unnamed"
 
 
 def as_text(value: Any) -> str:
-    """A text as it is, another value as JSON, and nothing for an empty one."""
+    """Text unchanged, other values as JSON, empty values as an empty string."""
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence | dict) and not value:

@@ -1,8 +1,7 @@
-"""What a summariser is, and what is made of its answer. Pure."""
+"""The interface of summarisers, and the conversion of their answers to messages. Pure."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
@@ -13,8 +12,11 @@ from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 
 __all__ = [
     "MAX_SUMMARY_TOKENS",
+    "SUMMARY_START",
     "NoGainError",
     "Summarizer",
+    "SummaryTooLongError",
+    "always_allowed",
     "check_summarizer",
     "is_interrupt",
     "read_summary",
@@ -25,70 +27,96 @@ __all__ = [
     "summary_text",
     "told",
     "usable",
+    "without_form",
 ]
 
-_FORM: Final = re.compile(r"\s*\[Earlier conversation summary:\s*(.*?)\s*\]\s*", re.DOTALL)
+SUMMARY_START: Final = "[Earlier conversation summary:"
 
-
-#: No summary is longer, whatever it replaces: it is read with every turn from then on.
+#: Maximum size of every summary, because each later turn includes it.
 MAX_SUMMARY_TOKENS: Final = 8_000
-
-
-#: A summary that says less says nothing.
+#: See `always_allowed`.
+_ALWAYS_SHORT: Final = 100
+#: The shortest useful summary.
 _SHORTEST: Final = "They said one thing and another."
 
 
-class NoGainError(SummaryError):
-    """The summary is no shorter than what it would replace."""
+class SummaryTooLongError(SummaryError):
+    """The summary exceeds its limit. `tokens` is its size."""
+
+    def __init__(self, message: str, tokens: int) -> None:
+        super().__init__(message)
+        self.tokens = tokens
+
+
+class NoGainError(SummaryTooLongError):
+    """The summary is not shorter than the messages it would replace."""
 
 
 class Summarizer(Protocol):
-    """Any function like this, plain or a coroutine function.
+    """A plain or coroutine function that summarises messages, for prompts, compressors and compression plugins.
 
-    `messages` are those to be replaced, oldest first, without system messages and without an earlier summary;
-    `previous_summary` is the text of that, None if there is none. The new summary takes the place of both, so it must
-    keep what the previous one says. Plain text; the brackets around it are not the summariser's business.
+    `messages` are the messages to replace, oldest first, without system messages and the earlier summary.
+    `previous_summary` is the text of the earlier summary, or None. The new summary replaces both, so it must include
+    the content of the previous one. Return plain text without the surrounding brackets. None or blank text means that
+    there is no summary: a prompt then keeps older messages as far as its budget allows, and a compression fails with
+    SummaryError.
 
-    A plain function is called in a thread, several at once if several conversations are compressed. Whatever it raises
-    leaves the conversation as it is.
+    Asynchronous callers run a plain function in a thread; several calls run at once if several conversations are
+    compressed. If the function raises, the conversation does not change.
     """
 
-    def __call__(self, messages: Sequence[Message], previous_summary: str | None, /) -> str | Awaitable[str]: ...
+    def __call__(
+        self, messages: Sequence[Message], previous_summary: str | None, /
+    ) -> str | Awaitable[str | None] | None: ...
 
 
 def check_summarizer(summarizer: object) -> None:
-    """Raises ConfigurationError for what cannot be called."""
+    """Raises ConfigurationError unless `summarizer` is a function or a callable object; a class is rejected."""
     if not callable(summarizer) or isinstance(summarizer, type):
         raise ConfigurationError(
-            f"a summarizer is a function (messages, previous_summary) -> str, plain or async, not {summarizer!r}; "
+            f"summarizer must be a function (messages, previous_summary) -> str, plain or async, not {summarizer!r}; "
             "see redis_history.extractive_summarizer()"
         )
 
 
 def summary_text(summary: str) -> str:
-    """A summary as it stands in a conversation: `[Earlier conversation summary: …]`."""
-    return f"[Earlier conversation summary: {summary}]"
+    """A summary in its frame: `[Earlier conversation summary: …]`."""
+    return f"{SUMMARY_START} {summary}]"
+
+
+def without_form(text: str) -> str:
+    """The text of a summary without its frame, if it has one, and without surrounding whitespace."""
+    text = text.strip()
+    if text.startswith(SUMMARY_START) and text.endswith("]"):
+        text = text[len(SUMMARY_START) : -1].strip()
+    return text
 
 
 def summary_message(summary: str) -> Message:
-    """A summary as a message: role user, with `metadata["is_summary"]`."""
+    """A summary as a message with role `user` and `metadata["is_summary"]`."""
     return Message(role="user", parts=(TextPart(text=summary_text(summary)),), metadata={"is_summary": True})
 
 
 def read_summary(message: Message) -> str:
-    """The text of a summary, without the brackets if it has them."""
-    found = _FORM.fullmatch(message.text)
-    return found[1] if found is not None else message.text
+    """The text of a summary message, without its frame if it has one."""
+    text = message.text
+    return without_form(text) if text.lstrip().startswith(SUMMARY_START) else text
 
 
 def shortest_tokens(counter: TokenCounter | None = None) -> int:
-    """Tokens of the shortest summary that says anything, with the words around it."""
+    """Tokens of the shortest useful summary, including its frame."""
     return message_tokens(summary_message(_SHORTEST), counter)
 
 
-def summary_limit(before: int, most: int | None) -> int:
-    """The most tokens of a summary of so many, if `most` are allowed."""
-    return max(0, min(before - 1, MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most))
+def summary_limit(before: int, most: int | None, least: int = 0) -> int:
+    """Maximum tokens of a summary that replaces `before` tokens: at most `most`, but at least `least`."""
+    return max(0, min(max(before - 1, least), MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most))
+
+
+def always_allowed(total: int, max_tokens: int | None) -> int:
+    """Tokens that a summary may always have. 0 if a conversation of `total` tokens exceeds `max_tokens`. Otherwise a
+    summary may be longer than the few words it replaces, because the other bounds do not depend on tokens."""
+    return _ALWAYS_SHORT if max_tokens is None or total <= max_tokens else 0
 
 
 def usable(
@@ -96,40 +124,39 @@ def usable(
     replaced: Sequence[Message],
     most: int | None = None,
     tokens_of: Callable[[Message], int] = message_tokens,
+    least: int = 0,
 ) -> Message:
-    """The answer of a summariser as a message: if it is text, and shorter than what it replaces and than `most` and
-    MAX_SUMMARY_TOKENS tokens.
+    """Convert the answer of a summariser to a message. The answer must be text of at most `summary_limit` tokens.
 
-    Raises SummaryError; NoGainError if it is not shorter than what it replaces. A summary as long as the conversation
-    would make it longer with every round.
+    Raises SummaryError if it is not text, SummaryTooLongError if it is too long, and NoGainError if it is not shorter
+    than the replaced messages, because then the conversation would grow with each compaction.
     """
     if not isinstance(answer, str):
-        raise SummaryError(f"the summariser gave {type(answer).__name__}, not text")
-    text = answer.strip()
-    if found := _FORM.fullmatch(text):  # it imitates what it was shown
-        text = found[1]
+        raise SummaryError(f"the summariser must return text, not {type(answer).__name__}")
+    text = without_form(answer)  # a model may imitate the frame of the previous summary
     if not text:
-        raise SummaryError("the summariser gave no text")
+        raise SummaryError("the summariser returned no text")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SummaryError(f"the summariser gave text that UTF-8 cannot carry: {error}") from error
+        raise SummaryError(f"the summariser returned text that is not valid UTF-8: {error}") from error
     message = summary_message(text)
     before = sum(map(tokens_of, replaced))
-    limit = summary_limit(before, most)
-    # Of an endless answer a tokenizer would count for minutes.
+    limit = summary_limit(before, most, least)
+    # A tokenizer would need minutes for an extremely long answer.
     endless = len(text) > 16 * MAX_SUMMARY_TOKENS
     after = estimate_tokens(len(text)) if endless else tokens_of(message)
     if after > limit or endless:
-        raise (NoGainError if after >= before and not endless else SummaryError)(
-            f"the summary of {len(replaced):,} messages of {before:,} tokens has {after:,}, and may have "
-            f"{limit:,}: ask the summariser for a shorter one"
+        raise (NoGainError if after >= before and not endless else SummaryTooLongError)(
+            f"the summary of {len(replaced):,} messages ({before:,} tokens) has {after:,} tokens, but at most "
+            f"{limit:,} are allowed: make the summariser return a shorter one",
+            after,
         )
     return message
 
 
 def told(error: BaseException) -> str:
-    """An error of a user's function in words; not even telling it may fail."""
+    """The type and text of an error from a user's function. Never raises, even if the error's `__str__` does."""
     name = type(error).__name__
     try:
         text = str(error)
@@ -139,7 +166,7 @@ def told(error: BaseException) -> str:
 
 
 def summary_error(error: BaseException) -> SummaryError:
-    """What a summariser raised, as an error to raise: itself, or one that was made of it."""
+    """An error of a summariser as a SummaryError: itself, or a new one with it as the cause."""
     if isinstance(error, SummaryError):
         return error
     made = SummaryError(f"the summariser raised {told(error)}")
@@ -148,5 +175,5 @@ def summary_error(error: BaseException) -> SummaryError:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it may be Ctrl-C, which comes wherever the main thread is, also amid a summariser."""
+    """Whether the error may be Ctrl-C, which interrupts the main thread anywhere, also inside a summariser."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

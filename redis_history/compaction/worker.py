@@ -1,4 +1,4 @@
-"""What a compressor is told, tells and remembers. Pure; the work is in _async/compressor.py."""
+"""Options, progress and state of a compressor. Pure; the compressor itself is in _async/compressor.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from redis_history._chance import CHANCE
 from redis_history._time import cutoff
-from redis_history.compaction._checks import check_count, check_seconds
+from redis_history._validation import check_integer, check_seconds, check_share
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
 from redis_history.compaction.summaries import shortest_tokens
 from redis_history.errors import ConfigurationError, InvalidTimestampError
@@ -29,21 +29,26 @@ __all__ = [
     "summary_share",
 ]
 
-#: A day: a worker that stands still is to be replaced.
+#: One day. After that, another worker must be able to replace a stalled one.
 _LONGEST_LEASE: Final = 86_400
-#: Conversations that are remembered as having nothing to compress as they are.
+#: Maximum number of remembered conversations that have nothing to compress.
 _SETTLED: Final = 100_000
 
 
 class CompressionProgress(Struct, frozen=True):
-    """What a compressor has done, or failed to do, with a conversation.
+    """An event of a compressor for one conversation.
 
-    `kind`: "planned" (a dry run: what would be compressed), "started", "compressed", "nothing" (it is over the bounds,
-    but nothing of it may be compressed; with an `error`: its summary was no shorter), "conflict" (its older part was
-    changed meanwhile; it is tried again), "lease_lost" (this process was too slow, or stood still, and another one may
-    have taken over), "failed". `messages`: so many are summarised; `tokens_before` and `tokens_after` are those of
-    these messages and of their summary. `wait` is seconds until it is tried again, `error` why. `seconds`: since it was
-    started.
+    `kind` is one of:
+
+    - "planned": a dry run would compress the conversation.
+    - "started", "compressed", "failed".
+    - "nothing": the conversation exceeds a bound, but no messages can be compressed. With an `error`, its summary was
+      not shorter.
+    - "conflict": its older messages changed during the compression. The compressor will retry.
+    - "lease_lost": this process was too slow or stalled, and another one may have taken over.
+
+    `messages`: number of messages to summarise. `tokens_before`, `tokens_after`: tokens of these messages, and of
+    their summary. `wait`: seconds until the next attempt. `error`: the reason. `seconds`: time since the start.
     """
 
     kind: Literal["planned", "started", "compressed", "nothing", "conflict", "lease_lost", "failed"]
@@ -57,11 +62,13 @@ class CompressionProgress(Struct, frozen=True):
 
 
 class CompressorStats(Struct, frozen=True):
-    """What a compressor has done since it was made, and what it has to do.
+    """Counters of a compressor since its creation, and its current state.
 
-    `sweeps` at all of the list of conversations, `looks` at what has changed of it; `messages` were replaced by
-    `compressed` summaries; `tokens_before` and `tokens_after` are theirs. `busy` counts conversations that another
-    worker was at. `waiting`, `working`, `resting`: conversations at this moment, the last after a failure.
+    `sweeps`: scans of all conversations. `looks`: scans of changed conversations. `compressed`: summaries written.
+    `messages`: messages they replaced. `tokens_before`, `tokens_after`: tokens of these messages, and of the
+    summaries. `nothing`, `failed`, `conflicts`, `leases_lost`: see CompressionProgress. `busy`: conversations that
+    another worker was compressing. `waiting`, `working`, `resting`: current numbers of conversations; those that rest
+    wait for a retry after a failure.
     """
 
     sweeps: int = 0
@@ -99,25 +106,21 @@ class CompressorOptions(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.max_tokens is None and self.max_entries is None and self.older_than is None:
-            raise ConfigurationError("say when a conversation is too long: max_tokens, max_entries or older_than")
+            raise ConfigurationError("a compressor requires max_tokens, max_entries or older_than")
         for name in ("max_tokens", "max_entries"):
-            if getattr(self, name) is not None:
-                check_count(getattr(self, name), name, 1)
+            check_integer(getattr(self, name), name, 1, optional=True)
         if self.older_than is not None:
             check_seconds(self.age, "older_than")
             try:
                 cutoff(timedelta(seconds=self.age or 0))
             except (OverflowError, InvalidTimestampError) as error:
                 raise ConfigurationError(f"older_than reaches too far back: {self.older_than!r}") from error
-        if not isinstance(self.target, int | float) or isinstance(self.target, bool) or not 0 < self.target <= 1:
-            raise ConfigurationError(f"target is a share, above 0 and up to 1, not {self.target!r}")
-        check_count(self.keep_recent, "keep_recent")
-        check_count(self.concurrency, "concurrency", 1)
+        check_share(self.target, "target")
+        check_integer(self.keep_recent, "keep_recent")
+        check_integer(self.concurrency, "concurrency", 1)
         for name in ("timeout", "look_interval", "sweep_interval", "first_wait"):
             check_seconds(getattr(self, name), name)
-        check_seconds(self.lease, "lease", 0.1)
-        if self.lease > _LONGEST_LEASE:
-            raise ConfigurationError(f"lease is at most {_LONGEST_LEASE:,} seconds, not {self.lease!r}")
+        check_seconds(self.lease, "lease", 0.1, _LONGEST_LEASE)
         check_seconds(self.longest_wait, "longest_wait", self.first_wait)
         check_seconds(self.grace, "grace", 0)
 
@@ -127,38 +130,39 @@ class CompressorOptions(Struct, frozen=True):
         return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
 
     def is_over(self, totals: Totals) -> bool:
-        """Whether a conversation may be too long, by its totals; whether it is too old, these do not tell."""
+        """Whether a conversation exceeds `max_tokens` or `max_entries`. The totals do not include its age."""
         return (self.max_tokens is not None and totals.tokens > self.max_tokens) or (
             self.max_entries is not None and totals.message_count > self.max_entries
         )
 
     @property
     def policy(self) -> Policy:
-        """What is to be compressed of a conversation that is too long."""
+        """The policy with these options."""
         return Policy(
             max_tokens=self.max_tokens,
             max_entries=self.max_entries,
             older_than=None if self.age is None else timedelta(seconds=self.age),
             keep_recent=self.keep_recent,
             target=self.target,
-            summary_tokens=summary_share(self.max_tokens),
+            summary_tokens=max(shortest_tokens(), summary_share(self.max_tokens)),
         )
 
 
 def summary_share(max_tokens: int | None) -> int:
-    """What a summary is thought to take, where so many tokens are allowed for the whole."""
+    """The expected tokens of a summary, in a conversation of at most `max_tokens` tokens."""
     return SUMMARY_TOKENS if max_tokens is None else min(SUMMARY_TOKENS, max_tokens // 4)
 
 
 def summary_room(messages: Iterable[Message], plan: Plan, max_tokens: int | None) -> int | None:
-    """The tokens a summary may have, so that the limit holds; None: there is none, or what stays leaves no room."""
+    """Maximum tokens of a summary so that `max_tokens` holds. None without a limit, or if the messages that stay leave
+    no space for a summary."""
     seen = {message.id for message in plan.seen}
     rest = sum(message_tokens(message) for message in messages if message.id not in seen)
     return None if max_tokens is None or rest + shortest_tokens() > max_tokens else max_tokens - rest
 
 
 class Totals(Struct, frozen=True):
-    """How long a conversation is, as of a revision."""
+    """The size of a conversation at a revision."""
 
     conversation_id: str
     revision: int
@@ -172,7 +176,7 @@ class Totals(Struct, frozen=True):
         )
 
 
-#: Of conversations, the revision for which something is known, and until when; None: for ever.
+#: By conversation id: the revision at which a fact holds, and until when (None: forever).
 _Until = OrderedDict[str, tuple[int, datetime | None]]
 
 
@@ -189,7 +193,7 @@ def _holds(known: _Until, totals: Totals) -> bool:
 
 
 class Work:
-    """Which conversations are to be compressed, which are being, and which rest after a failure. For any thread."""
+    """The conversations that wait for compression, are being compressed, or rest after a failure. Thread-safe."""
 
     def __init__(self, first_wait: float, longest_wait: float, clock: Callable[[], float]) -> None:
         self._first_wait = first_wait
@@ -205,8 +209,8 @@ class Work:
         self._counts: Counter[str] = Counter()
 
     def offer(self, found: Iterable[Totals], *, rested: bool = True) -> int:
-        """Conversations that are too long; how many of them are new work. Those that have `rested` are, unless told
-        otherwise."""
+        """Add conversations that are too long, and return how many were added. `rested=False` skips conversations that
+        failed before, even if their wait is over."""
         new = 0
         now = self._clock()
         with self._lock:
@@ -223,7 +227,7 @@ class Work:
         return new
 
     def take(self) -> tuple[str, int] | None:
-        """The conversation to do next, and the revision it was seen at."""
+        """The next conversation to compress, and the revision at which it was found."""
         with self._lock:
             if not self._waiting:
                 return None
@@ -232,7 +236,8 @@ class Work:
             return name, revision
 
     def done(self, conversation_id: str, *, settled_at: int | None = None, until: datetime | None = None) -> None:
-        """It was compressed; or, as it is at a revision, nothing of it can be until then, or ever."""
+        """The conversation was compressed. With `settled_at`: nothing can be compressed at that revision until `until`
+        (None: forever)."""
         with self._lock:
             self._working.pop(conversation_id, None)
             self._resting.pop(conversation_id, None)
@@ -242,41 +247,41 @@ class Work:
                 _remember(self._settled, conversation_id, settled_at, until)
 
     def settle(self, conversation_id: str, revision: int, until: datetime | None) -> None:
-        """As it is at a revision, there is no use in trying again until then, or ever."""
+        """Do not retry at this revision until `until` (None: never)."""
         with self._lock:
             _remember(self._settled, conversation_id, revision, until)
 
     def is_young(self, totals: Totals) -> bool:
-        """Whether it is known that nothing of it is too old yet."""
+        """Whether no message of the conversation is known to be too old."""
         with self._lock:
             return _holds(self._young, totals)
 
     def young(self, totals: Totals, until: datetime | None) -> None:
-        """Nothing of it is too old until then; None: nothing of it will ever be, as it is."""
+        """At this revision, no message is too old before `until` (None: none ever will be)."""
         with self._lock:
             _remember(self._young, totals.conversation_id, totals.revision, until)
 
     def leave(self, conversation_id: str) -> None:
-        """Nobody is at it any more, whatever has become of it."""
+        """The work on the conversation has ended, with any outcome."""
         with self._lock:
             self._working.pop(conversation_id, None)
 
     def failed(self, conversation_id: str) -> float:
-        """How many seconds to leave it alone: longer each time."""
+        """Count a failure, and return the seconds to wait before a retry. The wait doubles with each failure."""
         with self._lock:
             self._failures[conversation_id] += 1
             doublings = min(self._failures[conversation_id] - 1, 30)
         wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
-        return wait * CHANCE.uniform(0.75, 1.25)  # workers must not come back all at once
+        return wait * CHANCE.uniform(0.75, 1.25)  # workers must not all retry at once
 
     def rest(self, conversation_id: str, wait: float) -> None:
-        """Leave it alone for so many seconds from now on."""
+        """Do not retry the conversation for `wait` seconds."""
         with self._lock:
             self._working.pop(conversation_id, None)
             self._resting[conversation_id] = self._clock() + wait
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Forget all waiting conversations."""
         with self._lock:
             self._waiting.clear()
 
@@ -287,17 +292,17 @@ class Work:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is being done."""
+        """Whether no conversation waits or is being compressed."""
         return not self._waiting and not self._working
 
     @property
     def next_rested(self) -> float | None:
-        """Seconds until a conversation that rests may be tried again; None: there is none."""
+        """Seconds until the next retry of a resting conversation; None if no conversation rests."""
         with self._lock:
             return max(0.0, min(self._resting.values()) - self._clock()) if self._resting else None
 
     def rested(self) -> list[str]:
-        """Conversations that have rested long enough; each is told once."""
+        """Conversations whose wait is over. Each is returned once."""
         now = self._clock()
         with self._lock:
             found = [name for name, until in self._resting.items() if until <= now]

@@ -1,4 +1,4 @@
-"""What works on a server and on this machine, and what to do about the rest: `examine`, and `examine_here`."""
+"""Diagnoses a server (`examine`) and this machine (`examine_here`), and proposes fixes."""
 
 from redis_history.doctor.examination import examine
 from redis_history.doctor.finding import Finding, State

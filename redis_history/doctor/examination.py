@@ -1,4 +1,4 @@
-"""Asks a server what it can do, is set to, and lets this user do. Changes nothing."""
+"""Reads the capabilities and settings of a server, and the rights of this user. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ASKEW = 5.0  # seconds
 
 
 def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
-    """What there is to say of the server of a store, which `url` leads to.
+    """Findings about the server of a store, whose URL is `url`.
 
-    Raises what a store raises when it cannot work at all: BackendUnavailableError, BackendRefusedError,
+    Raises the errors of a store that cannot work at all: BackendUnavailableError, BackendRefusedError,
     UnsupportedServerError.
     """
-    backend: Any = store._backend  # what a store does not offer itself: to ask for what is no conversation
+    backend: Any = store._backend  # the store itself has no method for other commands
     found = store.capabilities
     keyspace = Keyspace(store.namespace)
     where = where_is(url, backend._settings.database)
     stored = False
-    with suppress(BackendRefusedError):  # then a right is missing, which is told
+    with suppress(BackendRefusedError):  # a missing right, which check_server reports
         stored = bool(store.list_conversations(limit=1))
     asked = (keyspace, where.database)
     replies = backend.ask(questions(*asked, cluster=where.several))
@@ -55,12 +55,14 @@ def _times(backend: Any, clock: list[float]) -> Iterator[Finding]:
     typical, worst = sorted(taken)[_TRIES // 2], max(taken)
     told = f"{1000 * typical:.2f} ms a round trip, {1000 * worst:.2f} ms at worst"
     if typical > _SLOW:
-        yield Finding("latency", "limited", f"{told}: as long takes each append", "bring process and server together")
+        yield Finding(
+            "latency", "limited", f"{told}: each append takes at least as long", "run the process near the server"
+        )
     else:
         yield Finding("latency", "ok", told)
     apart = max((abs(one - now) for one in clock), default=0.0)
     if apart > _ASKEW:
-        text = f"the server's clock and that of this machine are {apart:,.0f} s apart; messages get the server's time"
-        yield Finding("clock", "limited", text, "set both by NTP: `timedatectl set-ntp true`")
+        text = f"the clocks of the server and this machine differ by {apart:,.0f} s; messages get the server's time"
+        yield Finding("clock", "limited", text, "set both clocks with NTP: `timedatectl set-ntp true`")
     else:
         yield Finding("clock", "ok", f"within {max(apart, 0.1):.1f} s of the server's")

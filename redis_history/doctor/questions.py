@@ -1,4 +1,4 @@
-"""What to ask a server beside its capabilities, and its answers as a value. Pure."""
+"""The commands that the doctor sends to a server, and the parsed replies. No I/O."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from redis_history.backends.redis.indexing import IndexState, Searching, read_index_form, read_index_info
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.rights import missing_patterns, missing_rights, rights_question
-from redis_history.backends.redis.searching import IndexState, Searching, read_index_form, read_index_info
 from redis_history.errors import CorruptDataError
 
 __all__ = ["Answers", "questions", "read_answers"]
 
-#: No flag of that name: a server that takes settings of us says so, and changes nothing; one that takes none refuses.
+#: An invalid flag: CONFIG SET rejects it without a change. The error shows whether this user may change settings.
 _NO_FLAG: Final = b"!"
 
 
 class Answers(Struct, frozen=True):
-    """`info`: of each node, what INFO says. `settable`: whether this user may change notify-keyspace-events.
-    `clock`: seconds since 1970 of each node. `refusal`: why no script may run. `missing`: see `missing_rights`.
-    `lacking`: see `missing_patterns`. `user`: who we are there, if the server tells. `unsearchable`: whether this user
-    may not use the index. `index`, `form`: the search index of the namespace; `indexed`: whether there is search."""
+    """`info`: the INFO of each node. `settable`: whether this user may change notify-keyspace-events. `clock`: the time
+    of each node in seconds since 1970. `refusal`: why scripts cannot run. `missing`: see `missing_rights`. `lacking`:
+    see `missing_patterns`. `user`: the user's name on the server, if known. `unsearchable`: whether this user lacks
+    the right to use the index. `index`, `form`: the search index of the namespace. `failures`: the number of messages
+    that could not be indexed."""
 
     info: list[dict[str, str]]
     settable: bool
@@ -38,7 +39,7 @@ class Answers(Struct, frozen=True):
 
 
 def questions(keyspace: Keyspace, database: int, *, cluster: bool) -> list[list[bytes]]:
-    """The commands to send to each node; they change nothing."""
+    """The commands to send to each node. They change nothing."""
     return [
         [b"INFO"],
         [b"CONFIG", b"SET", b"notify-keyspace-events", _NO_FLAG],
@@ -50,7 +51,7 @@ def questions(keyspace: Keyspace, database: int, *, cluster: bool) -> list[list[
 
 
 def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any]], *, cluster: bool) -> Answers:
-    """What the replies say, node by node."""
+    """Parses the replies of all nodes. `nodes`: for each node, its replies in the order of `questions`."""
     infos, settings, times, users, rights, indexes = (list(replies) for replies in zip(*nodes, strict=True))
     refusal = next((str(reply) for reply in rights if isinstance(reply, Exception)), None)
     index, form, failures = None, None, 0
@@ -81,13 +82,13 @@ def _info(reply: Any) -> dict[str, str]:
 
 
 def _is_refused(reply: Any) -> bool:
-    """Whether a wrong value was refused for another reason than being wrong."""
+    """Whether the server rejected the command for another reason than the invalid value."""
     text = str(reply).lower() if isinstance(reply, Exception) else ""
     return "permission" in text or "unknown" in text or "unsupported" in text or "not allowed" in text
 
 
 def _is_forbidden(reply: Any) -> bool:
-    """Whether this user lacks the right. A command that a server does not have it does not know, whoever asks."""
+    """Whether this user lacks the right. A server without the command replies with another error."""
     text = str(reply).lower() if isinstance(reply, Exception) else ""
     return "noperm" in text or "no permission" in text
 

@@ -1,4 +1,4 @@
-"""What the answers of a server mean for search. Pure."""
+"""Interprets a server's replies: search. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redis_history.doctor.where import Where
 
 __all__ = ["check_search"]
 
-_WITHOUT = "search in one conversation works all the same, read and ranked by the client; search in all does not"
+_WITHOUT = "search in one conversation works, ranked by the client; search in all conversations does not"
 
 
 def check_search(found: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
@@ -25,18 +25,20 @@ def check_search(found: Capabilities, answers: Answers, where: Where, *, stored:
         text = f"there is no index on database {where.database}, only on 0: {_WITHOUT}"
         return Finding("search", "limited", text, "use database 0: the path /0 of the URL")
     if found.search_module == "search 8.0.0":
-        text = "search 8.0.0 gives empty results at times, by a fault of its own"
+        text = "search 8.0.0 has a bug: it sometimes returns no results"
         return Finding("search", "limited", text, "upgrade to Redis 8.0.1 or newer")
     module = found.search_module or "search"
     index = answers.index
     if index is None:
         if stored:
-            return Finding("search", "limited", f"{module}, but no index: nothing is found", "redis-history reindex")
-        return Finding("search", "ok", f"{module}; the index is made when something is stored")
+            return Finding(
+                "search", "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
+            )
+        return Finding("search", "ok", f"{module}; the first message that is stored creates the index")
     told = f"{module}, {index.documents:,} messages in the index{_form(answers)}"
     if not index.complete:
-        text = f"{told}, which is being filled: {100 * index.share:.0f} %"
-        return Finding("search", "limited", text, "wait: until then, search in all conversations may be refused")
+        text = f"{told}, still being built: {100 * index.share:.0f} %"
+        return Finding("search", "limited", text, "wait: until then, search in all conversations may fail")
     if answers.failures:
         text = f"{told}; {answers.failures:,} could not be indexed"
         return Finding("search", "limited", text, "redis-history reindex")

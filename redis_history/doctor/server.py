@@ -1,4 +1,4 @@
-"""What the answers of a server mean: its version, memory, disk, replicas, rights and notifications. Pure."""
+"""Interprets a server's replies: version, memory, disk, replicas, rights and notifications. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_history.errors import CapabilityError
 
 __all__ = ["check_server"]
 
-#: Where a script could leave its sandbox (CVE-2025-49844): of each line of versions, the first in which it cannot.
+#: CVE-2025-49844 lets a script leave its sandbox. For each release line, the first fixed version.
 _MENDED: Final = {
     "redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
     "valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
@@ -23,11 +23,11 @@ _MENDED: Final = {
 _FULL: Final = 0.9  # of maxmemory
 _NEEDS: Final[dict[str, tuple[State, str]]] = {
     "storing": ("problem", "to store and read"),
-    "following": ("limited", "to be woken when something changes"),
+    "following": ("limited", "to be notified of changes"),
     "searching": ("limited", "to keep a search index"),
-    "confirming": ("limited", "for durability beyond the server's reply"),
-    "describing": ("ok", "to tell what the server is"),
-    "clustering": ("problem", "to follow slots that move"),
+    "confirming": ("limited", "for durability levels above the default"),
+    "describing": ("ok", "to identify the server"),
+    "clustering": ("problem", "to follow slots that are moved"),
 }
 
 
@@ -45,7 +45,7 @@ def check_server(found: Capabilities, answers: Answers, where: Where) -> Iterato
 def _version(found: Capabilities, where: Where) -> Finding:
     if found.version is None:
         fix = "allow this user INFO: `+info`"
-        return Finding("version", "limited", f"{found.backend}, which does not tell its version", fix)
+        return Finding("version", "limited", f"{found.backend}, version unknown", fix)
     version = tuple(int(number) for number in found.version.split("."))
     said = f"{found.backend} {found.version}"
     lines = _MENDED.get(found.backend, ())
@@ -53,12 +53,12 @@ def _version(found: Capabilities, where: Where) -> Finding:
     if mended is None or (version >= mended and version[:2] == mended[:2]):
         return Finding("version", "ok", said)
     if where.private:
-        return Finding("version", "ok", f"{said}; its hole in scripts (CVE-2025-49844) is open to you alone")
+        return Finding("version", "ok", f"{said}; only you could exploit its script vulnerability (CVE-2025-49844)")
     known = ".".join(map(str, mended))
     return Finding(
         "version",
         "limited",
-        f"{said} has a hole by which a script can leave its sandbox (CVE-2025-49844)",
+        f"{said} has a vulnerability that lets a script leave its sandbox (CVE-2025-49844)",
         f"upgrade to {found.backend} {known} or newer",
     )
 
@@ -66,14 +66,14 @@ def _version(found: Capabilities, where: Where) -> Finding:
 def _role(found: Capabilities, answers: Answers) -> Finding:
     kind = found.mode or "standalone"
     if any(info.get("role") == "slave" for info in answers.info):
-        return Finding("servers", "problem", f"{kind}: this is a replica, which takes no writes", "name the primary")
+        return Finding("servers", "problem", f"{kind}: this is a read-only replica", "use the URL of the primary")
     primaries = len(answers.info)
     said = f"cluster of {primaries} primaries" if kind == "cluster" else kind
     replicas = found.replicas or 0
     each = " each" if kind == "cluster" else ""
     if replicas or kind not in ("cluster", "sentinel"):
         return Finding("servers", "ok", f"{said}, {replicas} replica{'' if replicas == 1 else 's'}{each}")
-    return Finding("servers", "limited", f"{said}, and none has a replica that could take over", "add replicas")
+    return Finding("servers", "limited", f"{said}, but no replica could take over", "add replicas")
 
 
 def _memory(found: Capabilities, answers: Answers, where: Where) -> Finding:
@@ -82,10 +82,10 @@ def _memory(found: Capabilities, answers: Answers, where: Where) -> Finding:
     limit = min((one for one in limits if one), default=0)
     said = f"{found.eviction or 'policy unknown'}, {_size(used)} in use" + (f" of {_size(limit)}" if limit else "")
     if found.eviction not in (None, "noeviction"):
-        text = f"{said}: when it is full, the server throws conversations away"
+        text = f"{said}: when memory is full, the server deletes conversations"
         return Finding("memory", "problem", text, where.config("maxmemory-policy", "noeviction"))
     if limit and used > _FULL * limit:
-        text = f"{said}: nearly full, and writes will be refused then"
+        text = f"{said}: memory is nearly full; when it is full, the server rejects writes"
         return Finding("memory", "limited", text, where.config("maxmemory", f"{2 * limit}"))
     return Finding("memory", "ok", said)
 
@@ -106,31 +106,38 @@ def _disk(found: Capabilities, answers: Answers, where: Where) -> Iterator[Findi
     ]
     if failing:
         text = f"the server cannot write to its disk ({failing[0]})"
-        yield Finding("disk", "problem", text, "look into its log; is the disk full?")
+        yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
     if found.aof is None:
-        yield Finding("persistence", "limited", "the server does not tell whether it keeps anything on disk")
+        yield Finding("persistence", "limited", "unknown: the server does not report its settings for persistence")
     elif not found.aof:
         lost = "all since the last snapshot" if found.snapshots else "everything"
         text = f"no append-only file: a restart loses {lost}"
         yield Finding("persistence", "problem", text, where.config("appendonly", "yes"))
     elif found.appendfsync == "no":
-        text = "append-only file, but never fsynced: a loss of power loses what the system has not written by itself"
+        text = "append-only file, but never fsynced: a power failure loses data that the system has not written yet"
         yield Finding("persistence", "problem", text, where.config("appendfsync", "everysec"))
     else:
         keeps = {
-            "always": "a loss of power loses nothing that was confirmed",
-            "everysec": "a loss of power loses about the last second",
-        }.get(found.appendfsync or "", "how often it is fsynced, the server does not tell")
-        yield Finding("persistence", "ok", f"append-only file, appendfsync {found.appendfsync or 'unknown'}: {keeps}")
+            "always": "a power failure loses no confirmed write",
+            "everysec": "a power failure loses about the last second",
+        }.get(found.appendfsync or "", "the server does not report how often it fsyncs")
+        said = f"append-only file, appendfsync {found.appendfsync or 'unknown'}: {keeps}"
+        # Redis 7.4.1 may truncate a torn AOF within a transaction, and only logs it. The private server avoids this.
+        unchanged = any(info.get("aof_last_rewrite_time_sec") == "-1" for info in answers.info)
+        if unchanged and found.backend == "redis" and not where.private:
+            said += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
+            yield Finding("persistence", "ok", said, where.redis_cli("BGREWRITEAOF", admin=True))
+        else:
+            yield Finding("persistence", "ok", said)
 
 
 def _durability(found: Capabilities, where: Where) -> Finding:
-    said = f"can be kept: {', '.join(found.durability)}"
+    said = f"available: {', '.join(found.durability)}"
     try:
         Confirmation("fsync", 1, 1.0).check(found)
     except CapabilityError as error:
         reason = str(error).partition("cannot be kept: ")[2]
-        state: State = "limited" if found.aof else "ok"  # else the fix is said already
+        state: State = "limited" if found.aof else "ok"  # without AOF, the finding about persistence has the fix
         fix = where.always() if "appendfsync" in reason else None
         return Finding("durability", state, f"{said}; not fsync: {reason}", fix)
     return Finding("durability", "ok", said)
@@ -140,31 +147,33 @@ def _scripts(answers: Answers, where: Where) -> Finding:
     who = answers.user or where.user or "default"
     if answers.refusal is not None:
         fix = where.redis_cli("ACL", "SETUSER", who, "+eval", "+evalsha", admin=True)
-        return Finding("rights", "problem", f"scripts (Lua) cannot be run: {answers.refusal}", fix)
+        return Finding("rights", "problem", f"Lua scripts cannot run: {answers.refusal}", fix)
     if answers.missing is None:
-        text = "scripts run; whether each right is there, this server does not tell (Redis does from 7.0 on)"
+        text = "scripts run; this server cannot report single rights (Redis can since 7.0)"
         return Finding("rights", "ok", text)
     if not answers.missing:
-        return Finding("rights", "ok", f"scripts run; {who} may do all that is needed")
+        return Finding("rights", "ok", f"scripts run; {who} has all rights that are needed")
     states = [_NEEDS[purpose][0] for purpose in answers.missing]
     state = min(states, key=("problem", "limited", "ok").index)
     told = "; ".join(f"{_NEEDS[purpose][1]}: {', '.join(names)}" for purpose, names in answers.missing.items())
     rules = dict.fromkeys(f"+{name}" for names in answers.missing.values() for name in names)
     fix = where.redis_cli("ACL", "SETUSER", who, *answers.lacking, *rules, admin=True)
-    return Finding("rights", state, f"{who} lacks what is needed {told}", fix)
+    return Finding("rights", state, f"{who} lacks rights that are needed {told}", fix)
 
 
 def _notifications(found: Capabilities, answers: Answers, where: Where) -> Finding:
     flags = merged_flags("") or "Kt"
     fix = where.config("notify-keyspace-events", flags)
-    other = f"have somebody who may run: {where.config('notify-keyspace-events', flags, admin=True)}"
+    other = f"ask an administrator to run: {where.config('notify-keyspace-events', flags, admin=True)}"
     if found.notifications:
-        return Finding("notifications", "ok", "on: subscribers are woken at once")
+        return Finding("notifications", "ok", "on: subscribers see changes at once")
     if found.notifications is None:
-        text = "whether they are on, this user may not see; if not, changes are noticed within some seconds"
+        text = (
+            "unknown, because this user may not read the setting; if off, subscribers see changes within some seconds"
+        )
         return Finding("notifications", "limited", text, other)
     if answers.settable:
-        text = "off; the first subscriber turns them on, until the server restarts"
+        text = "off; the first subscriber turns them on until the server restarts"
         return Finding("notifications", "ok", text, None if where.private else fix)
-    text = "off, and this user may not turn them on: changes are noticed within some seconds"
+    text = "off, and this user may not turn them on: subscribers see changes within some seconds"
     return Finding("notifications", "limited", text, other)

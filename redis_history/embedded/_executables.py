@@ -1,4 +1,4 @@
-"""Does this file run here, and what is it?"""
+"""Checks whether a server binary runs on this machine, and which product and version it is."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ __all__ = ["UnusableError", "numbers", "product_of", "runnable"]
 _VERSION_TIMEOUT = 10.0  # seconds; a first start from a cold disk can take one or two
 _BANNER = re.compile(r"^(Redis|Valkey) server v=(\d+(?:\.\d+)+)", re.MULTILINE)
 
-# (path, size, mtime) of files that ran, so that several servers of one process ask once. Failures are
-# asked again: they may have been a moment's.
+# By (path, size, mtime) of the file, so that a process runs each binary once. Failures are not cached,
+# because they may be temporary.
 _known: dict[tuple[Path, int, int], tuple[Product, str]] = {}
 
 
 class UnusableError(Exception):
-    """Why a file cannot be used; the text is shown to the user. Does not leave this package."""
+    """A file cannot be used. The text is shown to the user. Not raised outside of this package."""
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version for comparing."""
+    """A version as a tuple, for comparisons."""
     return tuple(int(part) for part in version.split("."))
 
 
 def product_of(path: Path) -> tuple[Product, str]:
-    """What a server binary says it is: ("Redis" or "Valkey", its version). Raises UnusableError if it does not run."""
+    """("Redis" or "Valkey", version), as the server binary reports it. Raises UnusableError if it does not run."""
     try:
         info = path.stat()
         key = (path, info.st_size, info.st_mtime_ns)
@@ -62,16 +62,16 @@ def product_of(path: Path) -> tuple[Product, str]:
         raise UnusableError(f"it does not start: {lines[-1] if lines else f'exit status {run.returncode}'}")
     banner = _BANNER.search(run.stdout)
     if banner is None:
-        raise UnusableError(f"`--version` is not that of Redis or Valkey: {run.stdout.strip()[:80]!r}")
+        raise UnusableError(f"the output of `--version` is not that of Redis or Valkey: {run.stdout.strip()[:80]!r}")
     _known[key] = ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
     return _known[key]
 
 
 def runnable(path: Path) -> Path:
-    """`path`, or a copy of it in the user's cache if its run bit was lost. Raises UnusableError.
+    """`path`, or an executable copy in the user's cache if `path` is not executable. Raises UnusableError.
 
-    Some installers drop the bit; servers also refuse to load a module without it. The file itself is
-    left alone: it may be another user's, or shared.
+    Some installers drop the executable bit, and servers refuse to load a module without it. The file itself
+    is not changed, because it may belong to another user or be shared.
     """
     if os.access(path, os.X_OK):
         return path
@@ -84,5 +84,5 @@ def runnable(path: Path) -> Path:
             with replacing(copy, 0o700) as stream:
                 stream.write(path.read_bytes())
     except (OSError, EmbeddedServerError) as error:
-        raise UnusableError(f"{path} has no run bit, and cannot be copied: {error}") from error
+        raise UnusableError(f"{path} is not executable, and cannot be copied: {error}") from error
     return copy

@@ -1,4 +1,4 @@
-"""One data folder: the files in it, and making it private."""
+"""One data folder: the paths of its files, and its permissions."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ._paths import data_dir, short_dir
 
 __all__ = ["DataFolder"]
 
-# sun_path has 108 bytes on Linux and 104 on macOS, the closing NUL included.
+# sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 _SOCKET_PATH_MAX = 100
 
-# Any of these marks a folder as a server's; see prepare().
+# A folder that contains one of these belongs to a server; see prepare().
 _MARKS = ("users.lock", "appendonlydir", "appendonly.aof")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder by its resolved path, so that two names of one folder lead to one server."""
+    """A data folder by its resolved path, so that two names of one folder use the same server."""
 
     path: Path
 
     @classmethod
     def at(cls, path: str | os.PathLike[str] | None) -> DataFolder:
-        """The folder at `path` (None: the default one), which need not exist.
+        """The folder at `path` (None: the default folder). It need not exist.
 
-        Raises ConfigurationError for what cannot be a path, EmbeddedServerError if it cannot be resolved.
+        Raises ConfigurationError if `path` is not a path, EmbeddedServerError if it cannot be resolved.
         """
         text = os.fspath(data_dir() if path is None else path)
         if not isinstance(text, str) or not text or "\0" in text:
-            raise ConfigurationError(f"not the path of a folder: {text!r}")
+            raise ConfigurationError(f"path must be the path of a folder, not {text!r}")
         try:
             return cls(Path(text).expanduser().resolve())
         except (OSError, RuntimeError) as error:
@@ -44,22 +44,22 @@ class DataFolder:
 
     @property
     def users_lock(self) -> Path:
-        """Held shared by each process that uses the server, exclusively by the supervisor while stopping it."""
+        """Processes that use the server hold this lock shared; the supervisor holds it exclusively while stopping."""
         return self.path / "users.lock"
 
     @property
     def start_lock(self) -> Path:
-        """Held by the one process that launches a supervisor or changes the record."""
+        """The process that launches a supervisor or changes the record holds this lock."""
         return self.path / "start.lock"
 
     @property
     def supervisor_lock(self) -> Path:
-        """Held by the supervisor while it lives; contains its process id."""
+        """The supervisor holds this lock while it runs. The file contains its process id."""
         return self.path / "supervisor.lock"
 
     @property
     def server_lock(self) -> Path:
-        """Held by the server while it lives; contains the record of it (see `_record`)."""
+        """The server holds this lock while it runs. The file contains its record (see `_record`)."""
         return self.path / "server.lock"
 
     @property
@@ -72,7 +72,7 @@ class DataFolder:
 
     @property
     def unix_socket(self) -> Path:
-        """In the folder, or under a short path made of a hash if that one is too long, or cannot be in a URL."""
+        """In the folder; or at a short path made of a hash, if that path is too long or cannot be part of a URL."""
         inside = self.path / "redis.sock"
         name = os.fsencode(inside)
         if len(name) <= _SOCKET_PATH_MAX and name.decode(errors="replace") == str(inside):
@@ -81,9 +81,9 @@ class DataFolder:
 
     @property
     def bound_socket(self) -> str:
-        """The socket as the server, which works in the folder, binds it and removes it at its end.
+        """The path with which the server, running in the folder, binds and finally removes its socket.
 
-        Relative where it can be: a server whose folder was deleted must not remove its successor's socket.
+        Relative if possible: a server whose folder was deleted must not remove its successor's socket.
         """
         return self.unix_socket.name if self.unix_socket.parent == self.path else str(self.unix_socket)
 
@@ -93,17 +93,17 @@ class DataFolder:
         return "unix://" + quote(os.fsencode(self.unix_socket))
 
     def prepare(self) -> None:
-        """Make the folder, and its socket's, open to its owner only.
+        """Create the data folder and the folder of its socket, accessible to their owner only.
 
-        Raises EmbeddedServerError if it is no folder, another user's, not writable, or if it holds
-        other things, which would get mixed up with the server's and locked away from others.
+        Raises EmbeddedServerError if the path is not a folder, belongs to another user, is not writable, or
+        contains other files: these would mix with the server's files and become inaccessible to other users.
         """
         try:
             self._make(self.path)
             names = sorted(entry.name for entry in self.path.iterdir())
             if names and not set(names) & set(_MARKS):
                 raise EmbeddedServerError(
-                    f"{self.path} holds other things ({', '.join(names[:3])}): name an empty or a new folder"
+                    f"{self.path} contains other files ({', '.join(names[:3])}): name an empty or a new folder"
                 )
             self._restrict(self.path)
             if self.unix_socket.parent != self.path:
@@ -115,7 +115,7 @@ class DataFolder:
     @staticmethod
     def _make(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # lstat: the paths are resolved, so a link here was put in between, by someone else.
+        # lstat: the path is resolved, so a symbolic link here was created since, by somebody else.
         info = path.lstat()
         if not stat.S_ISDIR(info.st_mode):
             raise EmbeddedServerError(f"{path} is not a folder")

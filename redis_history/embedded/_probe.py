@@ -1,4 +1,4 @@
-"""Asking a server on a unix socket, in a few lines: whether to start one is known before redis-py is needed."""
+"""A minimal Redis client for unix sockets: importing redis-py takes longer than starting a server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Answer = Literal["alive", "loading", "silent", "absent"]
 
 
 def command(unix_socket: Path, *words: str, timeout: float) -> bytes:
-    """The first line of the server's reply to one command, without its line end; b"" if it hung up.
+    """The first line of the server's reply to one command, without its line end; b"" if it closes the connection.
 
-    Raises OSError: nobody listens (FileNotFoundError, ConnectionRefusedError), or no reply within
-    `timeout` seconds (TimeoutError).
+    Raises OSError: FileNotFoundError or ConnectionRefusedError if no server listens, TimeoutError without a reply
+    within `timeout` seconds.
     """
     request = b"*%d\r\n" % len(words)
     for word in words:
@@ -39,10 +39,10 @@ def command(unix_socket: Path, *words: str, timeout: float) -> bytes:
 
 
 def ping(unix_socket: Path, timeout: float) -> Answer:
-    """Whether a server answers there within `timeout` seconds.
+    """The state of a server, from its answer to PING within `timeout` seconds.
 
-    Any reply but LOADING counts as alive: a server that is busy with a script, or cannot write its AOF
-    because the disk is full, answers PING with an error, and starting another would not help.
+    Any reply but LOADING counts as alive: a server that runs a long script, or cannot write its AOF because the
+    disk is full, answers PING with an error, but another server would not help.
     """
     try:
         reply = command(unix_socket, "PING", timeout=timeout)

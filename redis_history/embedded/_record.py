@@ -1,8 +1,8 @@
-"""What is running: the content of server.lock.
+"""The record of the running server: the content of server.lock.
 
-The supervisor empties the file when it has the lock, and the server's process, which inherits the
-lock, writes the record just before it becomes the server. So while the lock is held, the file is
-empty or says who holds it. An orderly end empties it again; after a crash it stays.
+The supervisor takes the lock and empties the file. The server's process inherits the lock, and writes the
+record just before it executes the server. So while the lock is held, the file is empty or names its holder.
+A clean exit empties the file again; after a crash the record remains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Record"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A server that was started: which binary, with which AOF policy, as which process (0: not started yet)."""
+    """A started server: its binary, its AOF policy, and its process id (0: not started yet)."""
 
     binary: ServerBinary
     durability: Durability
@@ -30,7 +30,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
-        """The record at `path`; None if there is none, or not one of this version."""
+        """The record at `path`; None if it is missing or of another version."""
         try:
             fields: dict[str, Any] = json.loads(path.read_bytes())
             binary = fields["binary"]
@@ -44,14 +44,14 @@ class Record:
         return replace(self, durability=durability)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the supervisor, which only knows JSON."""
+        """The record as JSON values, for the supervisor."""
         return asdict(self)
 
     def write(self, path: Path) -> None:
-        """Overwrite the record at `path` in place: the file must stay the one that is locked. Raises OSError."""
+        """Overwrite the record at `path` in place, because the file itself is locked. Raises OSError."""
         file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            # Padded over all of the old one, in one call: who reads meanwhile has to find a whole record.
+            # One write that covers the whole old record, so that concurrent readers see a complete record.
             os.pwrite(file, json.dumps(self.as_dict()).encode().ljust(os.fstat(file).st_size), 0)
         finally:
             os.close(file)

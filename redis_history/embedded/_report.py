@@ -1,4 +1,4 @@
-"""Launching the supervisor, and hearing from it through a pipe."""
+"""Starts the supervisor, and reads its reports from a pipe."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Report"]
 
-_LAUNCH_TIMEOUT = 20.0  # seconds until the program has detached; it takes 0.02
+_LAUNCH_TIMEOUT = 20.0  # seconds until the program has detached, which takes about 0.02
 
 
 class Report:
-    """The lines that a supervisor reports (see `_supervisor`). Close it; the supervisor does not mind."""
+    """The lines that a supervisor reports (see `_supervisor`). Closing it does not affect the supervisor."""
 
     def __init__(self, reader: int) -> None:
         self._reader: int | None = reader
@@ -30,9 +30,9 @@ class Report:
 
     @classmethod
     def of_supervisor(cls, folder: DataFolder, argv: list[str], record: Record) -> Report:
-        """Start a supervisor for the server `argv`. Raises EmbeddedServerError if it cannot be run."""
+        """Start a supervisor for the server `argv`. Raises EmbeddedServerError if it cannot be started."""
         if not sys.executable or getattr(sys, "frozen", False):
-            raise EmbeddedServerError("the private server needs a Python interpreter to supervise it: sys.executable")
+            raise EmbeddedServerError("the supervisor needs a Python interpreter, but sys.executable names none")
         spec = {
             "folder": str(folder.path),
             "unix_socket": folder.bound_socket,
@@ -44,8 +44,8 @@ class Report:
         report = cls(reader)
         try:
             with folder.supervisor_log.open("ab") as log:
-                # By path, not with -m: that would import this package, and redis-py with it. -I -S: nothing
-                # of the user's environment either.
+                # By path: -m would import this package and redis-py. -I -S: the user's environment has no
+                # influence.
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", program, json.dumps(spec), str(writer)],
                     stdin=subprocess.DEVNULL,
@@ -55,8 +55,8 @@ class Report:
                     pass_fds=(writer,),
                     start_new_session=True,
                 )
-            # It forks and ends at once, so that the supervisor is not a child of this process: hosts that
-            # wait for any child would find it, and it would stay as a zombie here.
+            # The program forks and ends at once, so that the supervisor is not a child of this process: code
+            # that waits for any child would get it, or it would remain as a zombie.
             if process.wait(_LAUNCH_TIMEOUT):
                 raise EmbeddedServerError(f"the supervisor did not start: see {folder.supervisor_log}")
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -70,7 +70,7 @@ class Report:
         return report
 
     def line(self, wait: float) -> str | None:
-        """The next line; None if there is none within `wait` seconds; "" when there will be no more."""
+        """The next line; None if none arrives within `wait` seconds; "" at the end."""
         if self._reader is None:
             return ""
         if b"\n" not in self._unread:

@@ -1,4 +1,4 @@
-"""What is there, without changing it: for `python -m redis_history.embedded status` and the doctor."""
+"""The state of a data folder, read-only: for `redis-history embedded status` and the doctor."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _PING_TIMEOUT = 1.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedStatus:
-    """The state of one data folder, and of the servers that could serve it.
+    """The state of one data folder, and the servers that could serve it.
 
-    `answer`: of the socket, one of alive, loading, silent (something listens and does not reply), absent.
-    `supervised`: a supervisor is there; `running`: it is, and the server answers. `pid`, `running_binary`
-    and `durability` are of the running server, else None. `users`: shares in it; None where the system
-    does not tell (only Linux does). `binary`: what would be started here; if None, `problem` says why.
-    `data_writer`: the server that wrote the data, as "Redis 7.4.1"; None without data. `keeper`: the process that keeps
-    the server up without other users, if there is one: see `redis-history embedded start`.
+    `answer`: alive, loading, silent (the socket accepts connections but the server does not reply) or absent.
+    `supervised`: a supervisor runs; `running`: a supervisor runs, and the server answers. `pid`,
+    `running_binary` and `durability`: of the running server, otherwise None. `users`: the number of shares;
+    None if unknown (only Linux reports it). `binary`: the server to start here; if None, `problem` says why.
+    `data_writer`: the server that wrote the data, such as "Redis 7.4.1"; None without data. `keeper`: the id of
+    the process that keeps the server up without other users, if any: see `redis-history embedded start`.
     """
 
     path: str
@@ -58,7 +58,7 @@ class EmbeddedStatus:
         return self.supervised and self.answer in ("alive", "loading")
 
     def __str__(self) -> str:
-        """Several lines, for people."""
+        """Several lines of text for people."""
         if self.running:
             users = "" if self.users is None else f", shares {self.users}"
             state = f"{self.answer}, process {self.pid}{users}: {self.running_binary}"
@@ -78,9 +78,9 @@ class EmbeddedStatus:
 
 
 def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
-    """Look at the folder `path` (None: the default one). Creates and changes nothing.
+    """The state of the folder `path` (None: the default folder). Creates and changes nothing.
 
-    Raises ConfigurationError for what cannot be a path, EmbeddedServerError if the folder is not readable.
+    Raises ConfigurationError if `path` is not a path, EmbeddedServerError if the folder is not readable.
     """
     folder = DataFolder.at(path)
     problem, binary, record, users = None, None, None, None
@@ -89,7 +89,7 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
         if supervised:
             record, users = Record.read(folder.server_lock), _count_shares(folder.users_lock)
     except OSError as error:
-        raise EmbeddedServerError(f"cannot look into {folder.path}: {error}") from error
+        raise EmbeddedServerError(f"cannot read {folder.path}: {error}") from error
     try:
         binary = server_for(folder.path)
     except EmbeddedServerError as error:
@@ -114,7 +114,7 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
 
 
 def _count_shares(path: Path) -> int | None:
-    """The shared locks on `path`, from the kernel's list; None if it has no list, or not this file's."""
+    """The number of shared locks on `path`, from /proc/locks; None if unknown."""
     if sys.platform != "linux":
         return None
     try:

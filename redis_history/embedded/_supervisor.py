@@ -1,19 +1,23 @@
-"""The process that starts one server, and stops it when its last user is gone.
+"""The process that starts one server, and stops it after its last user has left.
 
-Run as a program, by its path, with `python -I -S`: it imports a few modules of the standard library and
-nothing of this package (importing redis-py alone takes longer than the server's start). Arguments:
+Runs as a program, by its path, with `python -I -S`. It imports a few modules of the standard library and
+no module of this package, because importing redis-py takes longer than starting the server. Its arguments are
 a JSON object (see main) and the descriptor of a pipe for reports, one line each:
 
-    busy              another supervisor is at work; this one has ended
+    busy              another supervisor runs; this one has ended
     started PID       the server process runs; it may still be loading
     failed TEXT       no server could be started; this supervisor has ended
-    exited STATUS     the server ended by itself; this supervisor ends
+    exited STATUS     the server ended unasked; this supervisor ends
 
-It holds supervisor.lock while it lives. The server inherits server.lock, and so holds it as long as
-it, or a child that rewrites its AOF, lives.
+The supervisor holds supervisor.lock while it runs. The server inherits server.lock, and holds it as long as
+the server, or its child that rewrites the AOF, runs.
+
+With aof-load-truncated no, the server refuses an AOF with a torn end. The supervisor then truncates the AOF
+after the last whole change, and starts the server again. Redis 7.4.1 itself would truncate within MULTI and
+append the next change to the partial transaction: the second start would lose both, or restore the partial one.
 """
 
-# pathlib would be a third of the start time.
+# Importing pathlib would take a third of the start time.
 # ruff: noqa: PTH105, PTH108, PTH123, PTH202
 
 from __future__ import annotations
@@ -22,17 +26,23 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
-_BUSY_AFTER = 2.0  # seconds; longer than an ending supervisor or a glance of `is_held` keeps the lock
+_BUSY_AFTER = 2.0  # seconds; longer than an ending supervisor or `is_held` holds the lock
 _ORPHAN_KILL_AFTER, _ORPHAN_GIVE_UP_AFTER = 10.0, 20.0
-_KILL_AFTER = 20  # seconds for an orderly end, whose last act is an fsync
+_KILL_AFTER = 20  # seconds for a clean exit, which ends with an fsync
 _PAUSE = 0.01
 _LOG_MAX = 1 << 20  # bytes
+_AOF_LINE_MAX = 1 << 16  # bytes; the lines of an AOF are lengths and comments
+
+# The log line of Redis and Valkey, since 7.0, about an AOF that ends within a command or a transaction.
+_TORN = re.compile(rb"Unexpected end of file reading the append only file (\S+)\. You can")
+_LAST_PART = re.compile(r'^file "?(.+?)"? seq \d+ type i', re.MULTILINE)
 
 _CHILD_ENDED, _USERS_GONE, _TOO_SLOW = signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -46,10 +56,10 @@ def main(spec: dict[str, Any], report: int) -> None:
     if supervisor_lock is None:
         return _say(report, "busy")
     _overwrite(supervisor_lock, str(os.getpid()))
-    # Opened now, not when it is waited for: the wait has to work in a folder that was deleted, too.
+    # Opened before the wait, because the wait must also work after the folder was deleted.
     users_lock = os.open(f"{folder}/users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if _try(users_lock):
-        return _say(report, "failed no process uses it")  # the one that wanted it was killed
+        return _say(report, "failed no process uses it")  # the process that asked for the server was killed
     server_lock = _server_lock(folder, report)
     if server_lock is None:
         return None
@@ -57,14 +67,22 @@ def main(spec: dict[str, Any], report: int) -> None:
     _rotate(f"{folder}/server.log")
     _log(f"starting {spec['argv'][0]}")
     for number in _SIGNALS:
-        # A handler, though it is never called: what is ignored by default may never become pending.
+        # Never called. But without a handler, a signal that is ignored by default might not become pending.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    logged = _size(f"{folder}/server.log")
     server = _spawn(spec, server_lock)
     os.close(server_lock)
     _say(report, f"started {server}")
     threading.Thread(target=_wait_for_users, args=(users_lock,), daemon=True).start()
     status, wanted = _wait_for_end(server)
+    if status and not wanted and _mend(folder, logged):
+        server_lock = _server_lock(folder, report)
+        if server_lock is None:
+            return None
+        server = _spawn(spec, server_lock)
+        os.close(server_lock)
+        status, wanted = _wait_for_end(server)
     _log(f"the server ended with status {status}{'' if wanted else ', by itself'}")
     if wanted:
         with contextlib.suppress(OSError):
@@ -73,23 +91,23 @@ def main(spec: dict[str, Any], report: int) -> None:
         _say(report, f"exited {status}")
     with contextlib.suppress(OSError):
         os.unlink(spec["unix_socket"])
-    # Before users.lock, which goes with the process: the next user must not find a supervisor.
+    # Released before users.lock, which ends with the process: the next user must not find a supervisor.
     os.close(supervisor_lock)
     return None
 
 
 def _wait_for_end(server: int) -> tuple[int, bool]:
-    """The exit status of the server, and whether it was told to end."""
+    """The exit status of the server, and whether this supervisor stopped it."""
     wanted = False
     while True:
-        # One thread waits for all, so no signal can be lost between a check and a wait.
+        # One thread waits for all signals, so none is lost between a check and a wait.
         number = signal.sigwait(_SIGNALS)
         if number == _CHILD_ENDED:
             pid, status = os.waitpid(server, os.WNOHANG)
             if pid:
                 return os.waitstatus_to_exitcode(status), wanted
         elif number == _USERS_GONE or number in _STOP:
-            _log("no user is left" if number == _USERS_GONE else "told to end")
+            _log("no user is left" if number == _USERS_GONE else "got a signal to end")
             wanted = True
             os.kill(server, signal.SIGTERM)
             signal.alarm(_KILL_AFTER)
@@ -99,7 +117,7 @@ def _wait_for_end(server: int) -> tuple[int, bool]:
 
 
 def _wait_for_users(users_lock: int) -> None:
-    """Blocks until no process uses the server, then says so; the lock is kept, so none can come."""
+    """Blocks until no process uses the server, then sends _USERS_GONE. Keeps the lock, so that no user can join."""
     try:
         fcntl.flock(users_lock, fcntl.LOCK_EX)
     finally:
@@ -125,15 +143,66 @@ def _spawn(spec: dict[str, Any], server_lock: int) -> int:
         os.dup2(log, 2)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - no shell is the point
+        os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - deliberately without a shell
     except OSError as error:
         os.write(2, f"cannot execute {spec['argv'][0]!a}: {error!a}\n".encode())
     finally:
         os._exit(127)
 
 
+def _mend(folder: str, logged: int) -> bool:
+    """Truncate a torn AOF, if the log after offset `logged` reports one; return whether it was truncated."""
+    try:
+        with open(f"{folder}/server.log", "rb") as log:
+            log.seek(logged)
+            torn = _TORN.search(log.read())
+        with open(f"{folder}/appendonlydir/appendonly.aof.manifest", errors="surrogateescape") as manifest:
+            parts = _LAST_PART.findall(manifest.read())
+        if torn is None or not parts or os.fsencode(parts[-1]) != torn[1]:
+            return False
+        with open(f"{folder}/appendonlydir/{parts[-1]}", "r+b") as file:
+            whole, size = _whole_changes(file), os.fstat(file.fileno()).st_size
+            if whole == size:
+                return False
+            os.ftruncate(file.fileno(), whole)
+            os.fsync(file.fileno())
+    except (OSError, ValueError) as error:
+        _log(f"cannot truncate the AOF: {error}")
+        return False
+    _log(f"{parts[-1]} ended within a change: cut off its last {size - whole} of {size} bytes")
+    return True
+
+
+def _whole_changes(file: BinaryIO) -> int:
+    """The offset after the last whole command or transaction. Raises ValueError if `file` is not an AOF."""
+    size = os.fstat(file.fileno()).st_size
+    whole, inside = 0, False
+    while (line := file.readline(_AOF_LINE_MAX)).endswith(b"\n"):
+        if not line.startswith(b"#"):  # a comment with a timestamp
+            name = None
+            for _ in range(_number(b"*", line)):
+                head = file.readline(_AOF_LINE_MAX)
+                if not head.endswith(b"\n"):
+                    return whole
+                length = _number(b"$", head) + 2
+                if file.tell() + length > size:
+                    return whole
+                word = file.read(length)
+                name = word.strip().lower() if name is None else name
+            inside = name == b"multi" or (inside and name != b"exec")
+        if not inside:
+            whole = file.tell()
+    return whole
+
+
+def _number(kind: bytes, line: bytes) -> int:
+    if not line.startswith(kind):
+        raise ValueError(f"expected {kind!r} in the AOF, not {line[:20]!r}")
+    return int(line[1:])
+
+
 def _prctl() -> Any:
-    """Linux's prctl; elsewhere None, and the next user ends a server that lost its supervisor."""
+    """Linux's prctl. None elsewhere: there the next user ends a server that lost its supervisor."""
     if sys.platform != "linux":
         return None
     try:
@@ -145,13 +214,13 @@ def _prctl() -> Any:
 
 
 def _server_lock(folder: str, report: int) -> int | None:
-    """server.lock, after ending a server whose supervisor was killed; None, reported, if that is impossible."""
+    """Take server.lock, ending a server whose supervisor was killed. Reports a failure, and returns None."""
     began, told = time.monotonic(), 0
     while True:
         file = _lock(f"{folder}/server.lock", 0)
         if file is not None:
             return file
-        # No supervisor lives, as supervisor.lock is ours: whoever holds this lock is an orphan.
+        # This process holds supervisor.lock, so no other supervisor runs: the lock's holder is an orphaned server.
         age = time.monotonic() - began
         if age > _ORPHAN_GIVE_UP_AFTER:
             _say(report, "failed an earlier server does not end, and its process could not be killed")
@@ -166,18 +235,18 @@ def _end_orphan(folder: str, number: int) -> bool:
     try:
         with open(f"{folder}/server.lock", "rb") as file:
             pid = json.load(file)["pid"]
-        # The server works in its folder: in a container the number could mean another process here.
+        # Check the working directory: a process id from a container may mean another process here.
         if sys.platform != "linux" or os.path.realpath(f"/proc/{pid}/cwd") == os.path.realpath(folder):
             _log(f"ending process {pid}, a server without a supervisor, with signal {number}")
             os.kill(pid, number)
             return True
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # not written yet, or gone: look again
+        pass  # not written yet, or ended: the caller tries again
     return False
 
 
 def _lock(path: str, patience: float) -> int | None:
-    """The descriptor of the exclusively locked file at `path`; None if it was not free for `patience` seconds."""
+    """Lock the file at `path` exclusively, and return its descriptor; None if not free for `patience` seconds."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     until = time.monotonic() + patience
     while not _try(file):
@@ -201,6 +270,13 @@ def _overwrite(file: int, text: str) -> None:
     os.ftruncate(file, len(text.encode()))
 
 
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
+
+
 def _rotate(path: str) -> None:
     with contextlib.suppress(OSError):
         if os.path.getsize(path) > _LOG_MAX:
@@ -208,7 +284,7 @@ def _rotate(path: str) -> None:
 
 
 def _say(report: int, line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more
+    with contextlib.suppress(OSError):  # the reader has closed the pipe
         os.write(report, f"{line}\n".encode(errors="backslashreplace"))
 
 
@@ -218,7 +294,7 @@ def _log(text: str) -> None:
 
 
 def _detach(folder: str) -> None:
-    """Become nobody's child, in a session of its own, with standard error in a log file."""
+    """Detach from the parent process, and log standard error to a file."""
     if os.fork():
         os._exit(0)
     os.umask(0o077)

@@ -1,4 +1,4 @@
-"""The errors of a server that does not come up: what it wrote last, and what to do."""
+"""Errors of a server that does not start: the end of its log, and what to do."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _DAMAGED_LOG = re.compile(r"append only file (\S+\.incr\.aof)")
 
 
 def ended(folder: DataFolder, status: str) -> EmbeddedServerError:
-    """The server started, and ended before it answered."""
+    """The server ended before it answered."""
     tail = _tail(folder.server_log)
     text = f"the server in {folder.path} ended while it started (status {status})"
     if status == "-9":
-        text += ": it was killed, perhaps for want of memory"
+        text += ": it was killed, perhaps because memory ran out"
     if any(sign in tail for sign in _UNREADABLE):
         text += f". It cannot read its data. Copy the folder first; then {_repair(folder, tail)}"
     return EmbeddedServerError(_with_log(text, folder.server_log, tail))
@@ -40,7 +40,7 @@ def failed(folder: DataFolder, reason: str) -> EmbeddedServerError:
 
 
 def slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServerError:
-    """There is a server, or was one until just now, and it is not ready in time."""
+    """A server runs, or ran until just now, but was not ready in time."""
     record = Record.read(folder.server_lock)
     if loading:
         text = f"the server in {folder.path} is still loading its data after {timeout:g} s: raise start_timeout"
@@ -57,13 +57,13 @@ def slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServer
 def _repair(folder: DataFolder, tail: str) -> str:
     record, damaged = Record.read(folder.server_lock), _DAMAGED_LOG.search(tail)
     if record is None or damaged is None:
-        return f"put a backup of {folder.path / 'appendonlydir'} in its place: there is no tool that mends this part"
-    # Not the manifest, which the servers suggest: Valkey's tool takes its own snapshots for damaged
-    # (valkey-io/valkey#4739). The server itself is the tool, if it is called by the tool's name.
+        return f"replace {folder.path / 'appendonlydir'} with a backup: no tool repairs this part"
+    # Not the manifest, which the servers suggest: Valkey's tool reports its own snapshots as damaged
+    # (valkey-io/valkey#4739). The server binary acts as the tool when started under the tool's name.
     server, file = Path(record.binary.path), folder.path / "appendonlydir" / damaged[1]
     name = f"{record.binary.product.lower()}-check-aof"
     command = shlex.join(["exec", "-a", name, str(server), "--fix", str(file)])
-    return f"`bash -c {shlex.quote(command)}` cuts off the log from the damage on, or put a backup in its place"
+    return f"`bash -c {shlex.quote(command)}` truncates the log before the damage; or replace the file with a backup"
 
 
 def _with_log(text: str, path: Path, tail: str) -> str:

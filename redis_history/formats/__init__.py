@@ -1,10 +1,10 @@
-"""Messages in the forms of providers, and back, without loss.
+"""Convert messages between `Message` and the formats of providers, without loss.
 
-`from_x` keeps what only that provider knows (unknown keys, the order of keys, null or "" or no content at all) under
-`provider_meta["x"]` of the message or part; `to_x` puts it back. So for any list `m` of the provider's own dicts that
-the provider's own types accept `to_x(from_x(m)) == m`, also after the messages were stored. What they do not accept is
-put right, unless `shape="original"` asks for it as it came. Going to *another* provider, what that one cannot carry is
-reported: see `Loss`.
+`from_x` keeps provider-specific details (unknown keys, key order, whether content was null, "" or missing) in
+`provider_meta["x"]` of the message or part. `to_x` puts them back: `to_x(from_x(m)) == m` for every list `m` of dicts
+that the provider's own types accept, also after the messages were stored. Dicts that these types reject are corrected,
+unless `shape="original"` asks for the original. Content that cannot be converted to *another* provider's format is
+reported as a `Loss`.
 """
 
 from redis_history.formats._loss import Loss, OnLoss

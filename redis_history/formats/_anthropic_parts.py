@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic messages, one by one, to parts and back."""
+"""Convert single content blocks of Anthropic messages to parts and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from redis_history.formats._data_url import data_url, split_data_url
+from redis_history.formats._references import data_url, file_id, reference_note, split_data_url
 from redis_history.formats._results import converted
 from redis_history.formats._shape import (
     Json,
@@ -17,6 +17,7 @@ from redis_history.formats._shape import (
     note_of,
     part_or_opaque,
     rebuild,
+    with_note,
 )
 from redis_history.model import AttachmentPart, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, UnknownPart
 
@@ -29,7 +30,7 @@ _IMAGES = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
 
 
 def part_of_block(block: Any) -> Part:
-    """The part for one content block; opaque where we have none."""
+    """The part for one content block; an opaque part for an unknown block."""
     return part_or_opaque(FORM, block, _known_block(block), lambda part, shape: _block(part, shape)[0])
 
 
@@ -39,7 +40,7 @@ def _known_block(block: Any) -> Part | None:
             return TextPart(text=text)
         case {"type": "thinking", "thinking": str(text)}:
             signature = block.get("signature")
-            # The note says whose signature this is: no other provider takes it.
+            # Only the provider that signed the reasoning accepts the signature, so the note names it.
             return ReasoningPart(
                 text=text,
                 signature=signature if isinstance(signature, str) else None,
@@ -51,7 +52,7 @@ def _known_block(block: Any) -> Part | None:
             meta = None if kind == "tool_use" else {FORM: {"type": kind}}
             return ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
         case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
-            # What the provider's own tools return is encrypted in places: only its own type may carry it back.
+            # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
             note: Json = {} if kind == "tool_result" else {"type": kind}
             wrong = block.get("is_error") is True
             content = block.get("content")
@@ -72,14 +73,16 @@ def _attachment(kind: str, block: Mapping[str, Any], source: Mapping[str, Any]) 
         case {"type": "base64", "media_type": str(mime), "data": str(data)}:
             return AttachmentPart(modality=modality, name=name, mime_type=mime, reference=data_url(mime, data))
         case {"type": "url", "url": str(url)}:
-            return AttachmentPart(modality=modality, name=name, reference=url)
+            meta = with_note(FORM, reference_note(url))
+            return AttachmentPart(modality=modality, name=name, reference=url, provider_meta=meta)
         case {"type": "file", "file_id": str(id_)}:
-            return AttachmentPart(modality=modality, name=name, id=id_)
+            meta = {FORM: reference_note(id_, is_file_id=True)}
+            return AttachmentPart(modality=modality, name=name, reference=id_, provider_meta=meta)
     return None
 
 
 def render(part: Part, shape: Shape) -> tuple[Any, str | None]:
-    """The content block for a part (None if an Anthropic message cannot carry it), and what of it is lost, if any."""
+    """The content block for a part, and what was lost, or None. The block is None if Anthropic cannot represent it."""
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
         return block, None if block is not None else "an opaque part of another provider"
@@ -101,7 +104,7 @@ def _block(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
             if isinstance(part.input, dict):
                 value, lost = part.input, None
             else:
-                value, lost = {"arguments": part.input}, "arguments that are no object (wrapped as {arguments: …})"
+                value, lost = {"arguments": part.input}, "arguments that are not an object (wrapped as {arguments: …})"
             kind = note_of(part, FORM).get("type", "tool_use")
             return {"type": kind, "id": part.id, "name": part.name, "input": value}, lost
         case ToolResultPart():
@@ -117,7 +120,7 @@ def _thinking(part: ReasoningPart) -> tuple[Json | None, str | None]:
     if is_foreign(part, FORM):
         return None, "reasoning of another provider"
     if FORM not in (part.provider_meta or {}) and part.signature is None:
-        return None, "reasoning without a signature, which the API refuses"
+        return None, "reasoning without a signature, which the API rejects"
     return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
 
 
@@ -138,26 +141,25 @@ def _result(part: ToolResultPart, shape: Shape) -> tuple[Json, str | None]:
 
 def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
     if part.modality in ("audio", "video"):
-        return None, f"{part.modality}, which the API does not take"
+        return None, f"{part.modality}, which the API does not accept"
     picture = part.modality == "image" or (part.modality is None and (part.mime_type or "").startswith("image/"))
     mime, data = split_data_url(part.reference or "")
+    uploaded = file_id(part, FORM)
     source: Json
-    if data is not None:
+    if uploaded is not None:
+        source = {"type": "file", "file_id": uploaded}
+    elif data is not None:
         mime = mime or part.mime_type
         source = {"type": "base64", "media_type": mime, "data": data}
         if shape != "original" and mime not in (_IMAGES if picture else ("application/pdf",)):
             text = None if picture or mime is None or not mime.startswith("text/") else _decoded(data)
             if text is None:
-                return None, f"a file of the type {mime}, which the API does not take inline"
+                return None, f"a file of type {mime}, which the API does not accept inline"
             source = {"type": "text", "media_type": "text/plain", "data": text}
-    elif part.reference is not None and part.reference.startswith(("http://", "https://")):
-        source = {"type": "url", "url": part.reference}
-    elif part.id is not None and not is_foreign(part, FORM):
-        source = {"type": "file", "file_id": part.id}
-    elif shape == "original" and part.reference is not None:
+    elif part.reference is not None and (shape == "original" or part.reference.startswith(("http://", "https://"))):
         source = {"type": "url", "url": part.reference}
     else:
-        return None, "a file that is neither inline nor a URL nor one that was uploaded to this provider"
+        return None, "a file that is not inline, not a URL and not uploaded to this provider"
     if picture:
         return {"type": "image", "source": source}, None
     return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}, None

@@ -1,7 +1,7 @@
-"""The arguments of a tool call: a value for us, a string of JSON for some providers.
+"""The arguments of a tool call: stored as a value; some providers use a JSON string.
 
-A model writes that string as it likes. What it looked like is kept as the name of a style, or as the string itself
-where no style gives it again, so that the provider (and its prompt cache) gets back exactly what it sent.
+Models format that string in different ways. The name of the style is stored, or the string itself if no style
+reproduces it, so that the provider (and its prompt cache) gets back exactly what it sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 __all__ = ["dump_arguments", "parse_arguments"]
 
-_MAX_DEPTH = 90  # the model refuses more than 100; some levels are the message's own
+_MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
 _STYLES = {
     "compact": ((",", ":"), False),
     "spaced": ((", ", ": "), False),
@@ -24,8 +24,8 @@ _STYLES = {
 
 
 def parse_arguments(raw: Any) -> tuple[Any, dict[str, Any]]:
-    """The value of `raw` and a note for `dump_arguments`. Broken JSON, and JSON whose value cannot be stored, stays
-    the string it is."""
+    """The value of `raw` and a note for `dump_arguments`. Invalid JSON, and values that cannot be stored, stay
+    strings."""
     if not isinstance(raw, str):
         return raw, {"style": "object"}
     try:
@@ -41,7 +41,7 @@ def parse_arguments(raw: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def dump_arguments(value: Any, note: Any = None) -> Any:
-    """The string for `value`: as it came, if the note tells and `value` is unchanged; compact JSON otherwise."""
+    """The string for `value`: the original one if `note` describes it and `value` is unchanged, else compact JSON."""
     if isinstance(value, str):
         return value
     note = note or {}
@@ -73,7 +73,7 @@ def _storable(value: Any) -> bool:
 
 def _fits(value: Any, level: int) -> bool:
     if isinstance(value, float):
-        return math.isfinite(value)  # 1e400 is valid JSON, and infinite here
+        return math.isfinite(value)  # 1e400 is valid JSON, but infinity as a Python float
     if isinstance(value, dict | list):
         items = value.values() if isinstance(value, dict) else value
         return level < _MAX_DEPTH and all(_fits(item, level + 1) for item in items)

@@ -1,4 +1,4 @@
-"""Tool calls as chat completions write them, and those who do it like them; to parts and back."""
+"""Convert tool calls in the style of chat completions to parts and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["call_of", "is_call", "part_of_call"]
 
 
 def part_of_call(form: str, call: Any) -> Part:
-    """The part for one item of `tool_calls`; opaque where it is not a call as we know them."""
+    """The part for one item of `tool_calls`; an opaque part if the item has an unknown form."""
     match call:
         case {"function": {"name": str(name), "arguments": raw}}:
             value, style = parse_arguments(raw)
@@ -41,7 +41,7 @@ def part_of_call(form: str, call: Any) -> Part:
 
 
 def call_of(form: str, part: Part, shape: Shape) -> Any:
-    """The `tool_calls` item for a part; None if it is none."""
+    """The `tool_calls` item for a part; None if the part is not a tool call."""
     if isinstance(part, UnknownPart):
         block = foreign_block(form, part)
         return block["tool_call"] if isinstance(block, Mapping) and "tool_call" in block else None

@@ -1,4 +1,4 @@
-"""The two spellings of Gemini's keys: `function_call` in Python, `functionCall` on the wire. Both are taken."""
+"""The two spellings of Gemini's keys: `function_call` in Python, `functionCall` on the wire. Both are accepted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INNER = {
     "startOffset": "start_offset",
     "endOffset": "end_offset",
 }
-# What stands inside these is the caller's, not the form's.
+# Values of these keys belong to the caller: their keys are not converted.
 _OPAQUE = frozenset(("args", "response", "parts"))
 
 
@@ -39,7 +39,7 @@ def to_snake(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_camel(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `to_snake` for a part whose keys were all in camel case."""
+    """The inverse of `to_snake`, for a part whose keys were all in camel case."""
     return _renamed(part, {new: old for old, new in _PART.items()}, {new: old for old, new in _INNER.items()})
 
 

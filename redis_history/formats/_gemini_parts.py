@@ -1,4 +1,4 @@
-"""Parts of Gemini's contents, one by one, to parts of ours and back. Keys are in snake case here."""
+"""Convert single parts of Gemini's contents to parts and back. Keys are in snake case here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._data_url import data_url, split_data_url
+from redis_history.formats._references import data_url, split_data_url
 from redis_history.formats._results import parts_of
 from redis_history.formats._shape import Json, foreign_block, is_foreign, note_of, noted, opaque, rebuild, remember
 from redis_history.model import (
@@ -34,14 +34,17 @@ _UNKNOWN = "application/octet-stream"
 
 
 def synthetic_id(name: str, count: int) -> str:
-    """The id of a call that has none: its name, and its number among the calls of that name in one content. So a
-    result finds its call by the same rule, also when it is converted alone."""
+    """An id for a call that has none: its name, and its number among the calls of that name in one content. Results
+    get their ids by the same rule, so they match their calls even when converted separately."""
     plain = _ODD.sub("_", name) or "call"
     return plain if count == 1 else f"{plain}-{count}"
 
 
 def part_of(item: Any, call_id: str) -> Part:
-    """Our part for one of theirs; opaque where we have none. `call_id` is for calls and results without an id."""
+    """The part for one part of a content; an opaque part for an unknown one.
+
+    `call_id` is used for calls and results without an id.
+    """
     raw, blobs = _without_bytes(item)
     part = _known(raw, call_id)
     if part is None:
@@ -104,7 +107,8 @@ def _attachment(reference: str, mime: str | None, name: Any, meta: Json | None =
 
 
 def _answer(response: dict[str, Any]) -> tuple[Any, bool]:
-    """Google's convention: one key `output`, or one key `error`, around what the tool gave; else it is that itself."""
+    """The result of a tool, and whether it is an error. By convention the response has one key, `output` or `error`;
+    any other response is the result itself."""
     if list(response) == ["output"]:
         return response["output"], False
     if list(response) == ["error"]:
@@ -113,9 +117,9 @@ def _answer(response: dict[str, Any]) -> tuple[Any, bool]:
 
 
 def render(part: Part, tool_name: str | None) -> tuple[Any, str | None]:
-    """Theirs for a part (None if a content cannot carry it), and what of it is lost, if anything.
+    """The Gemini part for a part, and what was lost, or None. The first is None if Gemini cannot represent it.
 
-    `tool_name` is that of the call which a result without a name answers.
+    `tool_name` is the name of the tool call, for a result without a name.
     """
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
@@ -149,7 +153,7 @@ def _thought(part: ReasoningPart) -> tuple[Json | None, str | None]:
         return out, None
     if is_foreign(part, FORM):
         if not part.text:
-            return None, "reasoning that only another provider can read"
+            return None, "reasoning that only another provider can decrypt"
         return out, "the signature of another provider"
     if FORM not in (part.provider_meta or {}) and not _is_base64(part.signature):
         return out, "a signature that is not base64"
@@ -160,7 +164,7 @@ def _call(part: ToolUsePart) -> tuple[Json, str | None]:
     note = note_of(part, FORM)
     value, lost = part.input, None
     if not isinstance(value, dict):
-        value, lost = {"arguments": value}, "arguments that are no object (wrapped as {arguments: …})"
+        value, lost = {"arguments": value}, "arguments that are not an object (wrapped as {arguments: …})"
     call: Json = {} if note.get("no_id") else {"id": part.id}
     call["name"] = part.name
     if value or not note.get("no_args"):
@@ -172,7 +176,7 @@ def _result(part: ToolResultPart, tool_name: str | None) -> tuple[Json, str | No
     content, lost = part.content, None
     name = part.name if part.name is not None else tool_name
     if name is None:
-        name, lost = part.tool_use_id, "the name of the tool (its call is not there; the id stands for it)"
+        name, lost = part.tool_use_id, "the name of the tool (its call is missing; the id is used instead)"
     found = parts_of(content)
     if found is not None and any(isinstance(inner, AttachmentPart) for inner in found):
         content = [{"type": "text", "text": inner.text} for inner in found if isinstance(inner, TextPart)]
@@ -187,7 +191,7 @@ def _file(part: AttachmentPart) -> tuple[Json | None, str | None]:
     reference = part.reference
     own = FORM in (part.provider_meta or {})
     mime, data = split_data_url(reference or "")
-    # A display name is for one of Google's two APIs, and an error in the other: given back, never given anew.
+    # Only one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
     lost = "the name of a file" if part.name is not None and not own else None
     if data is not None and not note_of(part, FORM).get("file"):
         if not own and not _is_base64(data):
@@ -196,11 +200,11 @@ def _file(part: AttachmentPart) -> tuple[Json | None, str | None]:
         typed = {} if kind is None else {"mime_type": kind}
         return {"inline_data": {**typed, "data": data}}, lost
     if reference is None or not (own or re.match(r"(https?|gs)://", reference)):
-        return None, "a file that is neither inline nor a URL nor one that was uploaded to this provider"
+        return None, "a file that is not inline, not a URL and not uploaded to this provider"
     kind = part.mime_type or (None if own else mimetypes.guess_type(part.name or reference.partition("?")[0])[0])
     seen = _MODALITIES.get((kind or "").partition("/")[0], "document")
     if not own and lost is None and part.modality in _MODALITIES.values() and part.modality != seen:
-        lost = f"that a file is {part.modality}: it has no such mime type"
+        lost = f"the modality {part.modality}: the MIME type of the file does not say it"
     typed = {} if kind is None else {"mime_type": kind}
     return {"file_data": {**typed, "file_uri": reference}}, lost
 
@@ -214,7 +218,7 @@ def _is_base64(text: str) -> bool:
 
 
 def _without_bytes(item: Any) -> tuple[Any, bool]:
-    """`item` with base64 text where the SDK has bytes, and whether it had any."""
+    """`item` with bytes replaced by base64 text, and whether it had any."""
     if not isinstance(item, Mapping):
         return item, False
     out, found = dict(item), False

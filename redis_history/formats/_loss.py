@@ -1,4 +1,4 @@
-"""What a provider's form could not carry: told, never dropped in silence."""
+"""Reports of content that a provider's format cannot represent. Content is never dropped silently."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _log = logging.getLogger("redis_history.formats")
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Something of a message that the target form has no place for. `part` is its index in `message.parts`, or None
-    when the message as a whole is meant; `reason` says what and why."""
+    """Content of a message that the target format cannot represent.
+
+    `part` is its index in `message.parts`, or None for the message as a whole. `reason` says what was lost and why.
+    """
 
     message_id: str
     part: int | None
@@ -26,7 +28,7 @@ OnLoss = Callable[[Loss], None]
 
 
 class Losses:
-    """Collects the losses of one conversion: each goes to `on_loss`; without one, a single warning is logged."""
+    """Collects the losses of one conversion: calls `on_loss` for each. Without `on_loss`, logs one warning for all."""
 
     def __init__(self, form: str, on_loss: OnLoss | None) -> None:
         self._form = form
@@ -44,4 +46,4 @@ class Losses:
     def close(self) -> None:
         if self._counts:
             told = "; ".join(f"{reason} ({count} times)" for reason, count in self._counts.items())
-            _log.warning("not carried over to %s: %s", self._form, told)
+            _log.warning("lost in the conversion to %s: %s", self._form, told)

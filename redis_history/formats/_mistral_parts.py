@@ -1,4 +1,4 @@
-"""Content chunks of Mistral's chat, one by one, to parts and back."""
+"""Convert single content chunks of Mistral's chat to parts and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_history.formats._calls import is_call
-from redis_history.formats._data_url import data_url, split_data_url
+from redis_history.formats._references import data_url, file_id, reference_note, split_data_url
 from redis_history.formats._results import converted
 from redis_history.formats._shape import (
     Json,
@@ -25,11 +25,11 @@ __all__ = ["FORM", "part_of_block", "render", "result_content"]
 FORM = "mistral"
 
 _IN_RESULTS = ("text", "image_url", "document_url", "reference", "file", "input_audio")
-_SOUND = "application/octet-stream"  # the form does not say which
+_SOUND = "application/octet-stream"  # an audio chunk does not say its type
 
 
 def part_of_block(block: Any) -> Part:
-    """The part for one chunk; opaque where we have none."""
+    """The part for one chunk; an opaque part for an unknown chunk."""
     return part_or_opaque(FORM, block, _known_block(block), lambda part, shape: _block(part, shape)[0])
 
 
@@ -47,7 +47,8 @@ def _known_block(block: Any) -> Part | None:
             name = block.get("document_name")
             return _linked("document", url, name=name if isinstance(name, str) else None)
         case {"type": "file", "file_id": str(id_)}:
-            return AttachmentPart(id=id_, modality="document", provider_meta={FORM: {"type": "file"}})
+            note = reference_note(id_, is_file_id=True)
+            return AttachmentPart(modality="document", reference=id_, provider_meta={FORM: note})
         case {"type": "input_audio", "input_audio": str(data)}:
             if data.startswith(("http://", "https://")):
                 return _linked("audio", data)
@@ -58,7 +59,7 @@ def _known_block(block: Any) -> Part | None:
 def _linked(modality: Modality, url: str, note: Json | None = None, name: str | None = None) -> AttachmentPart:
     mime = split_data_url(url)[0]
     mime = None if mime == _SOUND else mime
-    meta = with_note(FORM, note or {})
+    meta = with_note(FORM, {**(note or {}), **reference_note(url)})
     return AttachmentPart(modality=modality, name=name, mime_type=mime, reference=url, provider_meta=meta)
 
 
@@ -79,7 +80,7 @@ def _said(chunks: Any) -> str:
 
 
 def render(part: Part, shape: Shape) -> tuple[Any, str | None]:
-    """The chunk for a part (None if Mistral's chat cannot carry it), and what of it is lost, if anything."""
+    """The chunk for a part, and what was lost, or None. The chunk is None if Mistral cannot represent it."""
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
         if block is None or is_call(block):
@@ -110,7 +111,7 @@ def _thinking(part: ReasoningPart) -> tuple[Json | None, str | None]:
         return out, None
     if is_foreign(part, FORM):
         if not part.text:
-            return None, "reasoning that only another provider can read"
+            return None, "reasoning that only another provider can decrypt"
         return out, "the signature of another provider"
     return {**out, "signature": part.signature}, None
 
@@ -120,13 +121,15 @@ def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
     mime, data = split_data_url(reference or "")
     note = note_of(part, FORM)
     if part.modality == "video":
-        return None, "video, which the API does not take"
-    if part.id is not None and not is_foreign(part, FORM) and (reference is None or note.get("type") == "file"):
-        return {"type": "file", "file_id": part.id}, None
+        return None, "video, which the API does not accept"
+    uploaded = file_id(part, FORM)
+    if uploaded is not None:
+        lost = None if part.modality not in ("audio", "image") else f"the modality {part.modality} of an uploaded file"
+        return {"type": "file", "file_id": uploaded}, lost
     if reference is None or (
         data is None and shape != "original" and not reference.startswith(("http://", "https://"))
     ):
-        return None, "a file that is neither inline nor a URL nor one that was uploaded to this provider"
+        return None, "a file that is not inline, not a URL and not uploaded to this provider"
     if part.modality == "audio":
         return {"type": "input_audio", "input_audio": reference if data is None else data}, None
     if part.modality == "image" or (part.modality is None and (mime or part.mime_type or "").startswith("image/")):
@@ -136,11 +139,11 @@ def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
 
 
 def result_content(part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
-    """A tool result as `content` (text, chunks or null), and what of it could not be carried, if anything."""
+    """A tool result as `content` (text, chunks or null), and what was lost, or None."""
     content = part.content
     own = FORM in (part.provider_meta or {})
     if content is None or (own and (shape == "original" or content == [])):
         return content, None
-    # Others have blocks of this name too, which are not the same.
+    # Other providers have blocks of the same name with another structure.
     native = (*_IN_RESULTS, "thinking") if own else _IN_RESULTS
     return converted(content, native, lambda inner: _block(inner, shape)[0])

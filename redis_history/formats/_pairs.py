@@ -1,52 +1,43 @@
-"""Tool calls and results as the APIs of providers want them: each result right behind its call, and none alone."""
+"""Order tool calls and results as the APIs of providers require: each result directly after its call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from msgspec.structs import replace
 
 from redis_history.formats._loss import Losses, OnLoss
 from redis_history.model import Message, ToolResultPart, ToolUsePart
-from redis_history.model.calls import OpenCalls
+from redis_history.model.pairs import Place, pairs_of
 
 __all__ = ["paired"]
 
 
 def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:
-    """The messages with each tool result behind its call, before what others said in between; without calls that have
-    no result, and results that have no call.
+    """Move each tool result directly after its call, and leave out calls without a result and results without a call.
 
-    An API refuses anything else, and a conversation that many write may have it: an agent dies between call and
-    result, or a result comes when its call has left. `on_loss` is called for what is left out; without it a warning is
-    logged.
+    APIs reject any other order. It occurs when several agents write to a conversation, when an agent dies between call
+    and result, or when a result arrives after its call was removed. `on_loss` is called for each part that is left
+    out; without it a warning is logged.
     """
     messages = list(messages)
-    calls: OpenCalls[tuple[int, int]] = OpenCalls()
-    answered: set[tuple[int, int]] = set()
-    call_of: dict[tuple[int, int], int] = {}  # of each result, where its call is
-    for index, message in enumerate(messages):
-        for at, part in enumerate(message.parts):
-            if type(part) is ToolUsePart:
-                calls.call(part.id, message.participant, (index, at))
-            elif type(part) is ToolResultPart and (call := calls.answer(part.tool_use_id, message.participant)):
-                answered.add(call)
-                call_of[index, at] = call[0]
-    return _ordered(messages, answered, call_of, Losses("a request", on_loss))
+    pairs = pairs_of(messages)
+    call_of = {result: call[0] for result, call in pairs.call_of.items()}
+    return _ordered(messages, pairs.answered, call_of, Losses("a request", on_loss))
 
 
 def _ordered(
-    messages: list[Message], answered: set[tuple[int, int]], call_of: dict[tuple[int, int], int], losses: Losses
+    messages: list[Message], answered: Container[Place], call_of: dict[Place, int], losses: Losses
 ) -> list[Message]:
     staying: list[list[Message]] = []
     behind: dict[int, list[Message]] = {}
     for index, message in enumerate(messages):
         rest: list[int] = []
-        results: dict[int, list[int]] = {}  # by where their calls are
+        results: dict[int, list[int]] = {}  # by the index of the message with their calls
         for at, part in enumerate(message.parts):
             if type(part) is ToolResultPart and call_of.get((index, at)) != index:
                 if (call := call_of.get((index, at))) is None:
-                    losses.add(message.id, at, "a tool result whose call is not there")
+                    losses.add(message.id, at, "a tool result without its call")
                 else:
                     results.setdefault(call, []).append(at)
             elif type(part) is ToolUsePart and (index, at) not in answered:
@@ -54,7 +45,7 @@ def _ordered(
             else:
                 rest.append(at)
         if len(results) == 1 and not any(type(message.parts[at]) is ToolUsePart for at in rest):
-            ((call, places),) = results.items()  # what is beside them goes with them
+            ((call, places),) = results.items()  # the message moves as a whole, with its other parts
             results, rest = {call: sorted(places + rest)}, []
         staying.append([_with(message, rest)] if rest or not message.parts else [])
         for call, places in results.items():

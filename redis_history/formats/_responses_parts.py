@@ -1,4 +1,4 @@
-"""Content blocks and items of OpenAI's Responses API, one by one, to parts and back."""
+"""Convert single content blocks and items of OpenAI's Responses API to parts and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._arguments import dump_arguments, parse_arguments
-from redis_history.formats._data_url import split_data_url
+from redis_history.formats._references import file_id, reference_note, split_data_url
 from redis_history.formats._results import converted
 from redis_history.formats._shape import (
     Json,
@@ -39,12 +39,14 @@ __all__ = ["FORM", "block_of", "call_of", "part_of_block", "part_of_item", "reas
 FORM = "openai_responses"
 
 _IN_RESULTS = ("input_text", "input_image", "input_file")
-_NO_PLACE = "a file that is neither inline nor a URL nor one that was uploaded to this provider"
+_NO_PLACE = "a file that is not inline, not a URL and not uploaded to this provider"
 
 
 def part_of_block(block: Any, spoken: str) -> Part:
-    """The part for one block of a message; opaque where we have none. `spoken` is the type of plain text there:
-    `input_text` or `output_text`."""
+    """The part for one block of a message; an opaque part for an unknown block.
+
+    `spoken` is the type of plain text in this message: `input_text` or `output_text`.
+    """
     return part_or_opaque(FORM, block, _known_block(block), lambda part, shape: _block(part, spoken, shape)[0])
 
 
@@ -56,26 +58,30 @@ def _known_block(block: Any) -> Part | None:
             return TextPart(text=text, provider_meta={FORM: {"type": "refusal"}})
         case {"type": "input_image"}:
             url, id_ = block.get("image_url"), block.get("file_id")
-            if isinstance(url, str) and id_ is None:
-                return AttachmentPart(modality="image", reference=url, mime_type=split_data_url(url)[0])
-            return AttachmentPart(modality="image", id=id_) if isinstance(id_, str) and url is None else None
+            given = url if id_ is None else id_
+            if not isinstance(given, str) or (url is not None and id_ is not None):
+                return None
+            meta = with_note(FORM, reference_note(given, is_file_id=url is None))
+            mime = split_data_url(given)[0]
+            return AttachmentPart(modality="image", reference=given, mime_type=mime, provider_meta=meta)
         case {"type": "input_file"}:
             found = {key: block.get(key) for key in ("file_id", "file_data", "file_url")}
-            given = {key: value for key, value in found.items() if value is not None}
+            named = {key: value for key, value in found.items() if value is not None}
             name = block.get("filename")
-            if len(given) != 1 or not isinstance(value := next(iter(given.values())), str):
+            if len(named) != 1 or not isinstance(value := next(iter(named.values())), str):
                 return None
             shown = name if isinstance(name, str) else None
-            if "file_id" in given:
-                return AttachmentPart(modality="document", name=shown, id=value)
             mime = split_data_url(value)[0]
-            meta = with_note(FORM, {"data": True} if "file_data" in given and mime is None else {})
+            note = reference_note(value, is_file_id="file_id" in named)
+            if "file_data" in named and mime is None:
+                note["data"] = True
+            meta = with_note(FORM, note)
             return AttachmentPart(modality="document", name=shown, reference=value, mime_type=mime, provider_meta=meta)
     return None
 
 
 def block_of(part: Part, spoken: str, shape: Shape) -> tuple[Any, str | None]:
-    """The block for a part (None if a message cannot carry it), and what of it is lost, if anything."""
+    """The block for a part, and what was lost, or None. The block is None if a message item cannot contain it."""
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
         return block, None if block is not None else "an opaque part of another provider"
@@ -91,19 +97,23 @@ def _block(part: Part, spoken: str, shape: Shape) -> tuple[Json | None, str | No
         more: Json = {"annotations": []} if spoken == "output_text" else {}
         return {"type": spoken, "text": part.text, **more}, None
     if not isinstance(part, AttachmentPart):
-        return None, f"a {type(part).__name__.removesuffix('Part').lower()} part in such a message"
+        return None, f"a {type(part).__name__.removesuffix('Part').lower()} part, which a message item cannot contain"
     if spoken == "output_text":
-        return None, "a file of the assistant"
+        return None, "a file in an assistant message"
     return _file(part, shape)
 
 
 def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
     if part.modality in ("audio", "video"):
-        return None, f"{part.modality}, which the API does not take"
+        return None, f"{part.modality}, which the API does not accept"
     url = part.reference
     data = split_data_url(url or "")[1]
-    linked = url is not None and (data is not None or url.startswith(("http://", "https://")) or shape == "original")
-    own = None if is_foreign(part, FORM) else part.id
+    own = file_id(part, FORM)
+    linked = (
+        url is not None
+        and own is None
+        and (data is not None or url.startswith(("http://", "https://")) or shape == "original")
+    )
     if part.modality == "image" or (part.modality is None and (part.mime_type or "").startswith("image/")):
         if linked:
             return {"type": "input_image", "detail": "auto", "image_url": url}, None
@@ -116,7 +126,7 @@ def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
 
 
 def part_of_item(raw: Mapping[str, Any]) -> Part:
-    """The part for an item that is no message; opaque where we have none."""
+    """The part for an item other than a message; an opaque part for an unknown item."""
     part, ours = _known_item(raw)
     if part is None:
         return opaque(FORM, dict(raw))
@@ -177,7 +187,7 @@ def _said(blocks: Any) -> str | None:
 
 
 def reasoning_of(part: ReasoningPart, message: Message, index: int, shape: Shape) -> tuple[Json | None, str | None]:
-    """The item for what the model thought, and what of it is lost, if anything."""
+    """The item for reasoning, and what was lost, or None."""
     if is_foreign(part, FORM):
         return None, "reasoning of another provider"
     if FORM not in (part.provider_meta or {}) and part.signature is None:
@@ -210,7 +220,7 @@ def _unless_edited(blocks: Any, text: str, kind: str) -> list[Any]:
 
 
 def call_of(part: ToolUsePart, shape: Shape) -> Json:
-    """The item for a call."""
+    """The item for a tool call."""
     not_null = ("id", "status", "namespace")
     return rebuild(_call(part, shape), note_of(part, FORM), valid=shape != "original", not_null=not_null)
 
@@ -226,10 +236,10 @@ def _call(part: ToolUsePart, shape: Shape) -> Json:
 
 
 def result_of(part: ToolResultPart, shape: Shape) -> tuple[Json, str | None]:
-    """The item for a result, and what of it is lost, if anything."""
+    """The item for a tool result, and what was lost, or None."""
     ours, lost = _result(part, shape)
     if part.is_error:
-        lost = "the error mark of a tool result" if lost is None else f"the error mark, and {lost}"
+        lost = "is_error of a tool result" if lost is None else f"is_error, and {lost}"
     return rebuild(ours, note_of(part, FORM), valid=shape != "original", not_null=("id", "name")), lost
 
 

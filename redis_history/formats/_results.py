@@ -1,4 +1,4 @@
-"""The content of a tool result, which is whatever a tool or a provider made of it, as blocks that others understand."""
+"""Convert the content of tool results, which can have any form, into blocks that the target format supports."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from redis_history.formats._data_url import data_url, split_data_url
+from redis_history.formats._references import data_url, reference_note, split_data_url
 from redis_history.model import AttachmentPart, Modality, Part, TextPart
 
 __all__ = ["as_text", "converted", "parts_of"]
 
 
 def as_text(content: Any) -> str:
-    """Itself if it is text, else as JSON."""
+    """`content` itself if it is text, else its JSON."""
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
 
 
 def parts_of(content: Any) -> list[Part] | None:
-    """The texts and files of a list of blocks of any provider; None if it is not such a list."""
+    """The texts and files in a list of content blocks of any provider; None if it is not such a list."""
     if not isinstance(content, list | tuple) or not content:
         return None
     found = [_part(block) for block in content]
@@ -28,7 +28,7 @@ def parts_of(content: Any) -> list[Part] | None:
 def converted(
     content: Any, native: Iterable[str], block_of: Callable[[Part], Any]
 ) -> tuple[str | list[Any], str | None]:
-    """The content as text, or as blocks of the types `native`; and what of it could not be carried, if anything."""
+    """The content as text, or as blocks of the types in `native`; and what was lost, or None."""
     if isinstance(content, str):
         return content, None
     known = frozenset(native)
@@ -39,7 +39,7 @@ def converted(
         if parts is not None:
             blocks = [block_of(part) for part in parts]
             lost = sum(block is None for block in blocks)
-            reason = f"{lost} of {len(blocks)} blocks of a tool result: files that have no place there"
+            reason = f"{lost} of {len(blocks)} blocks of a tool result: files that a result cannot contain"
             return [block for block in blocks if block is not None], reason if lost else None
     return as_text(content), None
 
@@ -55,18 +55,22 @@ def _part(block: Any) -> Part | None:
         case {"type": "input_image", "image_url": str(url)}:
             return _file("image", url)
         case {"type": "input_image" | "input_file", "file_id": str(id_)}:
-            return AttachmentPart(id=id_, modality="image" if block["type"] == "input_image" else "document")
+            return _uploaded("image" if block["type"] == "input_image" else "document", id_, "openai_responses")
         case {"type": "input_file", "file_data": str(url)} | {"type": "input_file", "file_url": str(url)}:
             return _file("document", url)
         case {"type": "document_url", "document_url": str(url)}:
             return _file("document", url)
-        case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime)}:  # as MCP has it
+        case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime)}:  # MCP's block type
             return _file(kind, data_url(mime, data))
     return None
 
 
 def _file(modality: Modality, url: str) -> AttachmentPart:
     return AttachmentPart(modality=modality, reference=url, mime_type=split_data_url(url)[0])
+
+
+def _uploaded(modality: Modality, id_: str, form: str) -> AttachmentPart:
+    return AttachmentPart(modality=modality, reference=id_, provider_meta={form: reference_note(id_, is_file_id=True)})
 
 
 def _anthropic(kind: Modality, source: Mapping[str, Any]) -> Part | None:
@@ -76,7 +80,7 @@ def _anthropic(kind: Modality, source: Mapping[str, Any]) -> Part | None:
         case {"type": "url", "url": str(url)}:
             return _file(kind, url)
         case {"type": "file", "file_id": str(id_)}:
-            return AttachmentPart(modality=kind, id=id_)
+            return _uploaded(kind, id_, "anthropic")
         case {"type": "text", "data": str(text)}:
             return TextPart(text=text)
     return None

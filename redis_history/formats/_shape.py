@@ -1,9 +1,9 @@
-"""How an original dict differs from the one we would write, remembered so that it can be given back exactly.
+"""Notes on how an original dict differs from the rendered one, so that the original can be restored exactly.
 
-A *note* is what `remember` returns and `rebuild` uses: `set` (keys only the original has, or values of its envelope
-that differ), `null` (keys that were null where we write something empty), `without` (keys only we would write),
-`keys` (its order of keys), `in` (notes of nested dicts). Most originals need none. A note never overrules content
-that we have: a message edited after its import must not turn back.
+`remember` returns a *note* and `rebuild` applies it. Its keys: `set` (keys that only the original has, or different
+values of its envelope), `null` (keys that were null where the rendering is empty), `without` (keys that only the
+rendering has), `keys` (the original order of keys), `in` (notes of nested dicts). Most originals need no note.
+A note never overrides content: a message that was edited after its import must keep the edit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.model import Message, Part, TextPart, UnknownPart
 
@@ -37,25 +38,25 @@ __all__ = [
 
 Json = dict[str, Any]
 
-#: How faithful a rendering is. "valid": what the provider's own types accept, and otherwise as it came; "original":
-#: as it came, whatever that was; "request": as "valid", without what only replies have.
+#: How closely the output follows the original. "valid": the original, corrected where the provider's own types reject
+#: it; "original": the exact original; "request": like "valid", without keys that only replies have.
 Shape = Literal["valid", "original", "request"]
 
-#: The forms under whose names notes are kept, and signatures belong to.
+#: Keys of `provider_meta` that hold notes. They also identify the provider of a signature.
 FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
 
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
 _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
 _ENVELOPE = frozenset(("type", "role", "tool_call_id"))
 _CONTENT |= {"args", "reasoning", "response", "output", "parts", "summary", "encrypted_content"}
-_ASSUMED = frozenset(("detail", "status"))  # what a provider's types ask for, though an original may do without
+_ASSUMED = frozenset(("detail", "status"))  # required by a provider's types, but missing in some originals
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
 
 
 def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
-    """The note with which `rebuild(ours, note)` equals `original`, order of keys included; {} if they are the same.
+    """The note for which `rebuild(ours, note)` equals `original`, including the order of keys; {} if both are equal.
 
-    Raises InvalidMessageError if content differs: then `ours` is no rendering of `original`.
+    Raises InvalidMessageError if the content differs, because then `ours` is not a rendering of `original`.
     """
     note: Json = {}
     extra: Json = {}
@@ -71,7 +72,7 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
             if value is None and not ours[key]:
                 null.append(key)
             elif key in _CONTENT:
-                raise InvalidMessageError(f"{key!r} cannot be {str(value)[:60]!r} here")
+                raise InvalidMessageError(f"{key!r} must not be {str(value)[:60]!r} here")
             else:
                 extra[key] = value
     without = [key for key in ours if key not in original]
@@ -96,10 +97,10 @@ def rebuild(
     free: Collection[str] = (),
     not_null: Collection[str] = (),
 ) -> Json:
-    """`ours` as the noted original was written. Content that `ours` has by now wins over what the note says.
+    """Apply `note` to `ours`, to restore the form of the original. Current content of `ours` overrides the note.
 
-    With `valid`, so do all keys of `ours` but the `free` ones, and keys of `not_null` that were null are left out: the
-    provider's types ask for that, whatever the original had.
+    With `valid`, all keys of `ours` override the note, except those in `free`, and keys in `not_null` are left out if
+    they were null. This satisfies the provider's types even if the original did not.
     """
     out = dict(ours)
     fixed = out.keys() - set(free) if valid else ()
@@ -127,19 +128,19 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
-    """What `holder` (a message or part) remembers of its life in `form`; {} if nothing."""
+    """The note that `holder` (a message or part) has for `form`; {} if there is none."""
     meta = getattr(holder, "provider_meta", None)
     note = meta.get(form) if meta else None
     return note if isinstance(note, Mapping) else {}
 
 
 def with_note(form: str, note: Json) -> Json | None:
-    """The `provider_meta` of a part with this note."""
+    """The `provider_meta` for a part with this note; None for an empty note."""
     return {form: note} if note else None
 
 
 def noted(part: Any, form: str, note: Json) -> Part:
-    """`part`, with `note` beside what it remembers of `form` already."""
+    """`part` with `note` merged into its note for `form`."""
     if not note:
         return part  # type: ignore[no-any-return]
     kept: Part = msgspec.structs.replace(part, provider_meta={form: {**note_of(part, form), **note}})
@@ -149,9 +150,9 @@ def noted(part: Any, form: str, note: Json) -> Part:
 def noted_message(
     message: Message, form: str, note: Json, raw: Mapping[str, Any], ours: Mapping[str, Any], where: str
 ) -> Message:
-    """`message` with its note, and what else it takes to make `raw` of it again, of which `ours` is our rendering.
+    """`message` with `note` and the note that restores `raw`. `ours` is the rendering of the message.
 
-    Raises InvalidMessageError, which says `where`, as `remember` does.
+    Raises InvalidMessageError like `remember`; the message begins with `where`.
     """
     try:
         note |= remember(raw, ours)
@@ -161,26 +162,25 @@ def noted_message(
 
 
 def is_foreign(part: Part, form: str) -> bool:
-    """Whether a part came from another provider than `form`. One that came from none is nobody's."""
+    """Whether a part came from a provider other than that of `form`. False for a part that came from no provider."""
     meta = getattr(part, "provider_meta", None) or {}
     return form not in meta and any(name in meta for name in FORMS)
 
 
 def check_shape(shape: Shape) -> None:
     """Raises InvalidInputError unless it is one."""
-    if shape not in get_args(Shape):
-        raise InvalidInputError(f"the shape {shape!r} is not one of {', '.join(get_args(Shape))}")
+    check_choice(shape, "shape", get_args(Shape), InvalidInputError)
 
 
 def opaque(form: str, block: Any) -> UnknownPart:
-    """A block of the provider that has no part of ours; its type is prefixed, so it is never taken for one."""
+    """An opaque part for a block without an equivalent. Its type gets a prefix, so it cannot match a known type."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     return UnknownPart(data={"type": f"{form}/{kind}", "block": block})
 
 
 def part_or_opaque(form: str, block: Any, part: Part | None, render: Callable[[Part, Shape], Json | None]) -> Part:
-    """`part`, the one for a block, with the note by which it becomes that block again; opaque if there is none, or if
-    `render` would make other content of it."""
+    """`part` with the note that restores `block`. An opaque part if `part` is None, or if `render` gives other
+    content."""
     if part is None:
         return opaque(form, block)
     try:
@@ -188,34 +188,37 @@ def part_or_opaque(form: str, block: Any, part: Part | None, render: Callable[[P
     except InvalidMessageError:
         return opaque(form, block)
     if render(part, "valid") is None:
-        note["own"] = True  # it takes this one, since it came from there
+        note["own"] = True  # the block came from this provider, so the provider accepts it
     return noted(part, form, note)
 
 
 def parts_of_content(content: Any, part_of_block: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:
-    """The parts of a message's content: text, blocks, or nothing. Raises InvalidMessageError for anything else."""
+    """The parts of a message's content: text, blocks or None. Raises InvalidMessageError for other content."""
     if isinstance(content, list):
         return tuple(map(part_of_block, content))
     if isinstance(content, str):
         return (TextPart(text=content),) if content else ()
     if content is not None:
-        raise InvalidMessageError(f"{where}: content is {forms}, not {type(content).__name__}")
+        raise InvalidMessageError(f"{where}: content must be {forms}, not {type(content).__name__}")
     return ()
 
 
 def foreign_block(form: str, part: Part) -> Any:
-    """The block inside an opaque part of this `form`, else None."""
+    """The block inside an opaque part of this `form`; None for other parts."""
     return part.data.get("block") if isinstance(part, UnknownPart) and part.type.startswith(f"{form}/") else None
 
 
 def as_mapping(item: Any, index: int, *, role: bool = True) -> Mapping[str, Any]:
-    """`item` as a dict (with a role); SDK objects (pydantic) are taken too. Raises InvalidMessageError."""
+    """`item` as a dict, with a role if `role`. SDK objects (pydantic models) are converted.
+
+    Raises InvalidMessageError for anything else.
+    """
     if isinstance(item, Message):
-        raise InvalidMessageError(f"message {index} is a Message already")
+        raise InvalidMessageError(f"message {index} must be a dict of the provider, not a Message")
     if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
         item = item.model_dump(exclude_unset=True)
     if not isinstance(item, Mapping):
-        raise InvalidMessageError(f"message {index} is not a dict but {type(item).__name__}")
+        raise InvalidMessageError(f"message {index} must be a dict, not {type(item).__name__}")
     if role and not isinstance(item.get("role"), str):
-        raise InvalidMessageError(f"message {index} has no role; it has {', '.join(map(str, item))[:80] or 'nothing'}")
+        raise InvalidMessageError(f"message {index} must have a role; keys: {', '.join(map(str, item))[:80] or 'none'}")
     return item

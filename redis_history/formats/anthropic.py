@@ -1,19 +1,19 @@
-"""Anthropic Messages (`MessageParam` lists, also the `message` of API replies and of Claude Code sessions).
+"""Anthropic Messages: `MessageParam` lists, the `message` of API replies and of Claude Code sessions.
 
-| theirs | ours |
+| Anthropic | `Message` |
 |---|---|
-| a `user` message of tool results only | role `tool`; written back as `user` |
-| the separate `system` value | a first message of role `system`; see `to_anthropic_system` |
-| a message of role `system` in the list | the same, and given back in the list |
-| `content` string or blocks | parts; which of the two it was is remembered |
+| a `user` message with only tool results | role `tool`; restored as `user` |
+| the separate `system` value | a first message with role `system`; see `to_anthropic_system` |
+| a message with role `system` in the list | role `system`; restored in the list |
+| `content` as a string or blocks | parts; the note says which of the two it was |
 | `thinking`, `redacted_thinking` | a reasoning part with its signature |
-| `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts that remember their type |
-| `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL, as it came |
+| `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts; the note has the type |
+| `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL without decoding |
 | `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`; an opaque part |
 
-The form cannot carry, and `to_anthropic` reports: reasoning that the API did not sign, audio, video, inline files that
-are neither PDF nor text, other providers' uploaded files, tool arguments that are no object, roles of its own of
-another tool, opaque parts of other providers.
+`to_anthropic` reports as losses: reasoning that the API did not sign, audio, video, inline files other than PDF and
+text, files uploaded to other providers, tool arguments that are not an object, roles that Anthropic does not define,
+opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _REQUEST = ("role", "content")
 
 
 def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[Any] | None = None) -> list[Message]:
-    """One message of ours for each of theirs, in order, with new ids and no timestamps; `system` before them.
+    """Convert each dict to a `Message`, in order, with new ids and without timestamps. A `system` value becomes the
+    first message.
 
-    Raises InvalidMessageError, with the index, for what is not a message of that API.
+    Raises InvalidMessageError, with the index, for an item that is not an Anthropic message.
     """
     out = [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
     if system is None:
@@ -58,10 +59,10 @@ def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[
 def to_anthropic(
     messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
-    """Their dicts; without the system messages, which that API takes apart: `to_anthropic_system`.
+    """Convert to dicts of the Messages API, without system messages: pass these with `to_anthropic_system`.
 
-    `on_loss` is called for all that the form cannot carry; without it a warning is logged. `shape="request"` leaves
-    out what only replies have, such as `usage`, which the API refuses in a request.
+    `on_loss` is called with each `Loss`; without it a warning is logged. `shape="request"` leaves out keys that only
+    replies have, such as `usage`, because the API rejects them in a request.
     """
     check_shape(shape)
     losses = Losses(FORM, on_loss)
@@ -80,9 +81,9 @@ def to_anthropic(
 def to_anthropic_system(
     messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> str | list[dict[str, Any]] | None:
-    """The `system` value: of one system message what was given; of several their blocks; None if there is none.
+    """The `system` value: the original value for one system message, the blocks of all for several, None for none.
 
-    That value takes text only; the rest is reported as by `to_anthropic`.
+    The value can contain text only. Other content is reported as a loss, as by `to_anthropic`.
     """
     check_shape(shape)
     losses = Losses(FORM, on_loss)
@@ -98,7 +99,7 @@ def to_anthropic_system(
 
 
 def _from(raw: Mapping[str, Any], index: int) -> Message:
-    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
+    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     content = raw.get("content")
     parts = parts_of_content(content, part_of_block, f"message {index}", "text or blocks")
@@ -120,17 +121,17 @@ def _to(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses)
     before = losses.count
     ours = _render(message, note, shape, losses)
     if message.parts and losses.count - before >= len(message.parts) and not ours["content"]:
-        return None  # nothing of it could be carried, and that was told
+        return None  # all of its content was lost, and reported
     return rebuild(ours, note, valid=shape != "original")
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses | None = None) -> Json:
-    """The dict of a message, in our order of keys."""
+    """The dict of a message, in the default order of keys."""
     blocks = []
     for index, part in enumerate(message.parts):
         block, lost = render(part, shape)
         if block is not None and message.role == "system" and shape != "original" and not _is_text(block):
-            block, lost = None, "other content than text in a system message"
+            block, lost = None, "content other than text in a system message"
         if block is not None:
             blocks.append(block)
         if lost is not None and losses is not None:

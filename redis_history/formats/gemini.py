@@ -1,23 +1,23 @@
-"""Gemini's contents (`Content`, `ContentDict`), as google-genai and the REST API have them.
+"""Gemini's contents (`Content`, `ContentDict`) of google-genai and the REST API.
 
-| theirs | ours |
+| Gemini | `Message` |
 |---|---|
 | role `model`; `user`; `function` | `assistant`; `user`; `tool` |
-| a content of function responses only | role `tool`; written back as `user` |
-| the separate system instruction | a first message of role `system`; see `to_gemini_system` |
-| a part with `thought` | a reasoning part; its `thought_signature` is the signature |
+| a content with only function responses | role `tool`; restored as `user` |
+| the separate system instruction | a first message with role `system`; see `to_gemini_system` |
+| a part with `thought` | a reasoning part; `thought_signature` is its signature |
 | `thought_signature` on another part | `provider_meta["gemini"]` of that part |
-| `function_call`, `function_response` | tool_use and tool_result parts; without an id, name and number make one |
-| a response `{"output": …}` or `{"error": …}` | what is in it is the content; `error` is the error mark |
+| `function_call`, `function_response` | tool_use and tool_result parts; a missing id is made of name and number |
+| a response `{"output": …}` or `{"error": …}` | the value is the content; `error` sets `is_error` |
 | `inline_data`; `file_data` | attachments: a data URL; the URI |
 | `executable_code`, `video_metadata`, unknown keys | an opaque part; `provider_meta["gemini"]` |
 
-Keys in camel case (`functionCall`) and bytes are taken too, and given back. Written anew, keys are in snake case, and
-bytes are base64 text, which both the SDK and the REST API take.
+Keys in camel case (`functionCall`) and bytes are accepted and restored. New output has keys in snake case and base64
+text for bytes; both the SDK and the REST API accept these.
 
-The form cannot carry, and `to_gemini` reports: signatures of other providers (their reasoning goes as a thought
-without one), files that are neither inline nor a URL, files in a tool result, arguments that are no object, opaque
-parts of other providers.
+`to_gemini` reports as losses: signatures of other providers (their reasoning becomes a thought without a signature),
+files that are neither inline nor a URL, files in a tool result, arguments that are not an object, opaque parts of
+other providers.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _NAMES: dict[str, str] = {"user": "user", "assistant": "model", "tool": "user", 
 
 
 def from_gemini(contents: Iterable[Mapping[str, Any]], *, system: Any = None) -> list[Message]:
-    """One message of ours for each content, in order, with new ids and no timestamps; `system`, a content, a part or
-    text, before them.
+    """Convert each content to a `Message`, in order, with new ids and without timestamps. `system` (a content, a part
+    or text) becomes the first message.
 
-    Raises InvalidMessageError, with the index, for what is not a content.
+    Raises InvalidMessageError, with the index, for an item that is not a content.
     """
     out = [_from(as_mapping(item, index, role=False), index) for index, item in enumerate(contents)]
     return out if system is None else [_from_system(system), *out]
@@ -62,13 +62,13 @@ def from_gemini(contents: Iterable[Mapping[str, Any]], *, system: Any = None) ->
 def to_gemini(
     messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
-    """Their dicts; without the system messages, which that API takes apart: `to_gemini_system`.
+    """Convert to contents, without system messages: pass these with `to_gemini_system`.
 
-    `on_loss` is called for all that the form cannot carry; without it a warning is logged.
+    `on_loss` is called with each `Loss`; without it a warning is logged.
     """
     check_shape(shape)
     losses = Losses(FORM, on_loss)
-    names: dict[str, str] = {}  # of the nearest earlier call of each id
+    names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
     out: list[Json] = []
     for message in messages:
         names |= {part.id: part.name for part in message.tool_uses}
@@ -82,7 +82,7 @@ def to_gemini(
 
 
 def to_gemini_system(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> dict[str, Any] | None:
-    """The system instruction: one content of all system messages, or None if there is none."""
+    """The system instruction: one content with all system messages; None without system messages."""
     losses = Losses(FORM, on_loss)
     parts: list[Any] = []
     note: Mapping[str, Any] = {}
@@ -128,7 +128,7 @@ def _parts_of(raw: Mapping[str, Any], index: int) -> Iterable[Part]:
     if items is None:
         items = ()
     if not isinstance(items, list | tuple):
-        raise InvalidMessageError(f"content {index}: parts are a list, not {type(items).__name__}")
+        raise InvalidMessageError(f"content {index}: parts must be a list, not {type(items).__name__}")
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
@@ -142,7 +142,7 @@ def _part(item: Any, seen: Counter[tuple[str, str]]) -> Part:
     snake = to_snake(item)
     camel = snake.keys() != item.keys() or snake != dict(item)
     if camel and to_camel(snake) != dict(item):
-        return opaque(FORM, dict(item))  # both spellings in one part
+        return opaque(FORM, dict(item))  # the part mixes both spellings of keys
     call_id = ""
     for kind in ("function_call", "function_response"):
         if isinstance(snake.get(kind), Mapping) and isinstance(name := snake[kind].get("name"), str):
@@ -159,7 +159,7 @@ def _to(
 ) -> Json | None:
     parts = _parts(message, names, losses)
     if message.parts and not parts:
-        return None  # nothing of it could be carried, and that was told
+        return None  # all of its content was lost, and reported
     role = _NAMES[message.role]
     if "role" in note:
         if shape == "original" or note["role"] in _ROLES:

@@ -1,16 +1,16 @@
-"""Messages as LangChain writes them down: `messages_to_dict`, and `dumpd` or `dumps`. LangChain itself is not needed.
+"""LangChain's serialized messages: `messages_to_dict`, `dumpd` or `dumps`. LangChain itself is not needed.
 
-| theirs | ours |
+| LangChain | `Message` |
 |---|---|
 | `human`, `ai`, `system`, `tool`, `function` | `user`, `assistant`, `system`, `tool` |
-| `chat` | by its `role`: `user`, `assistant`, `system`; else `user` |
-| `content` text or blocks | text, reasoning and attachment parts |
-| `tool_calls`, `invalid_tool_calls` | tool_use parts (of the first); the second is kept as it is |
-| `status` of a tool message | the error mark |
+| `chat` | its `role` if that is `user`, `assistant` or `system`; else `user` |
+| `content` as text or blocks | text, reasoning and attachment parts |
+| `tool_calls`; `invalid_tool_calls` | tool_use parts; `provider_meta["langchain"]` |
+| `status` of a tool message | `is_error` of the tool_result part |
 | `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
 
-The form cannot carry, and `to_langchain` reports: signatures of reasoning that a provider did not give through
-LangChain, opaque parts of other providers, tool calls by anybody but the assistant.
+`to_langchain` reports as losses: signatures of reasoning that did not come through LangChain, opaque parts of other
+providers, tool calls in messages whose role is not `assistant`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._data_url import data_url, split_data_url
 from redis_history.formats._loss import Losses, OnLoss
+from redis_history.formats._references import data_url, file_id, reference_note, split_data_url
 from redis_history.formats._results import parts_of
 from redis_history.formats._shape import (
     Json,
@@ -34,6 +34,7 @@ from redis_history.formats._shape import (
     parts_of_content,
     rebuild,
     remember,
+    with_note,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -60,9 +61,9 @@ _MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video":
 
 
 def from_langchain(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """One message of ours for each of theirs, in order, with new ids and no timestamps.
+    """Convert each dict to a `Message`, in order, with new ids and without timestamps.
 
-    Raises InvalidMessageError, with the index, for what is not a message in one of these forms.
+    Raises InvalidMessageError, with the index, for an item that is not a serialized LangChain message.
     """
     return [
         _from(*_unwrapped(as_mapping(item, index, role=False), index), index) for index, item in enumerate(messages)
@@ -70,9 +71,9 @@ def from_langchain(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
 
 
 def to_langchain(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[dict[str, Any]]:
-    """The dicts of `messages_to_dict`, for `messages_from_dict`. A message with several tool results becomes one each.
+    """Convert to the dicts of `messages_to_dict`, for `messages_from_dict`. Each tool result gets its own message.
 
-    `on_loss` is called for all that the form cannot carry; without it a warning is logged.
+    `on_loss` is called with each `Loss`; without it a warning is logged.
     """
     losses = Losses(FORM, on_loss)
     out = [item for message in messages for item in _to(message, losses)]
@@ -81,7 +82,7 @@ def to_langchain(messages: Iterable[Message], *, on_loss: OnLoss | None = None) 
 
 
 def _unwrapped(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str, Any]]:
-    """The type of a message and its data, from any of the forms."""
+    """The type of a message and its data, from any of the serialized forms."""
     match raw:
         case {"type": str(kind), "data": Mapping() as data}:
             return kind, data
@@ -90,7 +91,7 @@ def _unwrapped(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str, An
             return _CLASSES.get(plain, plain.lower()), data
         case {"type": str(kind), "content": _}:
             return kind, raw
-    raise InvalidMessageError(f"message {index} is not a LangChain message: it has {', '.join(map(str, raw))[:80]}")
+    raise InvalidMessageError(f"message {index} is not a LangChain message; its keys: {', '.join(map(str, raw))[:80]}")
 
 
 def _from(kind: str, data: Mapping[str, Any], index: int) -> Message:
@@ -169,7 +170,16 @@ def _known(block: Any) -> Part | None:
         case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)}:
             mime = block.get("mime_type")
             return AttachmentPart(
-                modality=_MODALITIES[kind], reference=url, mime_type=mime if isinstance(mime, str) else None
+                modality=_MODALITIES[kind],
+                reference=url,
+                mime_type=mime if isinstance(mime, str) else None,
+                provider_meta=with_note(FORM, reference_note(url)),
+            )
+        case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(id_)}:
+            return AttachmentPart(
+                modality=_MODALITIES[kind],
+                reference=id_,
+                provider_meta={FORM: reference_note(id_, is_file_id=True)},
             )
         case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data), "mime_type": str(mime)}:
             return AttachmentPart(modality=_MODALITIES[kind], reference=data_url(mime, data), mime_type=mime)
@@ -177,7 +187,7 @@ def _known(block: Any) -> Part | None:
 
 
 def _block(part: Part) -> tuple[Any, str | None]:
-    """Their block for a part, and what of it is lost, if anything."""
+    """The LangChain block for a part, and what was lost, or None."""
     note = note_of(part, FORM)
     match part:
         case TextPart():
@@ -202,6 +212,8 @@ def _file(part: AttachmentPart, note: Mapping[str, Any]) -> tuple[Json | None, s
     if part.reference is None:
         return None, "a file without a reference"
     kind = {"image": "image", "audio": "audio", "video": "video"}.get(part.modality or "", "file")
+    if (uploaded := file_id(part, FORM)) is not None:
+        return {"type": kind, "file_id": uploaded}, None
     mime, data = split_data_url(part.reference)
     if data is not None:
         return {"type": kind, "base64": data, "mime_type": mime or part.mime_type or "application/octet-stream"}, None
@@ -240,7 +252,7 @@ def _wrapped(kind: str, data: Json, note: Mapping[str, Any]) -> Json:
 
 
 def _data(message: Message, note: Mapping[str, Any]) -> Json:
-    """The data of a message, in our order of keys."""
+    """The data of a message, in the default order of keys."""
     if message.role == "tool" and message.tool_results:
         return _tool_data(message.tool_results[0])
     blocks: list[Any] = []

@@ -1,19 +1,19 @@
 """Mistral's chat completions: the messages of `client.chat.complete`, and its replies.
 
-| theirs | ours |
+| Mistral | `Message` |
 |---|---|
-| `content` string or chunks; null, "" or missing | parts; which of these it was is remembered |
+| `content` as a string or chunks; null, "" or missing | parts; the note says which of these it was |
 | a `thinking` chunk | a reasoning part with its signature |
 | `image_url`, `document_url`, `file`, `input_audio` | attachments; audio becomes a data URL of an unknown type |
 | `reference` (citations), unknown chunks | opaque parts |
-| `tool_calls` | tool_use parts, arguments parsed (they may come as an object) |
+| `tool_calls` | tool_use parts with parsed arguments (Mistral may also send an object) |
 | a `tool` message | a tool_result part |
 | `prefix`, unknown keys | `provider_meta["mistral"]` |
 
-The form cannot carry, and `to_mistral` reports: signatures of other providers (their reasoning goes as thinking
-without one), video, uploaded files of other providers, the error mark of a tool result, other things than text and
-thinking in a system message, tool calls by anybody but the assistant (given as the assistant's), opaque parts of other
-providers.
+`to_mistral` reports as losses: signatures of other providers (their reasoning becomes thinking without a signature),
+video, files uploaded to other providers, `is_error` of a tool result, content other than text and thinking in a system
+message, the role of a message with tool calls if it is not `assistant` (it becomes `assistant`), opaque parts of
+other providers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def from_mistral(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """One message of ours for each of theirs, in order, with new ids and no timestamps.
+    """Convert each dict to a `Message`, in order, with new ids and without timestamps.
 
-    Raises InvalidMessageError, with the index, for what is not a chat message.
+    Raises InvalidMessageError, with the index, for an item that is not a chat message.
     """
     return [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
 
@@ -59,11 +59,10 @@ def from_mistral(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
 def to_mistral(
     messages: Iterable[Message], *, short_ids: bool = False, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
-    """Their dicts. A message with several tool results becomes one `tool` message each, before the rest of it.
+    """Convert to dicts of the chat API. Each tool result gets its own `tool` message, before the rest of its message.
 
-    Mistral's own models take ids of tool calls of nine letters and digits only: `short_ids` gives other ids such a
-    form, the same one for the same id. `on_loss` is called for all that the form cannot carry; without it a warning is
-    logged.
+    Mistral's own models only accept tool call ids of nine letters and digits. `short_ids` replaces other ids with such
+    ids; equal ids get equal replacements. `on_loss` is called with each `Loss`; without it a warning is logged.
     """
     check_shape(shape)
     losses = Losses(FORM, on_loss)
@@ -73,7 +72,7 @@ def to_mistral(
 
 
 def _from(raw: Mapping[str, Any], index: int) -> Message:
-    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
+    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
     content = raw.get("content")
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     parts: list[Part] = []
@@ -100,7 +99,7 @@ def _result(raw: Mapping[str, Any]) -> ToolResultPart:
 
 
 def _one(message: Message, note: Mapping[str, Any]) -> Json:
-    """The single dict for a message that came from a single dict."""
+    """The dict for a message that was converted from one dict."""
     if message.role == "tool":
         return _tool(message.tool_results[0], note, message.tool_results[0].content, "original")
     return _render(message, note, "original")
@@ -116,7 +115,7 @@ def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
             content, lost = result_content(part, shape)
             out.append(_tool(part, note, content, shape))
             if part.is_error:
-                losses.add(message.id, index, "the error mark of a tool result")
+                losses.add(message.id, index, "is_error of a tool result")
             if lost:
                 losses.add(message.id, index, lost)
     rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
@@ -128,7 +127,7 @@ def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
         if isinstance(part, ToolResultPart) or (part in calls and message.role == "assistant"):
             carried = carried or not isinstance(part, ToolResultPart)
         elif part in calls:
-            losses.add(message.id, index, f"that a tool call is by role {message.role} (given as the assistant's)")
+            losses.add(message.id, index, f"the role {message.role} of a tool call (it becomes assistant)")
         else:
             block, lost = _block(part, message.role, shape)
             carried = carried or block is not None
@@ -148,7 +147,7 @@ def _block(part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
     block, lost = render(part, shape)
     fits = role != "system" or shape == "original" or block is None
     if not fits and not (isinstance(block, Mapping) and block.get("type") in ("text", "thinking")):
-        return None, "other content than text in a system message"
+        return None, "content other than text in a system message"
     return block, lost
 
 
@@ -159,11 +158,11 @@ def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Sh
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
-    """The dict of a message without tool results, in our order of keys."""
+    """The dict of a message without tool results, in the default order of keys."""
     calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
     blocks = [b for part in message.parts if (b := _block(part, message.role, shape)[0]) is not None]
     role = note.get("role", message.role) if shape == "original" or message.role == "tool" else message.role
-    if role == "tool":  # without any result in it
+    if role == "tool":  # a tool message without a result
         role = "user"
     form = note.get("content")
     if form == "null" and role == "system" and shape != "original":

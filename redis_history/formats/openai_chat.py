@@ -1,18 +1,18 @@
-"""OpenAI chat completions, and the many servers that speak it (DeepSeek, vLLM, Ollama, litellm …).
+"""OpenAI chat completions, also of compatible servers (DeepSeek, vLLM, Ollama, litellm …).
 
-| theirs | ours |
+| chat completions | `Message` |
 |---|---|
-| role `developer`; `function` | `system`; `tool`: the original is given back |
-| any other role (`exit` of mini-swe-agent) | `user`: an unknown role must not gain a system's authority |
-| `content` string or blocks; null, "" or missing | text and attachment parts; which of these it was is remembered |
+| role `developer`; `function` | `system`; `tool`; the original role is restored |
+| any other role (`exit` of mini-swe-agent) | `user`: an unknown role must not gain the authority of `system` |
+| `content` as a string or blocks; null, "" or missing | text and attachment parts; the note says which one |
 | `reasoning_content`, `reasoning` | a reasoning part |
-| `tool_calls` (of any role), `function_call` | tool_use parts, arguments parsed; odd JSON is given back as it was |
-| a `tool` message | a tool_result part, its content untouched |
+| `tool_calls` (of any role), `function_call` | tool_use parts with parsed arguments; the original JSON is restored |
+| a `tool` message | a tool_result part with unchanged content |
 | unknown blocks, keys | an opaque part; `provider_meta["openai_chat"]` |
 
-The form cannot carry, and `to_openai_chat` reports: reasoning of other providers, files by URL, video, sounds other
-than WAV and MP3, files of an assistant or in a system message, the error mark of a tool result and blocks other than
-text in one, roles of its own of another tool, opaque parts of other providers.
+`to_openai_chat` reports as losses: reasoning of other providers, files by URL, video, audio other than WAV and MP3,
+files in an assistant or system message, `is_error` of a tool result and its blocks other than text, roles that the API
+does not define, opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ from redis_history.formats._shape import (
     parts_of_content,
     rebuild,
 )
-from redis_history.model import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, UnknownPart
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Part,
+    Participant,
+    ReasoningPart,
+    Role,
+    ToolResultPart,
+    UnknownPart,
+)
 
 __all__ = ["from_openai_chat", "to_openai_chat"]
 
@@ -51,14 +60,14 @@ _KINDS: dict[str, Literal["user", "agent", "system"]] = {"user": "user", "assist
 _REASONING = ("reasoning_content", "reasoning")
 _REQUEST = frozenset(("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"))
 _REQUEST |= {*_REASONING}
-#: The blocks that a message of a role may have.
+#: The block types that a message of each role may contain.
 _BLOCKS = {"user": frozenset(("text", "image_url", "input_audio", "file")), "assistant": frozenset(("text", "refusal"))}
 
 
 def from_openai_chat(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """One message of ours for each of theirs, in order, with new ids and no timestamps.
+    """Convert each dict to a `Message`, in order, with new ids and without timestamps.
 
-    Raises InvalidMessageError, with the index, for what is not a chat message.
+    Raises InvalidMessageError, with the index, for an item that is not a chat message.
     """
     return [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
 
@@ -66,11 +75,10 @@ def from_openai_chat(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
 def to_openai_chat(
     messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
-    """Their dicts. A message with several tool results becomes one `tool` message each, before the rest of it.
+    """Convert to dicts of the chat API. Each tool result gets its own `tool` message, before the rest of its message.
 
-    `on_loss` is called for all that the form cannot carry; without it a warning is logged. `shape="original"` gives
-    messages back that came in roles or forms which the API does not take; `shape="request"` leaves out keys that are
-    not the API's.
+    `on_loss` is called with each `Loss`; without it a warning is logged. `shape="original"` also restores messages that
+    the API does not accept, such as unknown roles. `shape="request"` leaves out keys that the API does not define.
     """
     check_shape(shape)
     losses = Losses(FORM, on_loss)
@@ -109,7 +117,7 @@ def _result(raw: Mapping[str, Any]) -> ToolResultPart:
     content = raw.get("content", "")
     call_id, name = raw.get("tool_call_id"), raw.get("name")
     if not isinstance(call_id, str):
-        many = raw.get("tool_call_ids")  # SWE-agent's way
+        many = raw.get("tool_call_ids")  # SWE-agent writes a list of ids
         call_id = many[0] if isinstance(many, list) and many and isinstance(many[0], str) else ""
     meta = None if content is None or isinstance(content, str) else {FORM: {"content": True}}
     return ToolResultPart(
@@ -118,7 +126,7 @@ def _result(raw: Mapping[str, Any]) -> ToolResultPart:
 
 
 def _one(message: Message, note: Mapping[str, Any]) -> Json:
-    """The single dict for a message that came from a single dict."""
+    """The dict for a message that was converted from one dict."""
     if message.role == "tool":
         part = message.tool_results[0]
         return _tool(part, note, part.content, "original")
@@ -135,17 +143,20 @@ def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
             content, lost = result_content(part, shape)
             out.append(_tool(part, note, content, shape))
             if part.is_error:
-                losses.add(message.id, index, "the error mark of a tool result")
+                losses.add(message.id, index, "is_error of a tool result")
             if lost:
                 losses.add(message.id, index, lost)
     rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
     alone = message.role == "tool" and (rest or not message.parts)
-    role = "user" if alone else message.role  # a tool message is one result, nothing else
+    role = "user" if alone else message.role  # a tool message can only contain one result
     carried = False
     for index, part in enumerate(message.parts):
         if not isinstance(part, ToolResultPart):
             lost = _lost(part, role, shape)
             carried = carried or lost is None
+            if lost is None and isinstance(part, AttachmentPart) and part.modality == "image":
+                block = _block(part, role, shape)
+                lost = "the modality image of an uploaded file" if block["type"] == "file" else None
             if lost is not None:
                 losses.add(message.id, index, lost)
     if carried or not message.parts:
@@ -186,7 +197,7 @@ def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Sh
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
-    """The dict of a message without tool results, in our order of keys."""
+    """The dict of a message without tool results, in the default order of keys."""
     calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
     blocks = [b for part in message.parts if (b := _block(part, message.role, shape)) is not None]
     role = note.get("role", message.role)

@@ -1,21 +1,21 @@
 """OpenAI's Responses API: lists of input items, and the output items of replies.
 
-| theirs | ours |
+| Responses API | `Message` |
 |---|---|
-| a message item of a user, the system or a developer | one message; `developer` becomes `system` and is given back |
-| what the model gave: `reasoning`, a message, `function_call` … | parts of one assistant message |
-| `function_call_output` | a message of role `tool` |
-| `encrypted_content` of a reasoning item | the signature of the reasoning part; its summary is the text |
+| a message item with role `user`, `system` or `developer` | one message; `developer` becomes `system` and is restored |
+| output items: `reasoning`, a message, `function_call` … | parts of one assistant message |
+| `function_call_output` | a message with role `tool` |
+| `encrypted_content` of a reasoning item | the signature of the reasoning part; the item's summary is the text |
 | `input_image`, `input_file` | attachments |
 | `output_text`, `refusal` | text parts; `annotations` (citations) are in `provider_meta["openai_responses"]` |
 | items of the API's own tools (`web_search_call` …), unknown items | opaque parts |
 
-An assistant message ends where something of another role comes, or another message item while no call is open: so
-parallel calls stay together, as the other providers want them.
+An assistant message ends before an item of another role, and before a second message item if there was no tool call.
+So parallel calls stay in one message, as other providers require.
 
-The form cannot carry, and `to_openai_responses` reports: reasoning that is not from this API, audio, video, files of
-an assistant, other providers' uploaded files, the error mark of a tool result, tool calls by anybody but the
-assistant (given without saying by whom), opaque parts of other providers.
+`to_openai_responses` reports as losses: reasoning that is not from this API, audio, video, files in an assistant
+message, files uploaded to other providers, `is_error` of a tool result, the role of a message with tool calls if it
+is not `assistant`, opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ _ROLES: dict[str, Role] = {"user": "user", "system": "system", "developer": "sys
 
 
 def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Messages of ours, in order, with new ids and no timestamps; several output items may make one.
+    """Convert items to messages, in order, with new ids and without timestamps. Several output items can become one
+    message.
 
-    Raises InvalidMessageError, with the index, for what is not an item of that API.
+    Raises InvalidMessageError, with the index, for an item that the API does not define.
     """
     out: list[Message] = []
     turn = _Turn()
@@ -89,14 +90,14 @@ def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
             else:
                 turn.add(part)
         else:
-            raise InvalidMessageError(f"item {index} has a type that is no text: {kind!r}"[:120])
+            raise InvalidMessageError(f"item {index}: type must be a string, not {kind!r}"[:120])
     return [*out, *turn.end()]
 
 
 def to_openai_responses(
     messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
-    """Their items. `on_loss` is called for all that the form cannot carry; without it a warning is logged."""
+    """Convert to items. `on_loss` is called with each `Loss`; without it a warning is logged."""
     check_shape(shape)
     losses = Losses(FORM, on_loss)
     out: list[Json] = []
@@ -107,7 +108,7 @@ def to_openai_responses(
 
 
 class _Turn:
-    """The parts of an assistant message on their way in."""
+    """Collects the parts of an assistant message from several items."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
@@ -116,7 +117,7 @@ class _Turn:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a message item still belongs here."""
+        """Whether the next message item belongs to this message."""
         return self._called or not self._said
 
     def say(self, parts: Iterable[Part]) -> None:
@@ -134,7 +135,7 @@ class _Turn:
 
 
 def _message(raw: Mapping[str, Any], index: int) -> Message:
-    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain a system's authority
+    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     content = raw.get("content")
     read = partial(part_of_block, spoken="input_text")
@@ -146,7 +147,7 @@ def _message(raw: Mapping[str, Any], index: int) -> Message:
 
 
 def _spoken(raw: Mapping[str, Any], index: int) -> list[Part]:
-    """The parts of a message of the assistant; the first remembers what was around them."""
+    """The parts of a message item of the assistant. The note of the first part has the other keys of the item."""
     content = raw.get("content")
     around = {key: value for key, value in raw.items() if key != "content"}
     if isinstance(content, str):
@@ -158,13 +159,13 @@ def _spoken(raw: Mapping[str, Any], index: int) -> list[Part]:
             first = noted(parts[0], FORM, {"item": around, "order": list(raw), "blocks": True})
             return [first, *(noted(part, FORM, {"inside": True}) for part in parts[1:])]
     if content is not None and not isinstance(content, list):
-        raise InvalidMessageError(f"item {index}: content is text or blocks, not {type(content).__name__}")
+        raise InvalidMessageError(f"item {index}: content must be text or blocks, not {type(content).__name__}")
     return [opaque(FORM, dict(raw))]
 
 
 def _assistant(message: Message, shape: Shape, losses: Losses) -> list[Json]:
     out: list[Json] = []
-    inside: Json | None = None  # the message item that the next part may belong to
+    inside: Json | None = None  # the last message item, if the next part may belong to it
     for index, part in enumerate(message.parts):
         lost: str | None = None
         item: Json | None = None
@@ -192,7 +193,7 @@ def _said(part: TextPart, note: Mapping[str, Any], shape: Shape) -> Json:
     content: Any = part.text
     if note.get("blocks"):
         if shape != "original" and not (isinstance(around.get("id"), str) and isinstance(around.get("status"), str)):
-            return {"role": "assistant", "content": part.text}  # without an id only plain text is valid
+            return {"role": "assistant", "content": part.text}  # the API requires an id for blocks
         content = [block_of(part, "output_text", shape)[0]]
     whole = {**around, "content": content}
     return {key: whole[key] for key in note.get("order", ()) if key in whole} | whole
@@ -208,7 +209,7 @@ def _item(part: Part, message: Message, index: int, shape: Shape) -> tuple[Json 
     if isinstance(part, UnknownPart):
         block = foreign_block(FORM, part)
         return block, None if block is not None else "an opaque part of another provider"
-    return None, "a file of the assistant"
+    return None, "a file in an assistant message"
 
 
 def _other(message: Message, shape: Shape, losses: Losses) -> list[Json]:
@@ -224,7 +225,7 @@ def _other(message: Message, shape: Shape, losses: Losses) -> list[Json]:
             item, lost = result_of(part, shape)
             before.append(item)
         elif isinstance(part, ToolUsePart):
-            lost = f"that a tool call is by role {message.role}"
+            lost = f"the role {message.role} of a tool call"
             after.append(call_of(part, shape))
         elif isinstance(part, UnknownPart) and message.role == "tool":
             item, lost = _item(part, message, index, shape)
@@ -239,7 +240,7 @@ def _other(message: Message, shape: Shape, losses: Losses) -> list[Json]:
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
-    """The message item of a message, in our order of keys."""
+    """The message item of a message, in the default order of keys."""
     blocks = []
     for part in message.parts:
         if isinstance(part, ToolResultPart | ToolUsePart) or (isinstance(part, UnknownPart) and message.role == "tool"):

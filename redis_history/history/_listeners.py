@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from redis_history._validation import check_function
 from redis_history.errors import InvalidInputError
 
 __all__ = ["Late", "Listeners", "run_aside"]
@@ -54,8 +55,7 @@ class Listeners:
         """Call `handler` from now on, with as many of the event's arguments as it takes; the outcome ends that."""
         if event not in self._handlers:
             raise InvalidInputError(f"there is no event {event!r}; there are {', '.join(self._handlers)}")
-        if not callable(handler):
-            raise InvalidInputError(f"a handler is a function, not {handler!r}")
+        check_function(handler, "handler", optional=False, error=InvalidInputError)
         called = _with_what_it_takes(handler)
         with self._lock:
             self._handlers[event] = [*self._handlers[event], called]

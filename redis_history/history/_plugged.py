@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from redis_history.errors import ConfigurationError
+from redis_history._validation import check_function
 from redis_history.history._listeners import Listeners, run_aside
 from redis_history.history.plugins import Plugin, check_plugin, hook
 
@@ -26,8 +26,7 @@ class Plugged:
     _EVENTS: tuple[str, ...] = ("entry", "clear", "restore", "change", "plugin_error")
 
     def __init__(self, on_plugin_error: PluginErrorHandler | None) -> None:
-        if on_plugin_error is not None and not callable(on_plugin_error):
-            raise ConfigurationError(f"on_plugin_error is a function, not {on_plugin_error!r}")
+        check_function(on_plugin_error, "on_plugin_error")
         self._on_plugin_error = on_plugin_error
         self._lock = threading.RLock()
         self._listeners = Listeners(self._EVENTS)

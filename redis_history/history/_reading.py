@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from redis_history.errors import ConfigurationError
+from redis_history._validation import check_function
 from redis_history.history import _json, selectors
-from redis_history.history._groups import results
 from redis_history.model import Message, Part
-from redis_history.model.parts import TextPart
+from redis_history.model.parts import TextPart, ToolResultPart
 from redis_history.tokens import TokenCounter, count_characters, message_tokens
 
 __all__ = ["Reading", "Tokens"]
@@ -19,8 +18,7 @@ class Tokens:
     """Tokens of messages, each counted once: a tokenizer may be slow."""
 
     def __init__(self, counter: TokenCounter | None) -> None:
-        if counter is not None and not callable(counter):
-            raise ConfigurationError(f"token_counter is a function from text to a number, not {counter!r}")
+        check_function(counter, "token_counter", "a function from a str to an int")
         self.counter = counter
         self._known: dict[str, tuple[tuple[Part, ...], int]] = {}
 
@@ -106,9 +104,13 @@ class Reading:
         Where an id came back, the newest; or which `occurrence` of it, from 1.
         """
         found = None
-        for _, _, part, _, number in results(self.get_snapshot()):
-            if part.tool_use_id == tool_use_id and occurrence in (None, number):
-                found = part.content
+        number = 0
+        for entry in self.get_snapshot():
+            for part in entry.parts:
+                if type(part) is ToolResultPart and part.tool_use_id == tool_use_id:
+                    number += 1
+                    if occurrence in (None, number):
+                        found = part.content
         return found
 
     def to_json(self) -> str:
@@ -132,7 +134,7 @@ class Reading:
         return selectors.range_from_end(self.get_entries(), from_end, to_end)
 
     def recent(self, count: int) -> list[Message]:
-        """The `count` newest messages, oldest first."""
+        """The `count` newest messages, oldest first, without results whose call is not among them."""
         return selectors.recent(self.get_entries(), count)
 
     def by_tokens(self, max_tokens: int) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Making a list of messages smaller by leaving out the oldest. Pure."""
+"""Making a list of messages smaller: what is asked for, and which of the oldest leave. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from typing import Any
 from msgspec import Struct
 
 from redis_history._time import Instant, cutoff
+from redis_history._validation import check_integer
 from redis_history.errors import CompactionConflictError, InvalidInputError
-from redis_history.history._groups import groups
 from redis_history.model import Message
+from redis_history.model.pairs import groups
 from redis_history.model.ranges import tears
 
-__all__ = ["ReduceOptions", "Reduction", "check_late", "drop_oldest", "reduce_options"]
+__all__ = [
+    "ReduceOptions",
+    "Reduction",
+    "check_late",
+    "drop_oldest",
+    "reduce_options",
+]
 
 
 class ReduceOptions(Struct, frozen=True):
@@ -51,21 +58,19 @@ def reduce_options(
 ) -> ReduceOptions:
     """The options, checked; an age becomes an instant. Raises InvalidInputError, InvalidTimestampError."""
     for name, value in (("max_tokens", max_tokens), ("max_entries", max_entries)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise InvalidInputError(f"{name} is a number from 0, or None, not {value!r}")
+        check_integer(value, name, optional=True, error=InvalidInputError)
     return ReduceOptions(max_tokens, max_entries, None if older_than is None else cutoff(older_than))
 
 
 def drop_oldest(
     messages: Sequence[Message],
-    options: ReduceOptions,
+    max_tokens: int | None,
+    max_entries: int | None,
     tokens_of: Callable[[Message], int],
-    time_of: Callable[[Message], datetime | None],
 ) -> list[Message]:
-    """What is left when the oldest messages leave until the options are met, or nothing more may leave.
+    """What is left when the oldest messages leave until the bounds hold, or nothing more may leave.
 
-    System messages stay, and so does the newest message. A tool call and its results leave together: for age, when all
-    of them are old enough.
+    System messages stay, and so does the newest message. A tool call and its results leave together.
     """
     if not messages:
         return []
@@ -76,17 +81,14 @@ def drop_oldest(
             members.setdefault(group[index], []).append(index)
     members.pop(group[-1], None)
     count = len(messages)
-    tokens = sum(map(tokens_of, messages)) if options.max_tokens is not None else 0
+    tokens = sum(map(tokens_of, messages)) if max_tokens is not None else 0
     gone: set[int] = set()
     for indices in members.values():  # in the order of their oldest messages
-        over = (options.max_entries is not None and count > options.max_entries) or (
-            options.max_tokens is not None and tokens > options.max_tokens
-        )
-        if not over and (options.older_than is None or not _all_older(indices, messages, options.older_than, time_of)):
-            continue
+        if (max_entries is None or count <= max_entries) and (max_tokens is None or tokens <= max_tokens):
+            break
         gone.update(indices)
         count -= len(indices)
-        if options.max_tokens is not None:
+        if max_tokens is not None:
             tokens -= sum(tokens_of(messages[index]) for index in indices)
     return [message for index, message in enumerate(messages) if index not in gone]
 
@@ -99,13 +101,3 @@ def check_late(before: Sequence[Message], left: Sequence[Message], late: Sequenc
             raise CompactionConflictError(
                 "the history was not reduced: a tool call that was to leave got its result meanwhile; reduce it again"
             )
-
-
-def _all_older(
-    indices: Sequence[int],
-    messages: Sequence[Message],
-    instant: datetime,
-    time_of: Callable[[Message], datetime | None],
-) -> bool:
-    times = (time_of(messages[index]) for index in indices)
-    return all(time is not None and time < instant for time in times)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from redis_history.events import (
     ConversationDeleted,
@@ -16,11 +17,17 @@ from redis_history.events import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    Reset,
 )
 from redis_history.model import Message, Position
 from redis_history.model.ranges import stays
+from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
+from redis_history.paging import PAGE, Reads, next_page
 
-__all__ = ["Replica", "position_in_store"]
+__all__ = ["Replica", "position_in_store", "read_whole"]
+
+#: How often a long conversation is read again because the log did not reach over the time of reading.
+_ATTEMPTS: Final = 5
 
 
 class Replica:
@@ -70,13 +77,21 @@ class Replica:
             self.whole = False
 
     def apply(self, event: Event) -> bool:
-        """Do what an event tells, but nothing if it is of the past; False if only reading the conversation helps."""
-        if self.cursor is None:
+        """Apply an event. False if the conversation must be read again instead.
+
+        Only the next revision of the same life of the conversation is applied. An event that was applied before is
+        ignored. Everything else (a gap, another life, a change of another history under a known revision, a Reset, an
+        event that does not carry its content) returns False and changes nothing.
+        """
+        known = self.cursor
+        if known is None or isinstance(event, Reset):
             return False
-        if type(event) not in _KNOWN:
+        if known.revision and event.cursor.epoch != known.epoch:
             return False
-        if event.revision <= self.cursor.revision:
-            return True
+        if event.revision <= known.revision:
+            return event.revision < known.revision or event.cursor == known
+        if event.revision != known.revision + 1 or type(event) not in _KNOWN:
+            return False
         if isinstance(event, MessagesAppended):
             for message in event.messages:
                 self.place(message)
@@ -118,3 +133,36 @@ def position_in_store(message: Message) -> Position:
     position = message.position
     assert position is not None  # noqa: S101 -- the store has placed it
     return position
+
+
+def read_whole(conversation_id: str) -> Reads[Snapshot]:
+    """All messages, and the cursor of exactly that state.
+
+    A long conversation is read in pages, so that no single read holds the server, and the changes made meanwhile are
+    applied to it. If others always change more than the log holds, the last pages are returned with the cursor from
+    before them: the messages may be newer then, until the changes after the cursor are applied.
+    """
+    for _ in range(_ATTEMPTS):
+        head = yield ReadHead(conversation_id, PAGE)
+        if head.message_count == len(head.newest.messages):
+            return Snapshot(head.newest.messages, head.cursor, head.message_count)
+        # By id: a message deleted and appended again meanwhile may be found at both of its places.
+        found: dict[str, Message] = {}
+        op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False)
+        while op is not None:
+            page = yield op
+            found |= {message.id: message for message in page.messages}
+            op = next_page(op, page, PAGE)
+        messages = sorted(found.values(), key=position_in_store)
+        replica = Replica()
+        replica.begin(messages, head.cursor, whole=True)
+        cursor, more = head.cursor, True
+        while more:
+            changes = yield ReadChanges(conversation_id, cursor)
+            if not all(replica.apply(event) for event in changes.events):
+                break
+            cursor, more = replica.cursor or cursor, changes.more
+        else:
+            return Snapshot(replica.messages, cursor, len(replica.messages))
+    messages = sorted(found.values(), key=position_in_store)
+    return Snapshot(messages, head.cursor, len(messages))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from redis_history._ids import new_token
+from redis_history.errors import InvalidInputError
 from redis_history.model import Message
 from redis_history.model.ranges import stays
 
-__all__ = ["Add", "Compaction", "Rewrite", "Step", "compaction_of", "stamped"]
+__all__ = ["Add", "Compaction", "Rewrite", "Step", "stamped", "summary_and_replaced"]
 
 
 class Step:
@@ -37,39 +39,31 @@ class Add(Step):
 
 
 class Rewrite(Step):
-    """Other entries in place of all (`target`), or without some (`removed`): if the store is at `seen` and no further.
+    """Other entries in place of all: only if the store is at revision `seen`.
 
-    `uncertain` says that an attempt ended without an answer.
+    `token` names the change in the change log, however often it is sent. `uncertain` says that an attempt ended without
+    an answer.
     """
 
     uncertain = False
 
-    def __init__(self, seen: int, *, target: Sequence[Message] | None = None, removed: Iterable[str] = ()) -> None:
+    def __init__(self, seen: int, target: Sequence[Message]) -> None:
         self.seen = seen
-        self.target = None if target is None else stamped(target)
-        self.removed = tuple(removed)
+        self.target = stamped(target)
+        self.token = new_token()
 
     def over(self, entries: list[Message]) -> list[Message]:
-        if self.target is not None:
-            return list(self.target)
-        gone = set(self.removed)
-        return [entry for entry in entries if entry.id not in gone]
-
-    def is_done_in(self, stored: Iterable[Message]) -> bool:
-        """Whether the stored messages are what this wanted."""
-        ids = [message.id for message in stored]
-        if self.target is None:
-            return not set(self.removed) & set(ids)
-        return ids == [message.id for message in self.target]
+        return list(self.target)
 
 
 class Compaction(Rewrite):
-    """A summary in place of the oldest entries: if the store has exactly these, whatever follows them there."""
+    """A summary in place of the oldest entries: only if the store has exactly these; later entries do not matter."""
 
     def __init__(self, seen: int, summary: Message, replaced: Sequence[Message]) -> None:
-        super().__init__(seen, removed=[message.id for message in replaced])
+        super().__init__(seen, ())
         self.summary = summary
         self.replaced = tuple(replaced)
+        self.removed = tuple(message.id for message in replaced)
         self.stored: Message | None = None  # the summary, as the store has placed it
 
     def over(self, entries: list[Message]) -> list[Message]:
@@ -81,23 +75,30 @@ class Compaction(Rewrite):
         before = [entry for entry in entries[:last] if entry.id not in gone]
         return [*before, self.summary, *entries[last + 1 :]]
 
-    def is_done_in(self, stored: Iterable[Message]) -> bool:
-        return any(message.id == self.summary.id for message in stored)
 
+def summary_and_replaced(before: Sequence[Message], after: Sequence[Message]) -> tuple[Message | None, list[Message]]:
+    """The one new entry of a reduction from `before` to `after`, and the entries it replaces; None and [] without one.
 
-def compaction_of(seen: int, before: Sequence[Message], after: Sequence[Message]) -> Compaction | None:
-    """The compaction that makes `after` of `before`; None if it is another kind of rewrite."""
-    known = {entry.id for entry in before}
+    All other missing entries were left out. Raises InvalidInputError for any other change.
+    """
+    known = {entry.id: entry for entry in before}
     left = {entry.id for entry in after}
     new = [entry for entry in after if entry.id not in known]
-    replaced = [entry for entry in before if entry.id not in left]
-    if len(new) != 1 or not new[0].is_summary or not replaced or any(map(stays, replaced)):
-        return None
-    found = Compaction(seen, new[0], replaced)
-    last = before.index(replaced[-1])
-    if not all(stays(entry) for entry in before[:last] if entry.id in left):
-        return None
-    return found if found.over(list(before)) == list(after) else None
+    kept = [entry for entry in before if entry.id in left]
+    same = [entry for entry in after if entry.id in known] == kept
+    if same and not new:
+        return None, []
+    if same and len(new) == 1 and new[0].role != "system" and not (new[0].tool_uses or new[0].tool_results):
+        place = after.index(new[0])
+        end = before.index(after[place + 1]) if place + 1 < len(after) else len(before)
+        replaced = [entry for entry in before[:end] if entry.id not in left and not stays(entry)]
+        if replaced and all(map(stays, after[:place])):
+            return new[0], replaced
+    raise InvalidInputError(
+        "reduce: a plugin of a stored history may leave entries out and put one new entry, not of role system, in "
+        "place of the oldest; this one made other changes. To change what readers see, use `transform`; to rewrite the "
+        "conversation, `restore`"
+    )
 
 
 def stamped(messages: Sequence[Message]) -> list[Message]:

@@ -6,12 +6,16 @@ from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Literal, Unpack
 
+from msgspec.structs import replace
+
 from redis_history import requests
-from redis_history.errors import ConfigurationError, InvalidInputError, RedisHistoryError, UnsavedLimitError
+from redis_history._validation import check_integer
+from redis_history.errors import InvalidInputError, RedisHistoryError, UnsavedLimitError
 from redis_history.history._replica import Replica
-from redis_history.history._steps import Add, Compaction, Rewrite, Step, compaction_of
+from redis_history.history._steps import Add, Compaction, Rewrite, Step, summary_and_replaced
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
+from redis_history.model.ranges import stays
 from redis_history.model.wire import encode_body
 from redis_history.operations import Appended
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
@@ -29,8 +33,7 @@ class Unsent(History):
     _EVENTS = (*History._EVENTS, "error")
 
     def __init__(self, *, max_unsaved: int, **options: Unpack[HistoryOptions]) -> None:
-        if not isinstance(max_unsaved, int) or isinstance(max_unsaved, bool) or max_unsaved < 1:
-            raise ConfigurationError(f"max_unsaved is a number from 1, not {max_unsaved!r}")
+        check_integer(max_unsaved, "max_unsaved", 1)
         super().__init__(**options)
         self.conversation_id: str | None = None
         self._max_unsaved = max_unsaved
@@ -44,7 +47,7 @@ class Unsent(History):
         self._unsaved_count = 0
         self._unsaved_bytes = 0
         self._hidden: set[str] = set()  # left because of the bounds, and not stored yet
-        self._sending_now: frozenset[int] = frozenset()
+        self._left_out: set[str] = set()  # left because of a reduction; the store keeps them
         self._seen = 0  # up to this revision the entries are what the store has, own changes included
         self._own: set[int] = set()  # own changes beyond that
         self._stale = False  # somebody else has made a change that is not here
@@ -66,6 +69,7 @@ class Unsent(History):
         if self.conversation_id is None:
             return
         self._check_room(size)
+        self._left_out.discard(message.id)
         self._steps.append(Add(message, size))
         self._count(1, size)
         self._wake()
@@ -80,30 +84,45 @@ class Unsent(History):
 
     def _rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None:
         if self.conversation_id is not None:
-            now = {entry.id: entry for entry in self._entries}
-            left = {entry.id for entry in entries}
-            kept = [entry for entry in self._entries if entry.id in left]
-            compaction = compaction_of(self._seen, self._entries, entries) if how == "reduce" else None
-            if compaction is not None and self._replica.whole:
-                step: Rewrite = compaction
-                step.size = len(encode_body(compaction.summary))
-            elif how == "reduce" and entries == kept:
-                step = Rewrite(self._seen, removed=[name for name in now if name not in left])
-            else:
-                if how == "reduce" and not self._replica.whole:
-                    raise InvalidInputError(
-                        "this history holds only the newest part of its conversation, so a plugin cannot rewrite it: "
-                        "load it without max_length and max_tokens"
-                    )
-                step = Rewrite(self._seen, target=entries)
-                op = requests.restore(self.conversation_id, step.target or (), expected_revision=None)  # it would fit
-                step.size = sum(len(entry.body) for entry in op.entries)
-            self._check_room(step.size)
-            self._steps.append(step)
-            self._count(1, step.size)
-            self._hidden.difference_update(entry.id for entry in entries)
-            self._wake()
+            step = self._reducing_step(entries) if how == "reduce" else self._replacing_step(entries)
+            if step is not None:
+                self._check_room(step.size)
+                self._steps.append(step)
+                self._count(1, step.size)
+                self._wake()
+            names = {entry.id for entry in entries}
+            self._hidden -= names
+            self._left_out -= names
         super()._rewriting(how, entries)
+
+    def _replacing_step(self, entries: list[Message]) -> Rewrite:
+        assert self.conversation_id is not None  # noqa: S101
+        step = Rewrite(self._seen, entries)
+        op = requests.restore(self.conversation_id, step.target, expected_revision=None)  # raises if it would not fit
+        step.size = sum(len(entry.body) for entry in op.entries)
+        return step
+
+    def _reducing_step(self, entries: list[Message]) -> Rewrite | None:
+        """A reduction takes nothing from the store: what a summary replaces goes to the archive, and what is only left
+        out stays stored and is not shown here."""
+        summary, replaced = summary_and_replaced(self._entries, entries)
+        gone = {entry.id for entry in self._entries} - {entry.id for entry in entries}
+        if summary is None:
+            self._left_out |= gone
+            return None
+        if not self._replica.whole:
+            raise InvalidInputError(
+                "this history holds only the newest part of its conversation, so a plugin cannot rewrite it: "
+                "load it without max_length and max_tokens"
+            )
+        if not summary.is_summary:
+            summary = replace(summary, metadata={**summary.metadata, "is_summary": True})
+        self._left_out |= gone.difference(entry.id for entry in replaced)
+        stored = self._composed()  # entries that are not shown are stored between the others
+        last = next(index for index, entry in enumerate(stored) if entry.id == replaced[-1].id)
+        step = Compaction(self._seen, summary, [entry for entry in stored[: last + 1] if not stays(entry)])
+        step.size = len(encode_body(summary))
+        return step
 
     def _trimmed(self, gone: list[Message]) -> None:
         self._replica.forget([entry.id for entry in gone])
@@ -128,8 +147,8 @@ class Unsent(History):
         if step.revision is None:
             self._count(-1, -step.size)
 
-    def _compose(self) -> None:
-        """The entries anew: what is stored, and the steps over it."""
+    def _composed(self) -> list[Message]:
+        """What is stored, and the steps over it."""
         entries = list(self._replica.messages)
         known: Container[str] = self._replica
         added: set[str] = set()
@@ -141,8 +160,14 @@ class Unsent(History):
             else:
                 entries = step.over(entries)
                 known, added = {entry.id for entry in entries}, set()
-        if self._hidden:
-            entries = [entry for entry in entries if entry.id not in self._hidden]
+        return entries
+
+    def _compose(self) -> None:
+        """The entries anew: what is stored, and the steps over it, without what is not shown."""
+        entries = self._composed()
+        if self._hidden or self._left_out:
+            self._left_out.intersection_update([entry.id for entry in entries])
+            entries = [one for one in entries if one.id not in self._hidden and one.id not in self._left_out]
         if entries != self._entries:
             self._put(entries)
             self._keep_bounds()
@@ -160,7 +185,6 @@ class Unsent(History):
                     continue
                 if isinstance(step, Rewrite):
                     if not batch:
-                        self._sending_now = frozenset([id(step)])
                         return step
                     break
                 assert isinstance(step, Add)  # noqa: S101
@@ -168,14 +192,12 @@ class Unsent(History):
                 if batch and (size > MAX_BATCH_BYTES or len(batch) >= MAX_BATCH_MESSAGES):
                     break
                 batch.append(step)
-            self._sending_now = frozenset(map(id, batch))
             return batch or None
 
     def _appended(self, steps: Sequence[Add], outcomes: Sequence[Appended]) -> int:
         """The store has acknowledged messages; how many of them were new to it."""
         new = 0
         with self._lock:
-            self._sending_now = frozenset()
             fresh = {outcome.revision for outcome in outcomes if not outcome.duplicate}
             for revision in fresh:
                 self._acknowledged(revision)
@@ -206,7 +228,6 @@ class Unsent(History):
     def _rewritten(self, step: Rewrite, revision: int, *, changed: bool) -> None:
         """The store has done a rewrite, and is at this revision."""
         with self._lock:
-            self._sending_now = frozenset()
             if step in self._steps and step.revision is None:
                 self._count(-1, -step.size)
             step.revision = revision
@@ -227,14 +248,8 @@ class Unsent(History):
                     self._stale = True  # where these messages stand now is only known there
                 else:
                     self._leave(step)
-                    gone = step.removed if step.target is None else [one.id for one in self._replica.messages]
-                    self._replica.remove(gone)
+                    self._replica.remove([one.id for one in self._replica.messages])
             self._compose()
-
-    def _partly_rewritten(self, step: Rewrite) -> None:
-        """The store has made one change of several."""
-        with self._lock:
-            self._acknowledged(step.seen + 1)
 
     def _acknowledged(self, revision: int) -> None:
         for step in self._steps:
@@ -249,7 +264,6 @@ class Unsent(History):
     def _refused(self, steps: Iterable[Step]) -> None:
         """Steps that can never be done leave."""
         with self._lock:
-            self._sending_now = frozenset()
             for step in steps:
                 if step in self._steps:
                     self._leave(step)

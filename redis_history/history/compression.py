@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from redis_history._time import Instant
-from redis_history.compaction._checks import check_count, check_seconds
+from redis_history._validation import check_integer, check_seconds, check_share
+from redis_history.compaction.calling import is_coroutine_function, try_in_thread
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import KEEP_RECENT, Plan, Policy
+from redis_history.compaction.policy import KEEP_RECENT, oldest_to_replace
 from redis_history.compaction.summaries import (
     Summarizer,
+    SummaryTooLongError,
+    always_allowed,
     check_summarizer,
     is_interrupt,
     read_summary,
@@ -54,10 +56,9 @@ class Compression(Plugin):
         timeout: float,
     ) -> None:
         check_summarizer(summarizer)
-        check_count(keep_recent, "keep_recent")
+        check_integer(keep_recent, "keep_recent")
         check_seconds(timeout, "timeout")
-        if not isinstance(target, int | float) or isinstance(target, bool) or not 0 < target <= 1:
-            raise ConfigurationError(f"target is a share, above 0 and up to 1, not {target!r}")
+        check_share(target, "target")
         self._summarizer = summarizer
         self._keep_recent = keep_recent
         self._target = target
@@ -67,7 +68,7 @@ class Compression(Plugin):
             _bounds(auto_reduce_when)
         self._history: History | None = None
         self._reducing = threading.Lock()
-        self._allowed: int | None = None  # the bound that made it begin by itself: what it aims at is less
+        self._own_bounds: ReduceOptions | None = None  # of the reduction that it began by itself
 
     def on_registered(self, history: History) -> None:
         if self._history is not None and self._history is not history:
@@ -88,55 +89,73 @@ class Compression(Plugin):
         return None
 
     async def _reduce_by_itself(self, history: History, bounds: ReduceOptions) -> None:
-        self._allowed = bounds.max_tokens
+        self._own_bounds = bounds
         try:
-            await history._reduce_by(history._hooks("reduce"), self._aim(bounds))
+            await history._reduce_by(history._hooks("reduce"), bounds)
         finally:
-            self._allowed = None
+            self._own_bounds = None
             self._reducing.release()
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
         history = self._history
         if history is None:
             raise InvalidInputError("the compression plugin has no history yet: call history.use(plugin) first")
-        if options == ReduceOptions():
-            return entries
-        found = self._policy(options).plan([_timed(history, entry) for entry in entries])
-        if found is None:
-            return entries
-        replaced = {message.id for message in found.seen}
-        last = max(index for index, entry in enumerate(entries) if entry.id in replaced)
-        rest = sum(history.count_tokens(entry) for entry in entries if entry.id not in replaced)
-        bound = self._allowed or options.max_tokens
-        least = shortest_tokens(history._tokens.counter)
-        most = None if bound is None or rest + least > bound else bound - rest
-        before = sum(map(history.count_tokens, found.seen))
-        answer = await self._summarize(found, summary_limit(before, most))
-        summary = usable(answer, found.seen, most, history.count_tokens)
-        older = [entry for entry in entries[:last] if entry.id not in replaced]
+        target = self._target if options is self._own_bounds else 1.0
+        bound = options.max_tokens
+        shortest = shortest_tokens(history._tokens.counter)
+        summary_tokens = max(shortest, summary_share(None if bound is None else int(bound * target)))
+        timed = [_timed(history, entry) for entry in entries]
+        tokens = [history.count_tokens(entry) for entry in entries]
+        total = sum(tokens)
+        seen: list[Message] = []
+        error: SummaryError | None = None
+        while True:
+            found = oldest_to_replace(
+                timed,
+                tokens,
+                max_tokens=bound,
+                max_entries=options.max_entries,
+                older_than=options.older_than,
+                keep_recent=self._keep_recent,
+                target=target,
+                summary_tokens=summary_tokens,
+                gain=shortest,
+            )
+            if error is not None and len(found) <= len(seen):
+                raise error
+            if not found:
+                return entries
+            gone = {message.id for message in found}
+            seen = [entry for entry in entries if entry.id in gone]
+            before = sum(map(history.count_tokens, seen))
+            room = None if bound is None else bound - (total - before)
+            if room is not None and room < shortest:
+                room = None  # no summary meets the bound, so any that helps will do
+            least = always_allowed(total, bound)
+            answer = await self._summarize(seen, summary_limit(before, room, least))
+            try:
+                summary = usable(answer, seen, room, history.count_tokens, least)
+                break
+            except SummaryTooLongError as too_long:  # it may fit if it replaces more
+                error = too_long
+                summary_tokens = max(summary_tokens, too_long.tokens)
+        last = max(index for index, entry in enumerate(entries) if entry.id in gone)
+        older = [entry for entry in entries[:last] if entry.id not in gone]
         return [*older, summary, *entries[last + 1 :]]
 
-    def _policy(self, options: ReduceOptions) -> Policy:
-        history = self._history
-        return Policy(
-            max_tokens=None if options.max_tokens is None else max(1, options.max_tokens),
-            max_entries=None if options.max_entries is None else max(1, options.max_entries),
-            older_than=options.older_than,
-            keep_recent=self._keep_recent,
-            target=1,
-            summary_tokens=summary_share(options.max_tokens),
-            counter=None if history is None else history._tokens.counter,
+    async def _summarize(self, seen: Sequence[Message], most: int) -> object:
+        function = within(self._summarizer, most)
+        previous = next((message for message in seen if message.is_summary), None)
+        arguments = (
+            [message for message in seen if message is not previous],
+            None if previous is None else read_summary(previous),
         )
-
-    async def _summarize(self, found: Plan, most: int) -> object:
-        function: Callable[..., Any] = within(self._summarizer, most)
-        arguments = list(found.messages), None if found.previous is None else read_summary(found.previous)
         task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._timeout):
-                if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-                    return await function(*arguments)
-                given, error = await _in_thread(function, arguments)
+                if is_coroutine_function(function):
+                    return await function(*arguments)  # type: ignore[misc]
+                given, error = await try_in_thread(function, *arguments)
                 if error is not None:
                     raise summary_error(error)
                 return await given if inspect.isawaitable(given) else given
@@ -157,14 +176,6 @@ class Compression(Plugin):
         cutoff = bounds.older_than
         return cutoff is not None and any(_older(history, entry, cutoff) for entry in history.get_snapshot())
 
-    def _aim(self, bounds: ReduceOptions) -> ReduceOptions:
-        """A good deal less, so that it is not the next addition again."""
-
-        def share(bound: int | None) -> int | None:
-            return None if bound is None else int(bound * self._target)
-
-        return ReduceOptions(share(bounds.max_tokens), share(bounds.max_entries), bounds.older_than)
-
 
 def compression(
     summarizer: Summarizer,
@@ -174,16 +185,20 @@ def compression(
     target: float = 0.5,
     timeout: float = 120.0,
 ) -> Compression:
-    """A plugin by which `history.reduce` replaces the oldest entries by a summary, instead of leaving them out.
+    """A plugin by which `history.reduce` replaces the oldest entries by a summary.
 
-    There is at most one summary: the next one takes in what it says. System entries, the `keep_recent` newest entries,
-    and tool calls whose results stay, stay. The summary is `[Earlier conversation summary: …]`, of role user, with
-    `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or gives what is no use,
-    `reduce` raises SummaryError and the history is as it was.
+    There is at most one summary: the next one includes it. The summary is `[Earlier conversation summary: …]`, of role
+    user, with `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or returns
+    nothing usable, `reduce` raises SummaryError and the history is unchanged. A summary that is too long for
+    `max_tokens` is asked for again, of more entries, as long as there are more.
 
-    `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that goes beyond them
-    starts a reduction, to `target` times the bounds, in the background where an event loop runs; a failure is a
-    `plugin_error`. One runs at a time.
+    The bounds hold afterwards whenever a summary can make them hold. What always stays: system entries, the turn in
+    progress (from the newest message of a user on, until the assistant has answered without a tool call), and calls
+    that wait for their results. How many other recent entries stay is what the bounds allow.
+
+    `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that exceeds them starts
+    a reduction to `target` times the bounds, in the background where an event loop runs; a failure is a
+    `plugin_error`. One runs at a time. `keep_recent` entries stay if the bounds allow it, even if the target is missed.
 
     With a stored history it is a compaction of the stored conversation, done by the next `save` or by autosave: others
     see it, and what was replaced can be read and brought back there.
@@ -226,25 +241,3 @@ def _ends_us(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         except RuntimeError:  # closed without any loop
             return True
     return is_interrupt(error)
-
-
-async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
-    """What it gives, or raises, as a value: not every error can be set on a future. As asyncio.to_thread, but the end
-    of the event loop does not wait for it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-
-    def tell(given: Any, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result((given, error))
-
-    def run() -> None:
-        try:
-            outcome: tuple[Any, BaseException | None] = function(*arguments), None
-        except BaseException as error:  # noqa: BLE001 -- it is told where the outcome is waited for
-            outcome = None, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, *outcome)
-
-    threading.Thread(target=run, name="redis_history-attempt", daemon=True).start()
-    return await done

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
 from redis_history._time import Instant
-from redis_history.errors import ConfigurationError, InvalidMessageError, MessageConflictError
+from redis_history._validation import check_integer
+from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.history import _json
 from redis_history.history._listeners import Late
 from redis_history.history._plugged import Plugged, PluginErrorHandler
@@ -59,8 +60,7 @@ class History(Plugged, Reading):
         token_counter: TokenCounter | None = None,
     ) -> None:
         for name, value in (("max_length", max_length), ("max_tokens", max_tokens)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
+            check_integer(value, name, 1, optional=True)
         Plugged.__init__(self, on_plugin_error)
         self.transient = bool(transient)
         self._options = HistoryOptions(
@@ -180,23 +180,18 @@ class History(Plugged, Reading):
         max_entries: int | None = None,
         older_than: Instant | timedelta | None = None,
     ) -> Reduction:
-        """Make the history smaller: by the plugins that can, in the order of registration; else the oldest leave.
+        """Let the plugins that reduce make the history smaller, in the order of registration. Without one, do nothing.
 
-        `older_than` is an instant, or an age. Without a plugin, and where no event loop runs, it is done when this
-        returns. In an event loop, await it; that does no harm elsewhere. Tool calls leave together with their results;
-        without a plugin system entries and the newest entry stay. A call while another one is at work does nothing.
+        `older_than` is an instant, or an age. In an event loop, await the outcome. Elsewhere the reduction is done when
+        this returns, and awaiting does no harm. A call during another reduction does nothing. Nothing leaves the store:
+        replaced entries move to its archive, entries that a plugin leaves out stay there.
         Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its result meanwhile),
         and what a plugin raises: then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
         reducers = self._hooks("reduce")
         if not reducers:
-            with self._lock:
-                before = len(self._entries)
-                self._reduced(drop_oldest(self._entries, options, self._tokens.of, self._time_of))
-                removed = before - len(self._entries)
-            self._listeners.deliver()
-            return Reduction(removed)
+            return Reduction(0)
         work = self._reduce_by(reducers, options)
         try:
             asyncio.get_running_loop()
@@ -275,7 +270,7 @@ class History(Plugged, Reading):
         bounds = self._bounds
         if bounds is None or (bounds.max_tokens is None and len(self._entries) <= (bounds.max_entries or 0)):
             return
-        kept = drop_oldest(self._entries, bounds, self._tokens.of, self._time_of)
+        kept = drop_oldest(self._entries, bounds.max_tokens, bounds.max_entries, self._tokens.of)
         if len(kept) < len(self._entries):
             left = {entry.id for entry in kept}
             gone = [entry for entry in self._entries if entry.id not in left]

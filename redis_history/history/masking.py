@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from msgspec.structs import replace
 
+from redis_history._validation import check_integer, check_names
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.history._groups import results
 from redis_history.history.plugins import Plugin
-from redis_history.model import Message, Part, ToolResultPart
+from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
+from redis_history.model.pairs import pairs_of
 from redis_history.tokens import message_tokens
 
 if TYPE_CHECKING:
@@ -73,10 +74,13 @@ class ToolResultMasking(Plugin):
     ) -> None:
         if exclude is not None and include is not None:
             raise ConfigurationError("exclude and include cannot be given together")
-        self._keep = _count(keep_recent_results, "keep_recent_results")
-        self._exclude = frozenset(_names(exclude, "exclude")) | {_NAME}  # what was fetched must be readable
-        self._include = None if include is None else frozenset(_names(include, "include"))
-        self._least = None if min_tokens_to_mask is None else _count(min_tokens_to_mask, "min_tokens_to_mask")
+        check_integer(keep_recent_results, "keep_recent_results")
+        check_integer(min_tokens_to_mask, "min_tokens_to_mask", optional=True)
+        self._keep = keep_recent_results
+        # Results that were fetched must stay readable.
+        self._exclude = frozenset(() if exclude is None else check_names(exclude, "exclude")) | {_NAME}
+        self._include = None if include is None else frozenset(check_names(include, "include"))
+        self._least = min_tokens_to_mask
         self._history: History | None = None
         self.retrieve_tool = RetrieveTool()
 
@@ -88,8 +92,7 @@ class ToolResultMasking(Plugin):
     def transform(self, entries: list[Message]) -> Sequence[Message]:
         candidates: list[tuple[int, int, str, int]] = []
         repeated: set[str] = set()
-        for index, place, part, call, occurrence in results(entries):
-            name = call.name if call is not None else part.name or ""
+        for index, place, part, name, occurrence in _results(entries):
             if occurrence > 1:
                 repeated.add(part.tool_use_id)
             if name in self._exclude or (self._include is not None and name not in self._include):
@@ -114,6 +117,21 @@ class ToolResultMasking(Plugin):
         return message_tokens(message) if self._history is None else self._history.count_tokens(message)
 
 
+def _results(messages: Sequence[Message]) -> Iterator[tuple[int, int, ToolResultPart, str, int]]:
+    """Every tool result, oldest first: index of its message, index of its part, itself, the name of its tool, and which
+    of the results of this id it is, from 1."""
+    call_of = pairs_of(messages).call_of
+    seen: dict[str, int] = {}
+    for index, message in enumerate(messages):
+        for place, part in enumerate(message.parts):
+            if type(part) is ToolResultPart:
+                seen[part.tool_use_id] = seen.get(part.tool_use_id, 0) + 1
+                name = part.name or ""
+                if (at := call_of.get((index, place))) is not None:
+                    name = cast(ToolUsePart, messages[at[0]].parts[at[1]]).name
+                yield index, place, part, name, seen[part.tool_use_id]
+
+
 def tool_result_masking(
     *,
     keep_recent_results: int = 2,
@@ -125,20 +143,7 @@ def tool_result_masking(
 
     `exclude` names tools whose results are always shown, `include` those that alone are masked; both together raise
     ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are always shown. What is always shown does
-    not count as one of the `keep_recent_results`. The tool of a result is that of the nearest earlier call of its id;
-    where ids repeat, the marker tells which occurrence it is. Give `.retrieve_tool` to the model.
+    not count as one of the `keep_recent_results`. The tool of a result is that of the call it answers; where ids
+    repeat, the marker tells which occurrence it is. Give `.retrieve_tool` to the model.
     """
     return ToolResultMasking(keep_recent_results, exclude, include, min_tokens_to_mask)
-
-
-def _count(value: int, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigurationError(f"{name} is a number from 0, not {value!r}")
-    return value
-
-
-def _names(names: Iterable[str] | None, option: str) -> list[str]:
-    found = [] if names is None or isinstance(names, str) else list(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
-        raise ConfigurationError(f"{option} is a list of names of tools, not {names!r}")
-    return found

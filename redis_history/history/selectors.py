@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError
-from redis_history.history._groups import groups
 from redis_history.model import AttachmentPart, Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
+from redis_history.model.pairs import groups, without_cut_results
 from redis_history.tokens import message_tokens
 
 __all__ = ["by_tokens", "last_assistant", "last_user", "range_from_end", "recent", "recent_text"]
@@ -29,7 +30,7 @@ def range_from_end(messages: Sequence[Message], from_end: int, to_end: int = 0) 
     Raises InvalidInputError unless from_end > to_end >= 0.
     """
     for value, name in ((from_end, "from_end"), (to_end, "to_end")):
-        _check_count(value, name)
+        check_integer(value, name, error=InvalidInputError)
     if from_end <= to_end:
         raise InvalidInputError(f"from_end must be more than to_end, not {from_end} and {to_end}")
     size = len(messages)
@@ -37,9 +38,9 @@ def range_from_end(messages: Sequence[Message], from_end: int, to_end: int = 0) 
 
 
 def recent(messages: Sequence[Message], count: int) -> list[Message]:
-    """The `count` newest messages, oldest first."""
-    _check_count(count, "the count")
-    return list(messages[max(0, len(messages) - count) :])
+    """The `count` newest messages, oldest first, without results whose call is not among them."""
+    check_integer(count, "count", error=InvalidInputError)
+    return without_cut_results(messages, max(0, len(messages) - count))
 
 
 def by_tokens(
@@ -49,7 +50,7 @@ def by_tokens(
 
     It does not begin inside of a tool call: results whose call does not fit are left out with it.
     """
-    _check_count(max_tokens, "max_tokens")
+    check_integer(max_tokens, "max_tokens", error=InvalidInputError)
     start, left = len(messages), max_tokens
     while start > 0 and (left := left - tokens_of(messages[start - 1])) >= 0:
         start -= 1
@@ -63,7 +64,8 @@ def by_tokens(
 def recent_text(messages: Sequence[Message], count: int) -> str:
     """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`, `Tool: …`, `System: …`."""
     lines: list[str] = []
-    for message in recent(messages, count):
+    check_integer(count, "count", error=InvalidInputError)
+    for message in messages[max(0, len(messages) - count) :]:
         for part in message.parts:
             if isinstance(part, TextPart):
                 lines.append(f"{message.role.capitalize()}: {part.text}")
@@ -76,8 +78,3 @@ def recent_text(messages: Sequence[Message], count: int) -> str:
 
 def _only_results(message: Message) -> bool:
     return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)
-
-
-def _check_count(value: int, name: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidInputError(f"{name} is a number from 0, not {value!r}")

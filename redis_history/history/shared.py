@@ -22,10 +22,11 @@ from redis_history.events import (
     MessagesAppended,
     Reset,
 )
-from redis_history.history._replica import Replica
+from redis_history.history._replica import Replica, read_whole
 from redis_history.history._steps import Add, Compaction, Rewrite
 from redis_history.history._unsent import Unsent
-from redis_history.operations import Snapshot
+from redis_history.operations import ReadChanges, Snapshot
+from redis_history.paging import Reads
 
 __all__ = ["SharedHistory"]
 
@@ -73,11 +74,23 @@ class SharedHistory(Unsent):
         self._own.clear()
         self._stale = False
 
-    def _read_again(self, snapshot: Snapshot, reason: str | None = None) -> None:
-        """After a Reset, or a conflict: what is stored, and then what was not sent."""
+    def _read_again(self, snapshot: Snapshot, reason: str | None = None) -> bool:
+        """Put a snapshot in place of what is known of the store; unsent steps stay. `reason` is that of a Reset.
+
+        False, and nothing has changed, if newer changes are applied already, unless a Reset says the server lost them.
+        """
         with self._lock:
-            before = self._ids
+            known, revision = self._replica.cursor, snapshot.cursor.revision
+            ended = reason in ("server_rewound", "conversation_missing", "conversation_replaced")
+            goes_on = known is not None and known.epoch == snapshot.cursor.epoch and not ended
+            if goes_on and known is not None and revision < known.revision:
+                return False
+            before = self._ids | self._left_out
+            acknowledged, own = self._seen, set(self._own)
             self._read(snapshot)
+            if goes_on and acknowledged > revision:  # own changes since; their events are still to come
+                self._seen = acknowledged
+                self._own |= {one for one in own if one > acknowledged}
             for step in list(self._steps):
                 if isinstance(step, Add) and step.message.id in self._replica:
                     self._leave(step)
@@ -86,7 +99,7 @@ class SharedHistory(Unsent):
                 elif reason == "server_rewound" and isinstance(step, Add):
                     step.revision = None  # acknowledged, and lost: it is sent again
                     self._count(1, step.size)
-                elif step.revision <= self._seen or reason in ("conversation_missing", "conversation_replaced"):
+                elif step.revision <= revision or reason in ("conversation_missing", "conversation_replaced"):
                     self._leave(step)
             self._generation += 1
             for message in snapshot.messages:
@@ -94,6 +107,7 @@ class SharedHistory(Unsent):
                     self._listeners.post("entry", message)
             self._compose()
             self._wake()
+        return True
 
     # From the driver: what others did
 
@@ -101,9 +115,32 @@ class SharedHistory(Unsent):
         with self._lock:
             return self._replica.cursor
 
-    def _caught_up(self) -> None:
+    def _changes_by_others(self) -> Reads[None]:
+        """Reads what others have changed: the changes after the last known one, or everything if that is not enough."""
+        conversation_id = self.conversation_id
+        assert conversation_id is not None  # noqa: S101
+        while (cursor := self._resume_at()) is not None:
+            changes = yield ReadChanges(conversation_id, cursor)
+            event = self._apply(changes.events)
+            if event is not None:
+                reason = event.reason if isinstance(event, Reset) else None
+                if self._read_again((yield from read_whole(conversation_id)), reason):
+                    break
+            elif not changes.more:
+                if self._is_ahead():  # the conversation was deleted before its change was seen here
+                    self._read_again((yield from read_whole(conversation_id)), "conversation_missing")
+                break
+        else:
+            self._read_again((yield from read_whole(conversation_id)))
         with self._lock:
             self._stale = False
+
+    def _is_ahead(self) -> bool:
+        """Whether the store has acknowledged a change that is newer than all it has."""
+        with self._lock:
+            cursor = self._replica.cursor
+            known = 0 if cursor is None else cursor.revision
+            return any(step.revision is not None and step.revision > known for step in self._steps)
 
     def _apply(self, events: Iterable[Event]) -> Reset | Event | None:
         """Do what events tell; the one that tells only that the conversation must be read again, if there is one."""
@@ -115,28 +152,30 @@ class SharedHistory(Unsent):
         return None
 
     def _apply_one(self, event: Event) -> bool:
-        cursor = self._replica.cursor
-        news = cursor is not None and event.revision > cursor.revision
+        before = self._replica.cursor
         if not self._replica.apply(event):
             return False
-        if not news:
+        if self._replica.cursor is before:  # applied already
             return True
         own = False
         arrived = {message.id for message in event.messages} if isinstance(event, MessagesAppended) else set()
+        strange = set(arrived)
         for step in list(self._steps):
             if isinstance(step, Add) and step.message.id in arrived:
-                own = True
+                strange.discard(step.message.id)
+                own = not strange or step.revision == event.revision
                 self._leave(step)
             elif isinstance(step, Compaction) and isinstance(event, HistoryCompacted):
                 if event.summary.id == step.summary.id:
                     own = True
                     self._leave(step)
-            elif isinstance(step, Rewrite) and id(step) in self._sending_now and step.seen == event.revision - 1:
-                own = isinstance(event, HistoryCleared | HistoryRestored)
+            elif isinstance(step, Rewrite) and step.token == event.cursor.token:
+                own = True
+                self._leave(step)
             elif step.revision is not None and step.revision <= event.revision:
                 own = own or step.revision == event.revision
                 self._leave(step)
-        if own and isinstance(event, MessagesAppended):
+        if own:
             self._acknowledged(event.revision)
         known = event.revision <= self._seen
         self._own.discard(event.revision)

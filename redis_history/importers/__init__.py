@@ -1,7 +1,8 @@
-"""Transcripts of other tools as messages of ours, streamed from files into a store; and a store as a file."""
+"""Import transcripts of other tools from files into a store, and export a store to a file."""
 
 from redis_history.importers._plan import Imported, OnProgress
 from redis_history.importers.reader import FORMATS, read_transcripts
+from redis_history.importers.source import ImportLimits
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript
 from redis_history.importers.transfer import (
     Exported,
@@ -14,6 +15,7 @@ from redis_history.importers.transfer import (
 __all__ = [
     "FORMATS",
     "Exported",
+    "ImportLimits",
     "ImportProblem",
     "Imported",
     "OnError",

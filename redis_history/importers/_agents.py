@@ -1,4 +1,4 @@
-"""Runs of agent benchmarks: tau-bench, tau2-bench, mini-swe-agent, SWE-agent."""
+"""Import runs of agent benchmarks: tau-bench, tau2-bench, mini-swe-agent, SWE-agent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def taubench(source: Source, line: int, record: Any) -> Transcript:
 
 
 def miniswe(source: Source, line: int, record: Any) -> Transcript:
-    """A `.traj.json`, alone or wrapped as `{path, traj}`. Its role `exit` becomes `user`."""
+    """A `.traj.json` document, plain or wrapped as `{path, traj}`. Its role `exit` becomes `user`."""
     traj = record["traj"] if isinstance(record, dict) and isinstance(record.get("traj"), dict) else record
     messages = need(traj, "messages", list)
     instance = scalar(traj.get("instance_id"))
@@ -46,7 +46,7 @@ def miniswe(source: Source, line: int, record: Any) -> Transcript:
 
 
 def sweagent(source: Source, line: int, record: Any) -> Transcript:
-    """A `.traj`, alone or wrapped as `{path, traj}`. Only its `history`: `trajectory` tells the same again."""
+    """A `.traj` document, plain or wrapped as `{path, traj}`. Imports `history`; `trajectory` repeats its content."""
     traj = record["traj"] if isinstance(record, dict) and isinstance(record.get("traj"), dict) else record
     history = need(traj, "history", list)
     return build(
@@ -61,7 +61,7 @@ def sweagent(source: Source, line: int, record: Any) -> Transcript:
 
 
 def tau2(source: Source, line: int, record: Any) -> Transcript:
-    """One simulation, in tau2's own form of messages."""
+    """One simulation, in tau2's own message format."""
     messages = need(record, "messages", list)
     key = scalar(record.get("id")) or f"{source.name}:{record.get('task_id')}:{record.get('trial')}"
     return build(
@@ -79,7 +79,7 @@ def tau2(source: Source, line: int, record: Any) -> Transcript:
 def _tau2_message(item: Any, index: int) -> Message:
     role = need(item, "role", str)
     if role not in ("user", "assistant", "system", "tool"):
-        raise InvalidMessageError(f"message {index} has the role {role!r}")
+        raise InvalidMessageError(f"message {index}: role must be user, assistant, system or tool, not {role!r}")
     known = {"role", "content", "tool_calls"}
     thought = False
     if role == "tool":
@@ -108,7 +108,7 @@ def _tau2_call(call: Any) -> ToolUsePart:
 
 
 def _thinking(item: dict[str, Any]) -> tuple[Part, ...]:
-    """The signed thinking of Anthropic's models stands apart, in the provider's own reply."""
+    """The signed thinking of Anthropic's models. tau2 stores it separately, in the provider's reply."""
     raw = item.get("raw_data")
     blocks = raw.get("thinking_blocks") if isinstance(raw, dict) else None
     return from_anthropic([{"role": "assistant", "content": blocks}])[0].parts if isinstance(blocks, list) else ()

@@ -1,18 +1,32 @@
-"""Several files in one source: a folder, or a zip archive."""
+"""A source of several files: a folder or a zip archive."""
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from redis_history.errors import InvalidInputError
-from redis_history.importers.source import SUFFIXES, Source
+from redis_history.importers.source import (
+    BROKEN,
+    SUFFIXES,
+    Budget,
+    ImportLimits,
+    LimitReachedError,
+    Opened,
+    Source,
+    Stream,
+)
 from redis_history.importers.transcript import OnError
 
 __all__ = ["Bundle", "is_bundle"]
+
+_LIST_SIZE = 5  # index in the end record of an archive: the size of its central directory, in bytes
+_ENTRY_BYTES = 256  # size of an entry with a long name
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile needs unbounded memory for other methods
 
 
 def is_bundle(path: Path) -> bool:
@@ -20,23 +34,32 @@ def is_bundle(path: Path) -> bool:
 
 
 class Bundle:
-    """The files of a folder or archive. Raises InvalidInputError at once if it cannot be read."""
+    """The files of a folder or archive that may contain records. Raises InvalidInputError if it cannot be read."""
 
-    def __init__(self, path: Path, on_error: OnError | None) -> None:
+    def __init__(self, path: Path, on_error: OnError | None, limits: ImportLimits) -> None:
         self.path = path
         self._on_error = on_error
+        self._limits = limits
+        self._archive: zipfile.ZipFile | None = None
         try:
-            self._files = self._found()
-        except (OSError, zipfile.BadZipFile) as error:
+            if path.is_dir():
+                self._root = path.resolve()
+                self._budget = Budget(limits)
+                self._files = self._found_in_folder()
+            else:
+                self._size = path.stat().st_size
+                self._budget = Budget(limits, self._size)
+                self._files = self._found_in_archive()
+        except BROKEN as error:
             raise InvalidInputError(f"{path} cannot be read: {error}") from error
 
     @property
     def name(self) -> str:
-        """Its name without an ending, the part of an id that tells bundles apart."""
+        """The name without its suffix. It is part of the ids, so that different bundles have different ids."""
         return self.path.name.removesuffix(".zip")
 
     def paths(self) -> list[str]:
-        """The files, by their paths inside, in order."""
+        """The paths of the files inside the bundle, sorted."""
         return self._files
 
     @cached_property
@@ -44,15 +67,11 @@ class Bundle:
         return frozenset(path.rpartition("/")[2] for path in self._files)
 
     def names(self) -> frozenset[str]:
-        """The files, by their names alone."""
+        """The names of the files, without folders."""
         return self._names
 
-    def of_records(self) -> list[str]:
-        """The paths of the files that may hold records."""
-        return [path for path in self._files if Path(path).suffix.lower() in SUFFIXES]
-
     def sources(self, paths: Iterable[str]) -> Iterator[Source]:
-        """These files. One that cannot be read, as it is damaged or encrypted, is reported."""
+        """Open these files. Files that cannot be read (damaged or encrypted) are reported and skipped."""
         for path in paths:
             try:
                 source = self._source(path)
@@ -62,57 +81,86 @@ class Bundle:
                 yield source
 
     def _source(self, path: str) -> Source:
-        if self.path.is_dir():
-            return Source(self.path / path, self._on_error)
-        return _Member(self.path, path, self._on_error)
+        if self._archive is None:
+            return Source(self.path / path, self._on_error, self._budget, self._root)
+        return _Member(self._archive, path, self._size, self.path, self._on_error, self._budget)
 
     def problem(self, line: int, reason: str) -> None:
-        """Report what is left out of the bundle as a whole."""
+        """Report a problem of the bundle as a whole."""
         Source.report(self.path, line, reason, self._on_error)
 
-    def _found(self) -> list[str]:
-        if self.path.is_dir():
-            files = (path for path in self.path.rglob("*") if path.is_file())
-            return sorted(path.relative_to(self.path).as_posix() for path in files)
-        with zipfile.ZipFile(self.path) as archive:
-            return sorted(info.filename for info in archive.infolist() if not info.is_dir())
+    def _found_in_folder(self) -> list[str]:
+        found: list[str] = []
+        folders, count = [""], 0
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(self._root / folder) as entries:
+                    for entry in entries:
+                        count += 1
+                        if count > self._limits.max_files:
+                            raise LimitReachedError(self._limits.refusal("max_files", "the count of files and folders"))
+                        path = f"{folder}/{entry.name}" if folder else entry.name
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(path)
+                        elif self._may_be_read(entry, path):
+                            found.append(path)
+            except OSError as error:
+                if not folder:
+                    raise
+                Source.report(self.path / folder, 1, f"the folder cannot be read: {error}", self._on_error)
+        return sorted(found)
+
+    def _may_be_read(self, entry: os.DirEntry[str], path: str) -> bool:
+        """Whether the entry is a file that may contain records. Links out of the folder and special files are
+        reported."""
+        records = _may_hold_records(path)
+        if entry.is_symlink():
+            try:
+                target = (self._root / path).resolve()
+            except (OSError, RuntimeError) as error:
+                Source.report(self.path / path, 1, f"the link cannot be followed: {error}", self._on_error)
+                return False
+            if not target.is_relative_to(self._root) and (records or target.is_dir()):
+                reason = (
+                    f"the link leads out of the folder, to {target}, and is skipped: copy its target into the folder"
+                )
+                Source.report(self.path / path, 1, reason, self._on_error)
+                return False
+            return records and target.is_file()
+        if records and not entry.is_file():
+            Source.report(self.path / path, 1, "a device, pipe or socket is skipped", self._on_error)
+        return records and entry.is_file()
+
+    def _found_in_archive(self) -> list[str]:
+        # Check the size before zipfile reads all entries: an entry takes 46 bytes in the file, but 700 in memory.
+        with self.path.open("rb") as stream:
+            end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
+            if end is not None and end[_LIST_SIZE] > self._limits.max_files * _ENTRY_BYTES:
+                raise LimitReachedError(self._limits.refusal("max_files", "the list of entries"))
+        self._archive = zipfile.ZipFile(self.path)
+        entries = self._archive.infolist()
+        if len(entries) > self._limits.max_files:
+            raise LimitReachedError(self._limits.refusal("max_files", "the number of entries"))
+        return sorted({info.filename for info in entries if not info.is_dir() and _may_hold_records(info.filename)})
+
+
+def _may_hold_records(path: str) -> bool:
+    return Path(path).suffix.lower() in SUFFIXES
 
 
 class _Member(Source):
-    """A file of an archive, read without unpacking the archive."""
+    """A file of an archive of `size` bytes, read without unpacking the archive."""
 
-    def __init__(self, archive: Path, member: str, on_error: OnError | None) -> None:
+    def __init__(
+        self, archive: zipfile.ZipFile, member: str, size: int, path: Path, on_error: OnError | None, budget: Budget
+    ) -> None:
         self._archive = archive
-        self._member = member
-        super().__init__(archive / member, on_error)
+        self._info = archive.getinfo(member)
+        self._packed = min(self._info.compress_size, size)
+        super().__init__(Path(f"{path}/{member.lstrip('/')}"), on_error, budget)
 
-    def _open_plain(self) -> IO[bytes]:
-        return cast("IO[bytes]", _Whole(self._archive, self._member))
-
-
-class _Whole:
-    """A member as a stream that closes its archive too."""
-
-    def __init__(self, archive: Path, member: str) -> None:
-        self._archive = zipfile.ZipFile(archive)
-        try:
-            self._stream = self._archive.open(member)
-        except BaseException:
-            self._archive.close()
-            raise
-
-    def __enter__(self) -> _Whole:
-        return self
-
-    def __exit__(self, *exit_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._stream)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-    def close(self) -> None:
-        self._stream.close()
-        self._archive.close()
+    def _open_plain(self) -> Opened:
+        if self._info.compress_type not in _BOUNDED:
+            raise OSError("its compression method is not deflate: unpack the archive and import the folder")
+        return Opened(cast("Stream", self._archive.open(self._info)), self._packed)

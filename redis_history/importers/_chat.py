@@ -1,7 +1,7 @@
-"""Plain lists of provider messages: OpenAI chat completions and Anthropic messages, as JSON or JSONL.
+"""Import plain lists of provider messages: OpenAI chat completions and Anthropic messages, as JSON or JSONL.
 
-A record is a list of messages, or an object with `messages` (fine-tuning files; also inside `body` or `request`, as
-in batch files). Lines that are single messages make up one conversation together.
+A record is a list of messages, or an object with `messages` (fine-tuning files), also inside `body` or `request` (batch
+files). If each line is a single message, the lines form one conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMES = ("timestamp", "created_at")
 
 
 def is_chat(record: Any) -> bool:
-    """Whether this is a message, a list of messages, or an object that holds one."""
+    """Whether `record` is a message, a list of messages, or an object that contains such a list."""
     found = _messages(record)
     if found is None:
         return isinstance(record, dict) and isinstance(record.get("role"), str)
@@ -32,23 +32,23 @@ def is_chat(record: Any) -> bool:
 
 
 def openai_chat(source: Source) -> Iterator[Transcript]:
-    """All as chat completions."""
+    """Read all conversations as chat completions."""
     return _read(source, "openai_chat")
 
 
 def anthropic(source: Source) -> Iterator[Transcript]:
-    """All as Anthropic messages."""
+    """Read all conversations as Anthropic messages."""
     return _read(source, "anthropic")
 
 
 def chat(source: Source) -> Iterator[Transcript]:
-    """Each conversation as what it looks like: the two forms differ in their blocks only."""
+    """Read each conversation in the format of its blocks; the two formats differ only in these."""
     return _read(source, None)
 
 
 def _read(source: Source, form: Form | None) -> Iterator[Transcript]:
     if source.head and isinstance(source.head[0], dict) and "role" in source.head[0]:
-        yield _lines(source, form)
+        yield from _lines(source, form)
     else:
         yield from each(source, lambda source, line, record: _conversation(source, line, record, form))
 
@@ -56,7 +56,7 @@ def _read(source: Source, form: Form | None) -> Iterator[Transcript]:
 def _conversation(source: Source, line: int, record: Any, form: Form | None) -> Transcript:
     messages = _messages(record)
     if messages is None:
-        raise InvalidMessageError("neither a list of messages nor an object with `messages`")
+        raise InvalidMessageError("the record must be a list of messages or an object with `messages`")
     outer = record if isinstance(record, dict) else {}
     system = outer.get("system")
     if form is None:
@@ -73,8 +73,10 @@ def _conversation(source: Source, line: int, record: Any, form: Form | None) -> 
     )
 
 
-def _lines(source: Source, form: Form | None) -> Transcript:
-    records = list(source.records())
+def _lines(source: Source, form: Form | None) -> Iterator[Transcript]:
+    records = source.of_one_conversation()
+    if not records:
+        return
     if form is None:
         form = "anthropic" if _is_anthropic([record for _, record in records]) else "openai_chat"
     turns: list[Turn] = []
@@ -83,7 +85,7 @@ def _lines(source: Source, form: Form | None) -> Transcript:
             turns.extend(turn._replace(line=line) for turn in _turns([record], form, None))
         except InvalidInputError as error:
             source.problem(line, str(error))
-    return build(turns, format=form, key=source.name, on_bad_line=source.problem, form=form)
+    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=form)
 
 
 def _turns(messages: list[Any], form: Form, system: Any) -> list[Turn]:
@@ -92,7 +94,7 @@ def _turns(messages: list[Any], form: Form, system: Any) -> list[Turn]:
     elif system is None or isinstance(system, str | list):
         converted = from_anthropic(messages, system=system)
     else:
-        raise InvalidMessageError("`system` is neither text nor blocks")
+        raise InvalidMessageError("`system` must be text or blocks")
     before = len(converted) - len(messages)
     turns = [Turn(message) for message in converted[:before]]
     for raw, message in zip(messages, converted[before:], strict=True):

@@ -1,7 +1,7 @@
-"""ChatGPT's data export: `conversations.json`, a list of trees.
+"""Import ChatGPT's data export: `conversations.json`, a list of trees.
 
-A conversation is a tree, since a reply can be asked for again and a question edited. What is imported is the branch
-that was shown last: from `current_node` up to the root. The rest of an entry is kept in `provider_meta["chatgpt"]`.
+A conversation is a tree, because users can regenerate replies and edit questions. The branch that was shown last is
+imported: from `current_node` up to the root. Other fields of an entry are kept in `provider_meta["chatgpt"]`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _TEXTS = ("text", "result", "user_profile", "user_instructions", "model_set_cont
 
 
 def is_tree(record: Any) -> bool:
-    """Whether this is a conversation of an export."""
+    """Whether `record` is a conversation of an export."""
     return isinstance(record, dict) and isinstance(record.get("mapping"), dict)
 
 
 def chatgpt(source: Source, line: int, record: Any) -> Transcript:
-    """The current branch of a conversation."""
+    """Import the current branch of a conversation."""
     mapping = need(record, "mapping", dict)
     turns: list[Turn] = []
     hidden = 0
-    calls: dict[str, str] = {}  # the nearest earlier call of each tool
+    calls: dict[str, str] = {}  # the id of the nearest earlier call, by tool
     for node in _branch(mapping, record.get("current_node")):
         raw = node.get("message")
         if not isinstance(raw, dict):
@@ -72,7 +72,7 @@ def chatgpt(source: Source, line: int, record: Any) -> Transcript:
 
 
 def _branch(mapping: dict[str, Any], current: Any) -> list[dict[str, Any]]:
-    """From the root to the current node; without one, to the newest leaf."""
+    """The nodes from the root to the current node, or to the newest leaf if there is no current node."""
     if not isinstance(current, str) or current not in mapping:
         current = _newest_leaf(mapping)
     found: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _branches(mapping: dict[str, Any]) -> int:
 
 def _message(raw: dict[str, Any], calls: dict[str, str]) -> Message:
     author = need(raw, "author", dict)
-    role = _ROLES.get(str(author.get("role")), "user")  # an unknown role must not gain a system's authority
+    role = _ROLES.get(str(author.get("role")), "user")  # an unknown role must not gain the authority of system
     content = need(raw, "content", dict)
     recipient = scalar(raw.get("recipient")) or "all"
     name = scalar(author.get("name"))
@@ -176,7 +176,7 @@ def _result(parts: list[Part], call: str, name: str | None) -> Part:
 
 
 def _arguments(parts: list[Part]) -> Any:
-    """A call is text: JSON for some tools, a program or a query for others."""
+    """The input of a call. ChatGPT stores text: JSON for some tools, a program or a query for others."""
     text = _text(parts)
     try:
         value = json.loads(text)

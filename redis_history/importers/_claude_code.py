@@ -1,9 +1,9 @@
-"""Sessions of Claude Code: a `.jsonl` file of entries, or `{path, blob, entries}` records that hold one each.
+"""Import sessions of Claude Code: a `.jsonl` file of entries, or `{path, blob, entries}` records with one session each.
 
-An entry with a `message` becomes a message, its `uuid` the id; the rest of the entry is kept in
-`provider_meta["claude_code"]`. One reply of the model can stand in several entries of the same `message.id`, with
-tool results between them: they stay several messages (as the file grows, an entry never changes, so a session can
-be imported again while it goes on), and `metadata["response_id"]` says which belong together.
+Each entry with a `message` becomes a message with the entry's `uuid` as its id. Other fields of the entry are kept in
+`provider_meta["claude_code"]`. Claude Code can split a reply of the model into several entries with the same
+`message.id` and tool results between them. These entries stay separate messages: written entries never change, so an
+unfinished session can be imported again. Messages of one reply have the same `metadata["response_id"]`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _MARKS = frozenset(("uuid", "sessionId", "leafUuid", "messageId", "parentUuid"))
 
 
 def is_entry(record: Any) -> bool:
-    """Whether this is a line of a session file."""
+    """Whether `record` is a line of a session file."""
     return isinstance(record, dict) and isinstance(record.get("type"), str) and not _MARKS.isdisjoint(record)
 
 
 def claude_code(source: Source) -> Iterator[Transcript]:
-    """The sessions of a file: one, if its lines are the entries."""
+    """Import the sessions of a file. If its lines are entries, the file is one session."""
     if not any(map(is_entry, source.head)):
         yield from each(source, _wrapped)
         return
-    transcript = _session(source, source.records(), source.name, {}, own_lines=True)
+    transcript = _session(source, source.of_one_conversation(), source.name, {}, own_lines=True)
     if transcript.messages:
         yield transcript
 
@@ -56,7 +56,7 @@ def _session(
     title = None
     for line, entry in entries:
         if not isinstance(entry, dict):
-            source.problem(line, "not an entry of a session")
+            source.problem(line, "the line is not an entry of a session")
             continue
         if not first.get("sessionId") and scalar(entry.get("sessionId")):
             first = entry
@@ -70,7 +70,7 @@ def _session(
             source.problem(line, str(error))
         else:
             turns.append(turn._replace(line=line if own_lines else None))
-    # The log of a sub-agent carries the id of the session that started it.
+    # Logs of sub-agents have the session id of their parent.
     agent = scalar(first.get("agentId")) if first.get("isSidechain") is True else None
     session = scalar(first.get("sessionId"))
     return build(

@@ -1,4 +1,4 @@
-"""What the importers of all formats share: checked access to records, one transcript for each record."""
+"""Helpers for the importers of all formats: checked access to records, one transcript per record."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> Iterator[Transcript]:
-    """`convert(source, line, record)` of every record; a record it refuses is reported. A conversation id that comes
-    again in the file gets a number."""
+    """Call `convert(source, line, record)` for every record, and report the records it rejects. Repeated conversation
+    ids get a number."""
     seen: dict[str, int] = {}
     for line, record in source.records():
         try:
@@ -34,18 +34,18 @@ def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> I
 
 
 def need(record: Any, key: str, kind: type[T]) -> T:
-    """`record[key]`, which must be a `kind`. Raises InvalidMessageError otherwise."""
+    """`record[key]`. Raises InvalidMessageError unless it is a `kind`."""
     value = record.get(key) if isinstance(record, Mapping) else None
     if not isinstance(value, kind):
-        raise InvalidMessageError(f"{key!r} is missing or not a {kind.__name__}")
+        raise InvalidMessageError(f"{key!r} is missing or is not a {kind.__name__}")
     return value
 
 
 def rest(record: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """What else the record says."""
+    """The record without these keys."""
     return {key: value for key, value in record.items() if key not in without}
 
 
 def scalar(value: Any) -> str | None:
-    """`value` as part of an id, if it can be one."""
+    """`value` as text for an id; None if it is not text or a number."""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None

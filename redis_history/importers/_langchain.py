@@ -1,4 +1,4 @@
-"""LangChain's dumps: lists of messages as `messages_to_dict`, `dumpd` or `dumps` write them."""
+"""Import lists of messages that LangChain wrote with `messages_to_dict`, `dumpd` or `dumps`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["is_langchain", "langchain"]
 _KEYS = ("session_id", "conversation_id", "thread_id", "id")
 _TYPES = frozenset(("human", "ai", "system", "tool", "function", "chat"))
 
-_FOREIGN = frozenset(("role", "uuid", "sessionId"))  # of providers' messages, and of entries of Claude Code
+_FOREIGN = frozenset(("role", "uuid", "sessionId"))  # keys of provider messages and of Claude Code entries
 
 
 def is_langchain(record: Any) -> bool:
-    """Whether this is a message, a list of messages, or an object that holds one."""
+    """Whether `record` is a message, a list of messages, or an object that contains such a list."""
     found = _messages(record)
     return _is_message(record) if found is None else bool(found) and all(map(_is_message, found))
 
 
 def langchain(source: Source) -> Iterator[Transcript]:
-    """One conversation for each list; lines that are single messages make up one together."""
+    """Import one conversation per list. If each line is a single message, the lines form one conversation."""
     if source.head and _is_message(source.head[0]):
-        yield _lines(source)
+        yield from _lines(source)
     else:
         yield from each(source, _conversation)
 
@@ -54,7 +54,7 @@ def _messages(record: Any) -> list[Any] | None:
 def _conversation(source: Source, line: int, record: Any) -> Transcript:
     messages = _messages(record)
     if messages is None:
-        raise InvalidMessageError("neither a list of LangChain messages nor an object with `messages`")
+        raise InvalidMessageError("the record must be a list of LangChain messages or an object with `messages`")
     outer = record if isinstance(record, dict) else {}
     key = next(filter(None, (scalar(outer.get(name)) for name in _KEYS)), None)
     return build(
@@ -67,14 +67,17 @@ def _conversation(source: Source, line: int, record: Any) -> Transcript:
     )
 
 
-def _lines(source: Source) -> Transcript:
+def _lines(source: Source) -> Iterator[Transcript]:
     turns = []
-    for line, record in source.records():
+    records = source.of_one_conversation()
+    if not records:
+        return
+    for line, record in records:
         try:
             turns.append(_turn(record)._replace(line=line))
         except InvalidInputError as error:
             source.problem(line, str(error))
-    return build(turns, format="langchain", key=source.name, on_bad_line=source.problem)
+    yield build(turns, format="langchain", key=source.name, on_bad_line=source.problem)
 
 
 def _turn(record: Any) -> Turn:

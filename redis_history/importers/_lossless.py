@@ -1,13 +1,14 @@
-"""The package's own JSONL: every field of every message, and of the record of each conversation.
+"""Lossless JSONL, the export format: every field of every message and of each conversation record.
 
-The first line of a conversation is its record, each further line a message:
+The first line of a conversation is its record, and each further line is a message:
 
     {"type": "conversation", "version": 1, "conversation": {"conversation_id": …, …}}
     {"type": "message", "conversation_id": …, "timestamp": …, "message": {…}}
 
-One for which a summary stands has `"archived": true` as well, and the summary comes after it.
-A message is its stored form. What JSON has no form for (bytes, times, keys that are no text) is a dict of one key that
-begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`, `{"&map": [[key, value], …]}`.
+A message that was replaced by a summary also has `"archived": true`; the summary comes after it.
+Messages have the same fields as in the store. Values that JSON cannot represent (bytes, times, keys other than text)
+become a dict with one key that begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`,
+`{"&map": [[key, value], …]}`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _from_msgpack = msgspec.msgpack.decode
 
 
 def record_line(conversation: Conversation) -> bytes:
-    """The line of a conversation, with its line feed."""
+    """The line for a conversation record, with its line feed."""
     fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
     given = {name: value for name, value in fields.items() if value not in (None, {})}
     known = {"conversation_id": conversation.conversation_id, **given}
@@ -46,7 +47,7 @@ def record_line(conversation: Conversation) -> bytes:
 
 
 def message_line(conversation_id: str, message: Message, archived: bool = False) -> bytes:
-    """The line of a message, with its line feed."""
+    """The line for a message, with its line feed."""
     time = None if message.timestamp is None else message.timestamp.isoformat()
     body = _tagged(_from_msgpack(encode_body(message)))
     mark = {"archived": True} if archived else {}
@@ -58,7 +59,7 @@ def _dumped(value: Any) -> bytes:
 
 
 def is_lossless(record: Any) -> bool:
-    """Whether this is a line of such a file."""
+    """Whether `record` is a line of a lossless file."""
     match record:
         case {"type": "conversation", "version": int(), "conversation": dict()}:
             return True
@@ -68,12 +69,14 @@ def is_lossless(record: Any) -> bool:
 
 
 def lossless(source: Source) -> Iterator[Transcript]:
-    """The conversations, as they stand one after the other."""
+    """Import the conversations of a file, in order."""
     identity: str | None = None
     record = Conversation("")
     messages: list[Message] = []
     archived: set[str] = set()
+    size, most = 0, source.limits.max_conversation_bytes
     for line, value in source.records():
+        size += source.size
         try:
             kind = need(value, "type", str)
             if kind == "conversation":
@@ -81,6 +84,7 @@ def lossless(source: Source) -> Iterator[Transcript]:
                 if identity is not None:
                     yield _transcript(identity, record, messages, archived)
                 identity, record, messages, archived = found.conversation_id, found, [], set()
+                size = source.size
             elif kind == "message":
                 of = need(value, "conversation_id", str)
                 message = _message(value)
@@ -88,11 +92,17 @@ def lossless(source: Source) -> Iterator[Transcript]:
                     if identity is not None:
                         yield _transcript(identity, record, messages, archived)
                     identity, record, messages, archived = of, Conversation(of), [], set()
+                    size = source.size
+                if size > most:
+                    if size - source.size <= most:
+                        reason = source.limits.refusal("max_conversation_bytes", f"the conversation {of[:80]!r}")
+                        source.problem(line, f"this and all further messages of it are left out: {reason}")
+                    continue
                 messages.append(message)
                 if value.get("archived") is True:
                     archived.add(message.id)
             else:
-                raise InvalidMessageError(f"a line of the type {kind[:40]!r}")
+                raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
         except InvalidInputError as error:
             source.problem(line, str(error))
     if identity is not None:
@@ -114,13 +124,13 @@ def _transcript(identity: str, record: Conversation, messages: list[Message], ar
 def _record(value: Any) -> Conversation:
     version = need(value, "version", int)
     if version > VERSION:
-        raise InvalidMessageError(f"version {version} of this form was written by a newer version of this package")
+        raise InvalidMessageError(f"version {version} of this format needs a newer redis_history: upgrade the package")
     fields = _untagged(need(value, "conversation", dict))
     known = {name: fields.get(name) for name in ("conversation_id", *RECORD_FIELDS) if fields.get(name) is not None}
     try:
         return msgspec.convert(known, Conversation)
     except msgspec.ValidationError as error:
-        raise InvalidMessageError(f"not a record of a conversation: {error}") from error
+        raise InvalidMessageError(f"the line is not a conversation record: {error}") from error
 
 
 def _message(value: Any) -> Message:
@@ -128,10 +138,10 @@ def _message(value: Any) -> Message:
     try:
         message = decode_member(encode_member(1, 0, _to_msgpack(body)))
     except (CorruptDataError, OverflowError, UnicodeEncodeError, TypeError) as error:
-        raise InvalidMessageError(f"not a message: {error}") from error
+        raise InvalidMessageError(f"the line is not a message: {error}") from error
     time = value.get("timestamp")
     if time is not None and not isinstance(time, str):
-        raise InvalidMessageError("'timestamp' is no text")
+        raise InvalidMessageError("'timestamp' must be text")
     return msgspec.structs.replace(message, timestamp=time, sequence=None)
 
 
@@ -156,7 +166,7 @@ def _untagged(value: Any) -> Any:
     try:
         return _plain(value)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise InvalidMessageError(f"a value that cannot be read: {error}") from error
+        raise InvalidMessageError(f"a value cannot be read: {error}") from error
 
 
 def _plain(value: Any) -> Any:

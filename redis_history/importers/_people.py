@@ -1,4 +1,4 @@
-"""Conversations of people: IRC channels, KdConv dialogues, LoCoMo's long conversations."""
+"""Import conversations between people: IRC channels, KdConv dialogues, LoCoMo's long conversations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MONTHS += ("august", "september", "october", "november", "december")
 
 
 def irc(source: Source) -> Iterator[Transcript]:
-    """Lines `{channel, file, n, date, time, kind, speaker, text}`: one conversation for each channel and file.
+    """Import lines `{channel, file, n, date, time, kind, speaker, text}`: one conversation per channel and file.
 
-    All are held until the end of the file, since the lines of several channels may alternate. Times of a day wrap at
-    midnight, some clocks at noon, and joins have none: such a conversation keeps the order of its lines.
+    All lines are held until the end of the file, because the lines of several channels may alternate. Times wrap at
+    midnight (or at noon) and joins have no time; such a conversation keeps the order of its lines.
     """
     found: dict[tuple[str, str], list[Turn]] = {}
-    for line, record in source.records():
+    for line, record in source.of_one_conversation():
         try:
             key, turn = _irc_turn(record)
         except InvalidInputError as error:
@@ -67,7 +67,7 @@ def _irc_turn(record: Any) -> tuple[tuple[str, str], Turn]:
 
 
 def kdconv(source: Source, line: int, record: Any) -> Transcript:
-    """A dialogue of two people who take turns, alone or wrapped as `{domain, split, i, dialogue}`."""
+    """Import a dialogue of two people who take turns, plain or wrapped as `{domain, split, i, dialogue}`."""
     dialogue = record["dialogue"] if isinstance(record, dict) and isinstance(record.get("dialogue"), dict) else record
     turns = []
     for index, item in enumerate(need(dialogue, "messages", list)):
@@ -91,7 +91,7 @@ def kdconv(source: Source, line: int, record: Any) -> Transcript:
 
 
 def locomo(source: Source, line: int, record: Any) -> Transcript:
-    """A conversation of many sessions; each turn has the time of its session."""
+    """Import a conversation of many sessions; each turn gets the time of its session."""
     conversation = need(record, "conversation", dict)
     turns: list[Turn] = []
     for number in sorted(int(match[1]) for name in conversation if (match := _SESSION.fullmatch(name))):
@@ -126,7 +126,7 @@ def _locomo_turn(item: Any, session: int) -> Turn:
 
 
 def _locomo_time(text: str) -> datetime | None:
-    """ "1:56 pm on 8 May, 2023"; without the locale's names of months."""
+    """Parse a time such as "1:56 pm on 8 May, 2023". Month names are English in every locale."""
     match = _LOCOMO_TIME.fullmatch(text)
     if match is None or match[5].lower() not in _MONTHS:
         return None

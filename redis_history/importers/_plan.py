@@ -1,4 +1,4 @@
-"""What an import writes, as steps without I/O: two drivers, sync and async, carry them out."""
+"""The steps of an import, without I/O: a sync and an async driver execute them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from redis_history._validation import check_integer
 from redis_history.errors import (
     CapabilityError,
     ConflictError,
@@ -26,8 +27,8 @@ __all__ = ["Imported", "OnProgress", "Step", "check_batch", "steps"]
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """How far an import is, or what it did: conversations and messages read, how many of these were new to the store,
-    how many it had already, and how many problems were reported."""
+    """Progress or result of an import: numbers of conversations and messages read, of messages that were new or already
+    in the store, and of reported problems."""
 
     conversations: int = 0
     messages: int = 0
@@ -40,7 +41,7 @@ OnProgress = Callable[[Imported], None]
 
 
 class Step(NamedTuple):
-    """A call of a method of the store, and what to give back if it raises one of these."""
+    """A call of a store method. Exceptions of the types in `known` are returned as the answer, not raised."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -49,14 +50,13 @@ class Step(NamedTuple):
 
 
 _Steps = Generator[Step, Any, None]
-#: What the store says if it cannot compact, or not just these messages.
+#: Errors of a store that cannot compact at all, or cannot compact these messages.
 _NO_COMPACTION = (CapabilityError, ConflictError, NotFoundError, InvalidInputError)
 
 
 def check_batch(batch: int) -> None:
     """Raises InvalidInputError unless it is from 1 to 1,000."""
-    if type(batch) is not int or not 1 <= batch <= 1000:
-        raise InvalidInputError(f"batch is a number of messages from 1 to 1,000, not {batch!r}")
+    check_integer(batch, "batch", 1, 1000, error=InvalidInputError)
 
 
 class _Tally:
@@ -86,8 +86,8 @@ def steps(
     on_error: OnError,
     on_progress: OnProgress | None,
 ) -> Generator[Step, Any, Callable[[], Imported]]:
-    """Everything an import writes, conversation by conversation. A step is answered with what the method gave, or with
-    the error it raised, if it is one of those named."""
+    """Yield all store calls of an import, conversation by conversation. Send back the result of each call, or the
+    error if its type is in `known`."""
     tally = _Tally(str(source), on_error, on_progress)
     for number, transcript in enumerate(transcripts, 1):
         yield from _record(transcript, number, tally)
@@ -103,7 +103,8 @@ def steps(
 
 
 class _Part(NamedTuple):
-    """A stretch of a transcript: messages to be appended, and then, maybe, a summary in place of those `replaced`."""
+    """A section of a transcript: messages to append, then an optional summary that replaces the messages in
+    `replaced`."""
 
     messages: tuple[Message, ...]
     replaced: tuple[Message, ...] = ()
@@ -111,8 +112,9 @@ class _Part(NamedTuple):
 
 
 def _parts_of(transcript: Transcript) -> Iterator[_Part]:
-    """The transcript as it came about. A live message in front of a summary came later, or it would have been replaced
-    as well: its time says where it belongs. What is archived without a summary behind it is live in the last part."""
+    """Split a transcript into sections, in the order in which they were written. A live message before a summary was
+    appended after it (otherwise the summary would have replaced it); its timestamp gives its position. Archived
+    messages without a later summary are live messages of the last section."""
     every, archived = transcript.messages, transcript.archived
     begin, former, later = 0, tuple[Message, ...](), list[Message]()
     for at, message in enumerate(every):
@@ -133,16 +135,16 @@ def _record(transcript: Transcript, number: int, tally: _Tally) -> _Steps:
     known = (ConversationExistsError, InvalidInputError)
     answer = yield Step("create_conversation", (record,), known)
     if isinstance(answer, InvalidInputError):
-        tally.problem(number, f"the record of {transcript.conversation_id[:80]!r} is left out: {answer}")
+        tally.problem(number, f"the record of conversation {transcript.conversation_id[:80]!r} is left out: {answer}")
         yield Step("create_conversation", (Conversation(transcript.conversation_id),), known)
 
 
 def _compact(
     conversation_id: str, replaced: tuple[Message, ...], summary: Message, number: int, tally: _Tally
 ) -> _Steps:
-    """Put a summary in place of what has been appended, unless the store has it already."""
+    """Replace the appended messages by a summary, unless the store already has it."""
     if (yield Step("get_message", (conversation_id, summary.id))) is not None:
-        yield from _append(conversation_id, (summary,), number, tally)  # which finds out whether it is the same
+        yield from _append(conversation_id, (summary,), number, tally)  # reports a summary with other content
         return
     change = {"through": replaced[-1].id, "summary": summary, "seen": replaced}
     answer = yield Step("compact", (conversation_id,), _NO_COMPACTION, change)
@@ -151,7 +153,7 @@ def _compact(
         return
     reason = answer if isinstance(answer, Exception) else "there is nothing to replace"
     of = f"the summary {summary.id[:80]!r} of {conversation_id[:80]!r}"
-    tally.problem(number, f"{of} is a message like others, and what it replaced stays: {reason}")
+    tally.problem(number, f"{of} is stored as a normal message, and the messages it replaced stay: {reason}")
     yield from _append(conversation_id, (summary,), number, tally)
 
 
@@ -160,7 +162,7 @@ def _append(conversation_id: str, messages: tuple[Message, ...], number: int, ta
     if isinstance(answer, list):
         old = sum(1 for one in answer if isinstance(one, Appended) and one.duplicate)
         tally.add(messages=len(answer), new=len(answer) - old, duplicates=old)
-    elif len(messages) > 1:  # too large together, or one of them is refused: find it
+    elif len(messages) > 1:  # the batch is too large, or one message is rejected: split it
         half = len(messages) // 2
         yield from _append(conversation_id, messages[:half], number, tally)
         yield from _append(conversation_id, messages[half:], number, tally)

@@ -1,8 +1,8 @@
-"""A Slack export: a folder or an archive of channels, each a folder of days, with `users.json` beside them.
+"""Import a Slack export: a folder or archive with `users.json` and a folder of daily files per channel.
 
-A channel is one conversation, in the order of its time stamps; replies in a thread have the scope `thread` and
-`metadata["thread_id"]`. Slack's marks are made readable (`<@U1>` becomes `@ann`); what they were is in
-`provider_meta["slack"]`. A text of a channel is never given a system's authority, whatever its subtype.
+A channel is one conversation, in the order of its timestamps. Replies in a thread have the scope `thread` and
+`metadata["thread_id"]`. Slack's markup is made readable (`<@U1>` becomes `@ann`); the original is kept in
+`provider_meta["slack"]`. Messages of a channel never get the role `system`, whatever their subtype.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redis_history.model import AttachmentPart, Message, Modality, Part, Partici
 
 __all__ = ["is_slack", "slack"]
 
-#: The lists of conversations, and the `channel_type` of what is in them.
+#: The files that list conversations, and the `channel_type` of these conversations.
 _LISTS = {"channels.json": "channel", "groups.json": "group", "mpims.json": "mpim", "dms.json": "dm"}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
 _STAMP = re.compile(r"(\d{1,11})\.(\d{1,6})")
@@ -30,14 +30,14 @@ _MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video":
 
 
 def is_slack(bundle: Bundle) -> bool:
-    """Whether these files are an export."""
+    """Whether the files of the bundle are a Slack export."""
     return any(_DAY.fullmatch(name) for name in bundle.names()) and any(
         name in bundle.names() for name in ("users.json", *_LISTS)
     )
 
 
 def slack(bundle: Bundle) -> Iterator[Transcript]:
-    """The channels that have messages, in the order of their names."""
+    """Import the channels that have messages, in the order of their names."""
     users = _users(bundle)
     known = _channels(bundle)
     folders: dict[str, list[str]] = {}
@@ -49,28 +49,33 @@ def slack(bundle: Bundle) -> Iterator[Transcript]:
         name = folder.rpartition("/")[2]
         kind, channel = known.get(name, ("channel", {"name": name}))
         identity = scalar(channel.get("id")) or name
-        yield _channel(bundle, sorted(days), users, name, identity, kind, channel)
+        yield from _channel(bundle, sorted(days), users, name, identity, kind, channel)
 
 
 def _channel(
     bundle: Bundle, days: list[str], users: Mapping[str, str], name: str, identity: str, kind: str, channel: Any
-) -> Transcript:
+) -> Iterator[Transcript]:
     turns: list[tuple[int, Turn]] = []
+    size = 0
     seen: set[tuple[str, Any, Any]] = set()
     for source in bundle.sources(days):
         for line, record in source.records():
+            size += source.size
+            if size > source.limits.max_conversation_bytes:
+                source.problem(line, source.limits.refusal("max_conversation_bytes", f"the channel {name[:80]!r}"))
+                return
             try:
                 at, turn = _turn(record, users, name, identity, kind)
             except InvalidInputError as error:
                 source.problem(line, str(error))
                 continue
             mark = (str(turn.time), record.get("user"), record.get("text"))
-            if mark not in seen:  # a reply that was sent to the channel too may stand twice
+            if mark not in seen:  # a reply that was also sent to the channel can occur twice
                 seen.add(mark)
                 turns.append((at, turn))
     turns.sort(key=lambda item: item[0])
     title = f"#{name}" if kind in ("channel", "group") else name
-    return build(
+    yield build(
         [turn for _, turn in turns],
         format="slack",
         key=f"{bundle.name}:{identity}",
@@ -85,7 +90,7 @@ def _turn(record: Any, users: Mapping[str, str], name: str, identity: str, kind:
     at, microseconds = _instant(stamp)
     raw = record.get("text") or ""
     if not isinstance(raw, str):
-        raise InvalidMessageError("'text' is no text")
+        raise InvalidMessageError("'text' must be a string")
     text, mentions = _readable(raw, users)
     thread = record.get("thread_ts")
     inside = isinstance(thread, str) and thread != stamp
@@ -120,7 +125,7 @@ def _turn(record: Any, users: Mapping[str, str], name: str, identity: str, kind:
 def _instant(stamp: str) -> tuple[datetime, int]:
     match = _STAMP.fullmatch(stamp)
     if match is None:
-        raise InvalidMessageError(f"'ts' is not a time stamp: {stamp[:40]!r}")
+        raise InvalidMessageError(f"'ts' must be a timestamp, not {stamp[:40]!r}")
     microseconds = int(match[1]) * 1_000_000 + int(match[2].ljust(6, "0"))
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds), microseconds
 
@@ -187,7 +192,7 @@ def _users(bundle: Bundle) -> dict[str, str]:
 
 
 def _channels(bundle: Bundle) -> dict[str, tuple[str, Any]]:
-    """By the name of their folder: direct messages have no name, and their id as folder."""
+    """The conversations by folder name: the channel name, or the id for direct messages, which have no name."""
     found: dict[str, tuple[str, Any]] = {}
     for listed, kind in _LISTS.items():
         for channel in _listed(bundle, listed):
@@ -204,4 +209,4 @@ def _listed(bundle: Bundle, name: str) -> Iterator[Mapping[str, Any]]:
             if isinstance(record, Mapping):
                 yield record
             else:
-                source.problem(line, "not an object")
+                source.problem(line, "the record must be an object")

@@ -1,4 +1,4 @@
-"""Which format a file is in, and its transcripts."""
+"""Detect the format of a file, and read its transcripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_history.importers import _agents, _chat, _chatgpt, _claude_code, _lan
 from redis_history.importers._bundle import Bundle, is_bundle
 from redis_history.importers._convert import each
 from redis_history.importers._slack import is_slack, slack
-from redis_history.importers.source import Source
+from redis_history.importers.source import Budget, ImportLimits, Source
 from redis_history.importers.transcript import OnError, Transcript
 
 __all__ = ["FORMATS", "read_transcripts"]
@@ -39,7 +39,7 @@ def _first_item(record: Any) -> Any:
     return messages[0] if isinstance(messages, list) and messages else None
 
 
-# In this order: a chat record is the least particular.
+# The order matters for detection: chat records come last, because they match most easily.
 _IMPORTERS: dict[str, _Importer] = {
     "redis_history": _Importer(_lossless.is_lossless, _lossless.lossless),
     "chatgpt": _Importer(_chatgpt.is_tree, partial(each, convert=_chatgpt.chatgpt)),
@@ -67,7 +67,7 @@ _IMPORTERS: dict[str, _Importer] = {
     "anthropic": _Importer(_chat.is_chat, _chat.anthropic),
 }
 
-#: The names `read_transcripts` takes as `format`, besides "auto".
+#: The values of `format` in `read_transcripts`, in addition to "auto".
 FORMATS: tuple[str, ...] = (*_IMPORTERS, "slack")
 
 
@@ -76,26 +76,32 @@ def read_transcripts(
     *,
     format: str | None = "auto",
     on_error: OnError | None = None,
+    limits: ImportLimits | None = None,
 ) -> Iterator[Transcript]:
-    """The conversations of a file, one at a time: JSON or JSONL, plain or gzipped; or of a folder or zip archive.
+    """Read conversations one at a time from a file (JSON or JSONL, plain or gzipped), a folder or a zip archive.
 
-    `format` is one of FORMATS; with "auto" (or None) the first records tell, in a folder or archive file by file. A bad
-    line or record is given to `on_error` (else logged as a warning) and left out, the rest is imported. Raises
-    InvalidInputError at once, before anything is yielded, for a file that cannot be read or whose format is unknown.
+    `format` is one of FORMATS. With "auto" (or None) it is detected from the first records, separately for each file
+    of a folder or archive. Bad lines and records are skipped and passed to `on_error` (without it, logged as
+    warnings). The same holds for records that exceed one of the `limits`, links out of a folder, devices, pipes and
+    sockets.
+
+    Raises InvalidInputError immediately, before the first conversation, if `path` is not a regular file or folder,
+    cannot be read, has an unknown format or has more files than `limits` allow.
     """
     if format not in (None, "auto", *FORMATS):
-        raise InvalidInputError(f"{format!r} is not a format; there are: {', '.join(FORMATS)}")
+        raise InvalidInputError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
     chosen = None if format == "auto" else format
     where = Path(path)
+    limits = limits or ImportLimits()
     if not is_bundle(where):
         if chosen == "slack":
-            raise InvalidInputError(f"{path} is not a folder or zip archive, as a Slack export is")
-        return _of_source(Source(where, on_error), chosen)
-    bundle = Bundle(where, on_error)
+            raise InvalidInputError(f"{path} must be a folder or zip archive for the format slack")
+        return _of_source(Source(where, on_error, Budget(limits)), chosen)
+    bundle = Bundle(where, on_error, limits)
     if chosen == "slack" or (chosen is None and is_slack(bundle)):
         return slack(bundle)
-    if not bundle.of_records():
-        raise InvalidInputError(f"{path} cannot be read: there are no files of JSON records in it")
+    if not bundle.paths():
+        raise InvalidInputError(f"{path} cannot be read: it contains no files with JSON records")
     return _of_bundle(bundle, chosen)
 
 
@@ -107,14 +113,14 @@ def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
             if importer.matches(record):
                 return _chat.chat(source) if name == "openai_chat" else importer.read(source)
     if not source.head:
-        raise InvalidInputError(f"{source.path} holds no JSON records; the formats are: {', '.join(FORMATS)}")
-    raise InvalidInputError(f"the format of {source.path} is not known; there are: {', '.join(FORMATS)}")
+        raise InvalidInputError(f"{source.path} holds no JSON records; known formats: {', '.join(FORMATS)}")
+    raise InvalidInputError(f"the format of {source.path} is unknown; known formats: {', '.join(FORMATS)}")
 
 
 def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
-    """File by file; one of an unknown format is reported. Conversations that two files name alike get a number."""
+    """Read a bundle file by file. Files of an unknown format are reported. Repeated conversation ids get a number."""
     seen: dict[str, int] = {}
-    for source in bundle.sources(bundle.of_records()):
+    for source in bundle.sources(bundle.paths()):
         try:
             found = _of_source(source, format)
         except InvalidInputError as error:

@@ -1,60 +1,194 @@
-"""A file of JSON records, read one at a time: lines or one document, plain or gzipped."""
+"""Read JSON records from a file, one at a time and within limits: lines or one document, plain or gzipped."""
 
 from __future__ import annotations
 
 import gzip
 import logging
-import lzma
+import os
+import re
+import stat
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
 from redis_history.errors import InvalidInputError
 from redis_history.importers.transcript import ImportProblem, OnError
 
-__all__ = ["SUFFIXES", "Record", "Source"]
+__all__ = ["BROKEN", "SUFFIXES", "Budget", "ImportLimits", "LimitReachedError", "Opened", "Record", "Source", "Stream"]
 
 _log = logging.getLogger("redis_history.importers")
 _decode = msgspec.json.decode
 SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))
-_LOOK_AHEAD = 20  # a session file may open with entries of other kinds
-# The last three of a member of an archive: damaged; and a RuntimeError if it is encrypted, or packed in a way unknown.
-_BROKEN = (EOFError, OSError, zlib.error, zipfile.BadZipFile, lzma.LZMAError, RuntimeError)
+_LOOK_AHEAD = 20  # a session file may begin with entries of other kinds
+_HEAD_BYTES = 1 << 20
+_CHUNK = 1 << 18  # bytes
+_DEEPEST = 250  # importers may use two Python frames per level, and Python's default limit is 1,000
+_RATIO_FREE = 16 << 20  # unpacked bytes before the ratio is checked
 
-_Stream = IO[bytes] | gzip.GzipFile
 Record = tuple[int, Any]  # line (or number in the document) from 1, value
+_Form = Literal["lines", "list", "messages", "document", "too large"]
+
+# Match JSON text up to the next bracket, with complete strings; in the outermost list also up to the next comma.
+_STRING_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRINGS = re.compile(_STRING + b"?", re.DOTALL)  # "?" also matches an unclosed string, to search in linear time
+_INSIDE = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
+_IN_LIST = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
+
+
+class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of an import. Content that exceeds a limit is rejected with an error that names the limit.
+
+    - `max_bytes`: unpacked bytes of a source; for a folder or archive, of all its files together.
+    - `max_ratio`: unpacked bytes per packed byte, after the first 16 MiB.
+    - `max_files`: files and folders in a folder, or entries of an archive.
+    - `max_record_bytes`: bytes of a record: a line, an item of a list, or another JSON document.
+    - `max_values`: numbers, strings, lists and objects in a record.
+    - `max_depth`: nesting depth of lists and objects in a record, at most 250.
+    - `max_conversation_bytes`: bytes of all lines of one conversation.
+
+    Raises InvalidInputError for a limit that is not an integer of at least 1.
+    """
+
+    max_bytes: int = 8 << 30
+    max_ratio: int = 200
+    max_files: int = 100_000
+    max_record_bytes: int = 32 << 20
+    max_values: int = 500_000
+    max_depth: int = 100
+    max_conversation_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value, most = getattr(self, name), _DEEPEST if name == "max_depth" else None
+            if type(value) is not int or value < 1 or (most is not None and value > most):
+                rule = f"from 1 to {most}" if most is not None else "of at least 1"
+                raise InvalidInputError(f"`{name}` must be an integer {rule}, not {value!r}")
+
+    def refusal(self, name: str, subject: str) -> str:
+        """An error message: `subject` exceeds the limit `name`, and how to raise the limit."""
+        option = "--" + name.replace("_", "-")
+        return f"{subject} exceeds {name}={getattr(self, name)}: raise it with ImportLimits({name}=...) or {option}"
+
+
+class LimitReachedError(Exception):
+    """A limit was reached; the message is the reason. Only used inside this package."""
+
+
+class _NotJSONError(Exception):
+    pass
+
+
+# The last three come from members of an archive: damaged, encrypted (RuntimeError) or an unknown compression method.
+BROKEN = (
+    LimitReachedError, EOFError, OSError, OverflowError, ValueError, struct.error,
+    zlib.error, zipfile.BadZipFile, RuntimeError,
+)  # fmt: skip
+
+
+class Stream(Protocol):
+    """A file, or an unpacked stream."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Budget:
+    """Limits the unpacked bytes of all files of a source. `packed`: bytes of the archive, None for other sources."""
+
+    def __init__(self, limits: ImportLimits, packed: int | None = None) -> None:
+        self.limits = limits
+        self._packed = packed
+        self._taken = 0
+
+    def take(self, count: int) -> None:
+        """Count unpacked bytes. Raises LimitReachedError."""
+        self._taken += count
+        if self._taken > self.limits.max_bytes:
+            raise LimitReachedError(self.limits.refusal("max_bytes", "the unpacked size of the source"))
+        self.check_ratio(self._taken, self._packed)
+
+    def check_ratio(self, unpacked: int, packed: int | None) -> None:
+        """Raises LimitReachedError if `packed` bytes were unpacked to too many."""
+        if packed is not None and unpacked > max(_RATIO_FREE, packed * self.limits.max_ratio):
+            raise LimitReachedError(self.limits.refusal("max_ratio", "the ratio of unpacked to packed bytes"))
+
+
+class Opened(NamedTuple):
+    """A stream, and its number of packed bytes; None if it is not packed."""
+
+    stream: Stream
+    packed: int | None
+
+
+class _Counted:
+    """A stream that counts the bytes read from it. Also closes the underlying streams."""
+
+    def __init__(self, stream: Stream, count: Callable[[int], None], *below: Stream) -> None:
+        self._stream = stream
+        self._below = below
+        self._count = count
+        self._read = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Read at least one byte, except at the end. Returns all bytes before a damaged place before it raises."""
+        data = self._stream.read1(size)
+        self._read += len(data)
+        self._count(self._read)
+        return data
+
+    read1 = read
+
+    def close(self) -> None:
+        self._stream.close()
+        for stream in self._below:
+            stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exit_: object) -> None:
+        self.close()
 
 
 class Source:
-    """One file. Raises InvalidInputError at once if it cannot be opened."""
+    """One file; with `root`, a file in that folder. Raises InvalidInputError immediately if it cannot be opened."""
 
-    def __init__(self, path: Path, on_error: OnError | None) -> None:
+    def __init__(self, path: Path, on_error: OnError | None, budget: Budget, root: Path | None = None) -> None:
         self.path = path
+        self.limits = budget.limits
+        self.size = 0  # bytes of the last record
         self._on_error = on_error
+        self._budget = budget
+        self._root = root
+        self._broke_off = False
+        self._most_read = [0, 0]  # highest positions in the file and in its unpacked content, over all reads
         try:
             with self._open() as stream:
                 stream.read(1)
         except FileNotFoundError as error:
             raise InvalidInputError(f"there is no file {path}") from error
-        except _BROKEN as error:
+        except BROKEN as error:
             raise InvalidInputError(f"{path} cannot be read: {error}") from error
 
     @property
     def name(self) -> str:
-        """The file's name without its endings: the part of an id that tells files apart, wherever they lie."""
+        """The file name without suffixes. It is part of the ids, and does not depend on the folder."""
         name = self.path.name
         while (suffix := Path(name).suffix.lower()) in SUFFIXES:
             name = name[: -len(suffix)]
         return name
 
     def problem(self, line: int, reason: str) -> None:
-        """Report what is left out: to the callback, or as a logged warning."""
+        """Report a problem to the callback; without one, log a warning."""
         self.report(self.path, line, reason, self._on_error)
 
     @staticmethod
@@ -67,96 +201,357 @@ class Source:
 
     @cached_property
     def head(self) -> list[Any]:
-        """The first records, to tell the format by. Nothing is reported for them here."""
+        """The first records, for format detection. Reports no problems."""
+        told, self._on_error = self._on_error, lambda problem: None
+        found: list[Any] = []
+        size = 0
+        try:
+            for _, record in self._records(self.limits.max_record_bytes + _HEAD_BYTES):
+                found.append(record)
+                size += self.size
+                if len(found) == _LOOK_AHEAD or size > _HEAD_BYTES:
+                    break
+        finally:
+            self._on_error = told
+        return found
+
+    def records(self) -> Iterator[Record]:
+        """All records, in order; sets `size` to the bytes of each. Records that are not JSON or exceed a limit are
+        reported and skipped."""
+        return self._records(None)
+
+    def of_one_conversation(self) -> list[Record]:
+        """All records as a list. Reports a problem and returns None if they exceed `max_conversation_bytes`."""
+        found: list[Record] = []
+        size = 0
+        for record in self.records():
+            size += self.size
+            if size > self.limits.max_conversation_bytes:
+                self.problem(record[0], self.limits.refusal("max_conversation_bytes", "the conversation"))
+                return []
+            found.append(record)
+        return found
+
+    def _records(self, most: int | None) -> Iterator[Record]:
+        """The records in the first `most` bytes; None reads all."""
+        form = self._form
+        try:
+            stream = self._open()
+        except BROKEN as error:
+            self.problem(1, f"the file can no longer be read: {error}")
+            return
+        with stream:
+            chunks = self._chunks(stream, most)
+            if form == "lines":
+                yield from self._values(self._lines(chunks), "the line")
+            elif form == "list":
+                yield from self._values(_items(chunks, self.limits.max_record_bytes, self.problem), "the item")
+            elif form == "messages":
+                yield from self._messages(chunks)
+            elif form == "document":
+                yield from self._document(chunks)
+            else:
+                self.problem(1, self.limits.refusal("max_record_bytes", "the document"))
+
+    @cached_property
+    def _form(self) -> _Form:
         told, self._on_error = self._on_error, lambda problem: None
         try:
-            return [record for _, record in islice(self.records(), _LOOK_AHEAD)]
+            with self._open() as stream:
+                return self._form_of(self._chunks(stream, None))
+        except BROKEN:
+            return "lines"
         finally:
             self._on_error = told
 
-    def records(self) -> Iterator[Record]:
-        """Every record, in order. Lines that are not JSON are reported and left out."""
-        with self._open() as stream:
-            lines = self._lines(stream)
-            first = next(lines, None)
-            if first is None:
-                return
-            second = next(lines, None)
-            if second is None or _value(first[1])[1] is not None:
-                rest = b"".join(line for _, line in chain([] if second is None else [second], lines))
-                document = _document(first[1] + rest)
-                if document is not None:
-                    yield from document
-                    return
-            else:
-                yield from self._parsed(chain([first, second], lines))
-                return
-        with self._open() as stream:  # lines after all, the first of them broken
-            yield from self._parsed(self._lines(stream))
+    def _form_of(self, chunks: Iterator[bytes]) -> _Form:
+        """Whether the file has lines or one document. In a file of lines the first line is JSON, and more follows."""
+        first = next((chunk.lstrip() for chunk in chunks if chunk.strip()), b"")
+        chunks = chain([first], chunks)
+        if first[:1] == b"[":
+            ended = False
 
-    def _parsed(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[Record]:
-        for number, line in lines:
-            value, reason = _value(line)
-            if reason is None:
-                yield number, value
-            else:
-                self.problem(number, f"not JSON: {reason}")
+            def first_line() -> Iterator[bytes]:
+                nonlocal ended
+                left = self.limits.max_record_bytes
+                for chunk in chunks:
+                    line, feed, rest = chunk.partition(b"\n")
+                    yield line
+                    left -= len(line)
+                    if feed:
+                        ended = any(map(bytes.strip, chain([rest], chunks)))
+                    if feed or left < 0:
+                        return
 
-    def _lines(self, stream: _Stream) -> Iterator[tuple[int, bytes]]:
-        number = 0
+            if not _breaks(first_line()) and ended:
+                return "lines"
+            with self._open() as stream:
+                return self._form_of_list(self._chunks(stream, None))
+        lines = self._lines(chunks)
+        line = next(lines, None)
+        if line is None:
+            return "lines"
         try:
-            for number, line in enumerate(stream, 1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if line.strip():
-                    yield number, line
-        except _BROKEN as error:
-            self.problem(number + 1, f"the file breaks off here: {error}")
+            if line[1] is not None:
+                self._value(line[1])
+            return "lines" if next(lines, None) is not None else "document"
+        except LimitReachedError:
+            return "lines"
+        except _NotJSONError:
+            pass
+        with self._open() as stream:
+            data = self._whole(self._chunks(stream, None))
+        try:
+            if data is not None:
+                self._value(data)
+                return "document"
+        except LimitReachedError:
+            return "document"
+        except _NotJSONError:
+            return "lines"
+        for _, (_, text) in zip(range(_LOOK_AHEAD), lines, strict=False):
+            try:
+                if text is not None and isinstance(self._value(text), dict | list):
+                    return "lines"
+            except (LimitReachedError, _NotJSONError):
+                pass
+        return "too large"
 
-    def _open(self) -> _Stream:
-        with self._open_plain() as stream:
-            packed = stream.read(2) == b"\x1f\x8b"
-        plain = self._open_plain()
-        return _Unpacked(plain) if packed else plain
+    def _form_of_list(self, chunks: Iterator[bytes]) -> _Form:
+        problems: list[str] = []
+        first = _items(chunks, self.limits.max_record_bytes, lambda number, reason: problems.append(reason))
+        number, text = next(first, (0, None))
+        if number == 0 and problems:
+            return "lines"
+        try:
+            value = None if text is None else self._value(text)
+        except LimitReachedError:
+            return "list"
+        except _NotJSONError:
+            return "lines"
+        return "messages" if isinstance(value, dict) and "role" in value else "list"
 
-    def _open_plain(self) -> IO[bytes]:
-        return self.path.open("rb")
+    def _messages(self, chunks: Iterator[bytes]) -> Iterator[Record]:
+        """A list of messages as one record."""
+        found: list[Any] = []
+        size = 0
+        for number, item in _items(chunks, self.limits.max_record_bytes, self.problem):
+            size += len(item or b"")
+            if size > self.limits.max_conversation_bytes:
+                self.problem(number, self.limits.refusal("max_conversation_bytes", "the list of messages"))
+                return
+            try:
+                found.append(self._value(self._within(item, "the item")))
+            except (LimitReachedError, _NotJSONError) as error:
+                self.problem(number, str(error))
+        self.size = size
+        yield 1, found
 
-
-class _Unpacked(gzip.GzipFile):
-    """What is in a gzipped stream; closes that too."""
-
-    def __init__(self, packed: IO[bytes]) -> None:
-        super().__init__(fileobj=packed)
-        self._packed = packed
-
-    def close(self) -> None:
-        super().close()
-        self._packed.close()
-
-
-def _value(data: bytes) -> tuple[Any, str | None]:
-    # msgspec's reader, not orjson's: that one turns integers beyond 64 bits into floats without a word.
-    try:
-        return _decode(data), None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        return None, str(error)
-    except RecursionError:
-        return None, "nested too deeply"
-
-
-def _document(data: bytes) -> Iterator[Record] | None:
-    """The records of a file that is one JSON value, or None if it is not."""
-    if not data.lstrip().startswith(b"["):
-        value, reason = _value(data)
+    def _document(self, chunks: Iterator[bytes]) -> Iterator[Record]:
+        data = self._whole(chunks)
+        try:
+            value = self._value(self._within(data, "the document"))
+        except (LimitReachedError, _NotJSONError) as error:
+            self.problem(1, str(error))
+            return
+        self.size = len(data or b"")
         if isinstance(value, dict) and isinstance(value.get("simulations"), list):
-            return enumerate(value["simulations"], 1)  # a results file of tau2
-        return None if reason is not None else iter([(1, value)])
-    try:
-        items = _decode(data, type=list[msgspec.Raw])  # checked as a whole; made objects one by one
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    first = _value(bytes(items[0]))[0] if items else None
-    if isinstance(first, dict) and "role" in first:  # the messages of one conversation
-        return iter([(1, _decode(data))])
-    return ((number, _value(bytes(item))[0]) for number, item in enumerate(items, 1))
+            self.size //= max(len(value["simulations"]), 1)
+            yield from enumerate(value["simulations"], 1)  # a results file of tau2
+        else:
+            yield 1, value
+
+    def _values(self, texts: Iterable[tuple[int, bytes | None]], what: str) -> Iterator[Record]:
+        for number, text in texts:
+            try:
+                value = self._value(self._within(text, what))
+            except (LimitReachedError, _NotJSONError) as error:
+                self.problem(number, str(error))
+            else:
+                self.size = len(text or b"")
+                yield number, value
+
+    def _within(self, data: bytes | None, what: str) -> bytes:
+        if data is None:
+            raise LimitReachedError(self.limits.refusal("max_record_bytes", what))
+        return data
+
+    def _value(self, data: bytes) -> Any:
+        """The value of JSON text. Raises _NotJSONError or LimitReachedError."""
+        brackets = data.count(b"[") + data.count(b"{")
+        if brackets + data.count(b",") >= self.limits.max_values:  # an upper bound: some are inside strings
+            bare = _STRINGS.sub(b"", data)
+            if bare.count(b"[") + bare.count(b"{") + bare.count(b",") >= self.limits.max_values:
+                raise LimitReachedError(self.limits.refusal("max_values", "the number of values"))
+        try:
+            # msgspec and not orjson, which silently converts integers beyond 64 bits to floats.
+            value = _decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _NotJSONError(f"not JSON: {error}") from error
+        except RecursionError as error:
+            raise LimitReachedError(self.limits.refusal("max_depth", "its depth")) from error
+        if brackets > self.limits.max_depth and _is_deeper(value, self.limits.max_depth):
+            raise LimitReachedError(self.limits.refusal("max_depth", "its depth"))
+        return value
+
+    def _whole(self, chunks: Iterator[bytes]) -> bytes | None:
+        """All bytes; None if they exceed `max_record_bytes`."""
+        found, size = [], 0
+        for chunk in chunks:
+            size += len(chunk)
+            if size > self.limits.max_record_bytes:
+                return None
+            found.append(chunk)
+        return b"".join(found)
+
+    def _lines(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
+        """The lines that are not blank, with their numbers; None for a line that is too long."""
+        most = self.limits.max_record_bytes
+        number, parts, size = 1, [b""], 0
+        for chunk in chunks:
+            *ended, last = chunk.split(b"\n")
+            for line in ended:
+                size += len(line)
+                text = b"".join([*parts, line]) if size <= most else None
+                if text is None or text.strip():
+                    yield number, text
+                number, parts, size = number + 1, [], 0
+            size += len(last)
+            if size <= most:
+                parts.append(last)
+            else:
+                parts.clear()
+        text = b"".join(parts) if size <= most else None
+        if not self._broke_off and (text is None or text.strip()):
+            yield number, text
+
+    def _chunks(self, stream: _Counted, most: int | None) -> Iterator[bytes]:
+        """The content without its byte order mark, up to `most` bytes. Reports a file that breaks off."""
+        lines, self._broke_off = 1, False
+        try:
+            chunk = stream.read(_CHUNK).removeprefix(b"\xef\xbb\xbf")
+            while chunk and (most is None or most > 0):
+                lines += chunk.count(b"\n")
+                if most is not None:
+                    most -= len(chunk)
+                yield chunk
+                chunk = stream.read(_CHUNK)
+        except BROKEN as error:
+            self._broke_off = True
+            self.problem(lines, f"the file breaks off here: {error}")
+
+    def _open(self) -> _Counted:
+        opened = self._open_plain()
+        try:
+            packed = opened.stream.read1(2) == b"\x1f\x8b"
+        finally:
+            opened.stream.close()
+        below = self._open_plain()
+        plain = _Counted(below.stream, lambda count: self._count(0, count, below.packed))
+        if not packed:
+            return plain
+        size = below.packed if below.packed is not None else self._file_size()
+        unpacked = gzip.GzipFile(fileobj=cast("IO[bytes]", plain), mode="rb")
+        return _Counted(unpacked, lambda count: self._count(1, count, size), plain)
+
+    def _count(self, layer: int, read: int, packed: int | None) -> None:
+        new = read - self._most_read[layer]
+        if new > 0:
+            self._most_read[layer] = read
+            self._budget.take(new)
+        self._budget.check_ratio(read, packed)
+
+    def _file_size(self) -> int:
+        return self.path.stat().st_size
+
+    def _open_plain(self) -> Opened:
+        path, flags = self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        if self._root is not None:
+            path = path.resolve(strict=True)
+            if not path.is_relative_to(self._root):
+                raise OSError(f"it is a link that leads out of the folder, to {path}")
+            flags |= os.O_NOFOLLOW
+        file = os.open(path, flags)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError("it is not a regular file")
+        return Opened(os.fdopen(file, "rb"), None)
+
+
+def _items(
+    chunks: Iterable[bytes], most: int, problem: Callable[[int, str], None]
+) -> Iterator[tuple[int, bytes | None]]:
+    """The JSON of each item of a list, with its number; None for an item of more than `most` bytes.
+
+    Reports an unclosed list and data after the list. Does not validate the items.
+    """
+    number, depth = 1, 0
+    parts: list[bytes] = []
+    size = 0
+    in_string = escaped = ended = False
+    for chunk in chunks:
+        at = begin = 0
+        if depth == 0 and not ended:
+            at = chunk.find(b"[")
+            if at < 0:
+                continue
+            at = begin = at + 1
+            depth = 1
+        while at < len(chunk) and not ended:
+            if in_string:
+                if escaped:
+                    at, escaped = at + 1, False
+                at = cast("re.Match[bytes]", _STRING_REST.match(chunk, at)).end()
+                if at < len(chunk):
+                    in_string, escaped = chunk[at] != 0x22, chunk[at] != 0x22  # otherwise a backslash, the last byte
+                    at += 1
+                continue
+            at = cast("re.Match[bytes]", (_IN_LIST if depth == 1 else _INSIDE).match(chunk, at)).end()
+            if at == len(chunk):
+                break
+            byte = chunk[at : at + 1]
+            if byte == b'"':
+                in_string = True
+            elif byte in b"[{":
+                depth += 1
+            elif byte in b"]}":
+                depth -= 1
+            if depth == 0 or (depth == 1 and byte == b","):
+                size += at - begin
+                text = b"".join([*parts, chunk[begin:at]]) if size <= most else None
+                if depth or number > 1 or text is None or text.strip():
+                    yield number, text
+                number, parts, size, begin = number + 1, [], 0, at + 1
+                ended = depth == 0
+            at += 1
+        if ended:
+            if chunk[begin:].strip():
+                problem(number, "the file has more data after the end of the list")
+                return
+            continue
+        size += len(chunk) - begin
+        if size <= most:
+            parts.append(chunk[begin:])
+        else:
+            parts.clear()
+    if not ended:
+        problem(number, "the file breaks off here: the list is not closed")
+
+
+def _breaks(chunks: Iterable[bytes]) -> bool:
+    """Whether the list is incomplete, judged by its brackets."""
+    problems: list[str] = []
+    for _ in _items(chunks, 0, lambda number, reason: problems.append(reason)):
+        pass
+    return bool(problems)
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects are nested more than `depth` levels deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        inner = chain.from_iterable(one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True

@@ -1,4 +1,4 @@
-"""One imported conversation, with ids that are the same at every import."""
+"""An imported conversation. Its ids are the same at every import."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from redis_history._ids import MAX_ID_BYTES
 from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, InvalidTimestampError
 from redis_history.model import Conversation, Message
@@ -17,12 +18,11 @@ from redis_history.model.wire import encode_body
 
 __all__ = ["ImportProblem", "OnError", "Transcript", "Turn", "build"]
 
-_MAX_ID_BYTES = 512
 _TITLE_CHARACTERS = 80
 
 
 class ImportProblem(msgspec.Struct, frozen=True):
-    """Something in a file that was left out. `line` counts from 1; in a file that is one JSON document it is the
+    """A record, line or file that an import skipped. `line` counts from 1; in a file with one JSON document it is the
     number of the record."""
 
     path: str
@@ -39,13 +39,14 @@ OnError = Callable[[ImportProblem], None]
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """One conversation of a file, in the order of the source.
 
-    `conversation_id` and the messages' ids depend only on the file's name and content, so importing twice stores once.
-    Messages have timestamps only if the source has one for each of them and none goes back: timestamps decide the
-    order, and the order of the source must win. The source's own time text is in `metadata["time"]` in any case.
-    `record` is the record of the conversation, where the source has one of ours. `form` is the provider's form the
-    messages came in, if any; `originals` are then the provider's own dicts, which `to_openai_chat` or `to_anthropic`
-    gives again with `shape="original"`. `archived` are the ids of messages for which a summary stands that comes after
-    them, in files of our own.
+    The conversation id and message ids depend only on the name and content of the file, so a repeated import adds
+    nothing. Timestamps decide the order in a store, and the order of the source must be kept. So messages only have
+    timestamps if the source has one for each message, in ascending order. The source's own text for the time is always
+    in `metadata["time"]`.
+
+    `record`: the conversation record, if the file is an export of redis_history. `archived`: ids of messages that a
+    later summary replaced, in such a file. `form`: the provider format of the messages, if there is one. `originals`:
+    the provider's own dicts; `to_openai_chat` or `to_anthropic` restore them with `shape="original"`.
     """
 
     conversation_id: str
@@ -60,8 +61,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(NamedTuple):
-    """A message on its way into a transcript. `id`: the source's own; `time`: as the source writes it; `at`: the
-    instant it means, if it is one; `line`: set where a bad message costs its line only, not the conversation."""
+    """A message for `build`. `id`: the id in the source. `time`: the time as the source writes it. `at`: the same as an
+    instant, if possible. `line`: set if an invalid message is skipped without rejecting the conversation."""
 
     message: Message
     id: str | None = None
@@ -81,9 +82,10 @@ def build(
     metadata: Mapping[str, Any] | None = None,
     form: Literal["openai_chat", "anthropic"] | None = None,
 ) -> Transcript:
-    """The transcript of these turns; `key` names the conversation within its format.
+    """Build a transcript from turns. `key` identifies the conversation within its format.
 
-    Raises InvalidMessageError for a message that no store would take, unless its turn has a line of its own.
+    Raises InvalidMessageError for a message that cannot be stored. If its turn has a `line`, the message is reported to
+    `on_bad_line` and skipped instead.
     """
     conversation_id = _capped(f"{format}:{key}")
     prefix = hashlib.blake2b(conversation_id.encode(), digest_size=8).hexdigest()
@@ -140,9 +142,9 @@ def _unique(id_: str, seen: set[str]) -> str:
 
 
 def _capped(text: str) -> str:
-    """`text`, or its beginning and a digest, within the cap on ids."""
+    """`text`, shortened to its beginning and a digest if it exceeds the limit for ids."""
     data = text.encode("utf-8", "replace")
-    if len(data) <= _MAX_ID_BYTES - 16:  # room for the mark of a repeated id
+    if len(data) <= MAX_ID_BYTES - 16:  # room for the mark of a repeated id
         return data.decode()
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return f"{data[:400].decode('utf-8', 'ignore')}~{digest}"

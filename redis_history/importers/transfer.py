@@ -1,4 +1,4 @@
-"""Transcripts into a store, and out of it again."""
+"""Import transcripts into a store, and export them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from redis_history.errors import InvalidInputError
 from redis_history.importers._lossless import message_line, record_line
 from redis_history.importers._plan import Imported, OnProgress, check_batch, steps
 from redis_history.importers.reader import read_transcripts
+from redis_history.importers.source import ImportLimits
 from redis_history.importers.transcript import ImportProblem, OnError
 from redis_history.model import Conversation
 
@@ -33,7 +34,7 @@ _TOLD = 1000
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export wrote."""
+    """Numbers of conversations and messages that an export has written."""
 
     conversations: int = 0
     messages: int = 0
@@ -45,22 +46,26 @@ def import_messages(
     *,
     format: str = "auto",
     batch: int = 200,
+    limits: ImportLimits | None = None,
     on_error: OnError | None = None,
     on_progress: OnProgress | None = None,
 ) -> Imported:
-    """Append what `read_transcripts` finds to `store`, a conversation at a time, `batch` messages at once.
+    """Import the conversations of `source` into `store`, one at a time, in batches of `batch` messages (1 to 1,000).
 
-    Doing it again stores nothing twice, since ids depend on the source only; a conversation that has grown gets what is
-    new. A conversation without a record gets title and metadata of the source. What an export has of an archive goes
-    to the archive again, by the same compactions; where the store will not have one (it cannot compact, or it has other
-    messages in that place), the summary becomes a message like others. That is given to `on_error` (else logged), as
-    are what the source has wrong, and messages that the store has with other content: these are left out.
-    `on_progress` is called after every batch. Raises InvalidInputError like `read_transcripts`, and what the store
-    raises.
+    A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
+    messages. A new conversation gets the title and metadata of the source. Archived messages of an export are archived
+    again by the same compactions. If the store cannot repeat a compaction (it does not support compaction, or the
+    conversation has other messages there), the summary is stored as a normal message, and a problem is reported.
+
+    Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are problems, and so are
+    messages that the store has with other content; these are skipped. `on_progress` is called after every batch.
+    `limits` restricts the amount of data (None: `ImportLimits()`).
+
+    Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
     check_batch(batch)
     counter = _Counter(on_error)
-    transcripts = read_transcripts(source, format=format, on_error=counter)
+    transcripts = read_transcripts(source, format=format, on_error=counter, limits=limits)
     plan = steps(transcripts, source, batch=batch, on_error=counter, on_progress=counter.with_problems(on_progress))
     answer: Any = None
     while True:
@@ -80,13 +85,16 @@ async def async_import_messages(
     *,
     format: str = "auto",
     batch: int = 200,
+    limits: ImportLimits | None = None,
     on_error: OnError | None = None,
     on_progress: OnProgress | None = None,
 ) -> Imported:
-    """`import_messages` for an async store. The source is read in a thread, where `on_error` may be called too."""
+    """`import_messages` for an async store. Reads the source in a thread, which may also call `on_error`."""
     check_batch(batch)
     counter = _Counter(on_error)
-    transcripts = await asyncio.to_thread(partial(read_transcripts, source, format=format, on_error=counter))
+    transcripts = await asyncio.to_thread(
+        partial(read_transcripts, source, format=format, on_error=counter, limits=limits)
+    )
     plan = steps(transcripts, source, batch=batch, on_error=counter, on_progress=counter.with_problems(on_progress))
     answer: Any = None
     while True:
@@ -102,12 +110,12 @@ async def async_import_messages(
 def _next(plan: Any, answer: Any) -> Any:
     try:
         return plan.send(answer)
-    except StopIteration as end:  # which cannot cross into a coroutine
+    except StopIteration as end:  # a coroutine cannot raise StopIteration
         return end.value
 
 
 class _Counter:
-    """Reports problems, and counts them."""
+    """Reports and counts problems."""
 
     def __init__(self, on_error: OnError | None) -> None:
         self._on_error = on_error
@@ -135,14 +143,15 @@ def export_messages(
     include_archived: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
-    """Write conversations as lossless JSONL, which `import_messages` reads: these, or all of the namespace.
+    """Write conversations as lossless JSONL for `import_messages`: those in `conversation_ids`, or all (None).
 
-    A file at the path `target` is replaced only when all is written, and keeps its mode; of a link, the file that it
-    leads to. A device or a named pipe is written to as it is. What is written is gzipped if the name ends in .gz. With
-    `include_archived` the messages that were compacted are written too, marked, each summary behind what it replaced,
-    as `get` gives them; an import compacts them anew. `on_progress` is called after each conversation, and after every
-    1,000 messages. Ids that the store does not know raise InvalidInputError. What others write meanwhile may or may
-    not be in it.
+    `target` is a path or a binary file. A file at the path is replaced only when the export is complete, and keeps its
+    mode; a link is followed. Devices and named pipes are written directly. If the path ends in .gz, the output is
+    gzipped. `include_archived` also writes archived messages, marked as such; each summary follows the messages it
+    replaced, and an import repeats the compaction. `on_progress` is called after each conversation and after every
+    1,000 messages. The export may or may not contain messages that are written while it runs.
+
+    Raises InvalidInputError for an unknown conversation id.
     """
     done = Exported()
     with _opened(target) as stream:
@@ -203,7 +212,7 @@ def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
-    """Replaces a file when all is written; a device or a pipe gets it as it comes."""
+    """Replace a file when everything is written; write directly to a device or pipe."""
     mode = None
     with suppress(FileNotFoundError):
         mode = path.stat().st_mode
@@ -211,7 +220,7 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
         with replacing(Path(os.path.realpath(path)), mode and stat.S_IMODE(mode)) as stream:
             yield stream
     else:
-        with path.open("wb") as stream:  # a folder is refused here
+        with path.open("wb") as stream:  # raises for a folder
             yield stream
 
 
@@ -220,7 +229,7 @@ def _chosen(store: HistoryStore, ids: Iterable[str] | None) -> Iterator[Conversa
         for identity in ids:
             yield _found(identity, store.get_conversation(identity))
         return
-    # All ids first: what is written meanwhile changes the order of the pages.
+    # List all ids first, because concurrent writes change the order of the pages.
     found: dict[str, None] = {}
     while page := store.list_conversations(limit=_PAGE, offset=len(found)):
         before = len(found)
@@ -250,5 +259,5 @@ async def _async_chosen(store: AsyncHistoryStore, ids: Iterable[str] | None) -> 
 
 def _found(identity: str, record: Conversation | None) -> Conversation:
     if record is None:
-        raise InvalidInputError(f"there is no conversation {identity[:80]!r} to export")
+        raise InvalidInputError(f"conversation_ids: there is no conversation {identity[:80]!r}")
     return record

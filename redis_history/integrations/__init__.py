@@ -1,12 +1,12 @@
-"""Histories of agent frameworks on our stores, one file each. Every framework is an extra of its own.
+"""Adapters that let agent frameworks use a store, one module per framework. Each framework is a separate extra.
 
-| module | extra | what it is |
+| module | extra | implements |
 |---|---|---|
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
 | `llama_index` | `llama-index` | a `BaseChatStore` |
 | `openai_agents` | `openai-agents` | a `Session` |
 | `pydantic_ai` | `pydantic-ai` | the message history of a conversation |
 
-Importing one without its package raises MissingExtraError. Messages are stored in our own form, so that one framework
-can go on where another stopped.
+Importing a module without its framework raises MissingExtraError. Messages are stored as `Message`, so one framework
+can continue a conversation of another.
 """

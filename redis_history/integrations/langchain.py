@@ -1,6 +1,6 @@
-"""LangChain's chat message history, over one conversation.
+"""A chat message history for LangChain, stored in one conversation.
 
-For `RunnableWithMessageHistory` and whatever takes a `BaseChatMessageHistory`.
+Use it with `RunnableWithMessageHistory` and everything else that accepts a `BaseChatMessageHistory`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history.errors import ConfigurationError
 from redis_history.formats import from_langchain, to_langchain
 from redis_history.integrations._extras import checked_id, missing
+from redis_history.model.pairs import without_lone_results
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
@@ -25,11 +26,14 @@ _BATCH = 500  # messages in one atomic change
 
 
 class LangChainHistory(BaseChatMessageHistory):
-    """The messages of `session_id`, which is the conversation id. The stores stay the caller's to close.
+    """The messages of the conversation `session_id`. The caller must close the stores.
 
-    With `async_store` the asynchronous methods use that; without, they use `store` in a thread. One of the two is
-    enough, for who calls one kind of methods only. `limit`: only the newest so many are given. Ids of LangChain's
-    messages are kept, but do not make them unique: what is added twice is there twice.
+    Synchronous methods use `store`. Asynchronous methods use `async_store`; without it they use `store` in a thread.
+    `limit` returns only that number of the newest messages, without tool results whose call is not among them, because
+    models reject these. Ids of LangChain messages are kept, but need not be unique: a message that is added twice is
+    stored twice.
+
+    Raises InvalidConversationIdError, and ConfigurationError if there is no store.
     """
 
     def __init__(
@@ -42,29 +46,29 @@ class LangChainHistory(BaseChatMessageHistory):
     ) -> None:
         super().__init__()
         if store is None and async_store is None:
-            raise ConfigurationError("a LangChainHistory needs `store`, `async_store` or both")
+            raise ConfigurationError("LangChainHistory requires `store`, `async_store` or both")
         self.session_id = checked_id(session_id)
         self.limit = limit
         self._store = store
         self._async_store = async_store
 
     @property
-    def messages(self) -> list[BaseMessage]:  # there an attribute, or a property
-        """All of them, or the newest `limit`, oldest first."""
-        return _theirs(self._sync().get(self.session_id, limit=self.limit))
+    def messages(self) -> list[BaseMessage]:  # an attribute in the base class
+        """All messages, or the newest `limit`, oldest first."""
+        return self._theirs(self._sync().get(self.session_id, limit=self.limit))
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
         self._sync().restore(self.session_id, _ours(messages))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append them in this order; up to 500 are one atomic change."""
+        """Append messages in this order, in atomic batches of 500."""
         ours = _ours(messages)
         for at in range(0, len(ours), _BATCH):
             self._sync().append_many(self.session_id, ours[at : at + _BATCH])
 
     def clear(self) -> None:
-        """Remove all messages, and keep the conversation."""
+        """Remove all messages, but keep the conversation."""
         self._sync().clear(self.session_id)
 
     async def aget_messages(self) -> list[BaseMessage]:
@@ -72,7 +76,7 @@ class LangChainHistory(BaseChatMessageHistory):
         if self._async_store is None:
             found: list[BaseMessage] = await super().aget_messages()
             return found
-        return _theirs(await self._async_store.get(self.session_id, limit=self.limit))
+        return self._theirs(await self._async_store.get(self.session_id, limit=self.limit))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """See `add_messages`."""
@@ -95,11 +99,14 @@ class LangChainHistory(BaseChatMessageHistory):
         return 0 if record is None else record.message_count
 
     def __bool__(self) -> bool:
-        return True  # an empty history is one all the same
+        return True  # `__len__` must not make an empty history false
+
+    def _theirs(self, messages: list[Message]) -> list[BaseMessage]:
+        return _theirs(messages if self.limit is None else without_lone_results(messages))
 
     def _sync(self) -> HistoryStore:
         if self._store is None:
-            raise ConfigurationError("this LangChainHistory has an async store only; use its asynchronous methods")
+            raise ConfigurationError("LangChainHistory has only an async_store: use its async methods or pass store=")
         return self._store
 
 

@@ -1,4 +1,4 @@
-"""LlamaIndex's chat store, over the conversations of a store."""
+"""A chat store for LlamaIndex, on top of a HistoryStore."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ _FILES = {"image": ("image", "image_mimetype"), "audio": ("audio", "format"), "v
 
 
 class LlamaIndexChatStore(BaseChatStore):
-    """A key is a conversation id. The store stays the caller's to close. The asynchronous methods use it in threads.
+    """A chat store whose keys are conversation ids. Asynchronous methods use the store in threads. The caller must
+    close the store.
 
-    `on_loss` is called for what of messages of other frameworks a ChatMessage cannot carry.
+    `on_loss` is called with each `Loss`: content of other frameworks' messages that a ChatMessage cannot represent.
     """
 
     _store: HistoryStore = PrivateAttr()
@@ -65,36 +66,36 @@ class LlamaIndexChatStore(BaseChatStore):
         return "LlamaIndexChatStore"
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Put these in place of all there are: one atomic change, for up to 1,000."""
+        """Replace all messages. Up to 1,000 messages are one atomic change."""
         self._store.restore(key, [_ours(message) for message in messages])
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        """All, oldest first; of an unknown key none."""
+        """All messages, oldest first; an empty list for an unknown key."""
         return [theirs for message in self._store.get(key) for theirs in _theirs(message, self._on_loss)]
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        """Append one."""
+        """Append a message."""
         self._store.append(key, _ours(message))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Remove the conversation; what was in it, or None if there was none."""
+        """Delete the conversation and return its messages; None if it does not exist."""
         found = self.get_messages(key)
         return found if self._store.delete_conversation(key) else None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Remove the message at this index, from 0; None, and nothing removed, if there is none."""
+        """Remove and return the message at index `idx`, from 0; None if there is no such message."""
         messages = self._store.get(key)
         if not 0 <= idx < len(messages):
             return None
         return self._removed(key, messages[idx])
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        """Remove the newest message; None if there is none."""
+        """Remove and return the newest message; None if there is none."""
         newest = self._store.get(key, limit=1)
         return self._removed(key, newest[0]) if newest else None
 
     def get_keys(self) -> list[str]:
-        """The conversations that have messages."""
+        """The ids of all conversations that have messages."""
         return list(self._keys())
 
     def _keys(self) -> Iterator[str]:
@@ -108,7 +109,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def _removed(self, key: str, message: Message) -> ChatMessage | None:
         if not self._store.delete_messages(key, [message.id]):
-            return None  # somebody else was first
+            return None  # another caller removed it first
         return next(iter(_theirs(message, self._on_loss)), None)
 
 
@@ -116,7 +117,7 @@ def _ours(theirs: ChatMessage) -> Message:
     dump = theirs.model_dump(mode="json")
     parts = tuple(_parts(dump))
     message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts)
-    # What our parts do not give again is kept beside them.
+    # If the parts cannot restore the original exactly, keep the original as well.
     if [again.model_dump(mode="json") for again in _built(message, None)] == [dump]:
         return message
     return Message(role=message.role, parts=parts, provider_meta={_FORM: dump})
@@ -126,7 +127,7 @@ def _theirs(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
     dump = message.provider_meta.get(_FORM)
     if isinstance(dump, dict) and tuple(_parts(dump)) == message.parts:
         return [ChatMessage.model_validate(dump)]
-    return _built(message, on_loss)  # of another framework, or edited since
+    return _built(message, on_loss)  # from another framework, or edited
 
 
 def _parts(dump: dict[str, Any]) -> Iterator[Part]:
@@ -181,7 +182,7 @@ def _arguments(value: Any) -> Any:
 
 
 def _built(message: Message, on_loss: OnLoss | None) -> list[ChatMessage]:
-    """From our parts alone. A message with several results becomes one each."""
+    """Build ChatMessages from the parts. Each tool result gets its own message."""
     out: list[ChatMessage] = []
     blocks: list[dict[str, Any]] = []
     for index, part in enumerate(message.parts):

@@ -1,4 +1,4 @@
-"""A session of the OpenAI Agents SDK, over one conversation."""
+"""A session for the OpenAI Agents SDK, stored in one conversation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from redis_history import AsyncHistoryStore, Message
 from redis_history.errors import RevisionConflictError
 from redis_history.formats import from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import checked_id, missing
+from redis_history.model.pairs import OpenCalls
 
 try:
     from agents.memory import Session, SessionSettings
@@ -24,11 +25,10 @@ _BATCH = 500  # messages in one atomic change
 
 
 class AgentsSession(Session):
-    """The items of `session_id`, which is the conversation id. The store stays the caller's to close, unless the
-    session was made by `from_url`.
+    """The items of the conversation `session_id`. The caller must close the store, unless `from_url` created it.
 
-    The items of one reply are one message of ours. What other frameworks wrote is given as items too; what the form
-    cannot carry is left out and logged.
+    All items of a reply are stored as one message. Messages of other frameworks are converted to items; content that
+    items cannot represent is left out and logged as a warning.
     """
 
     def __init__(
@@ -43,13 +43,16 @@ class AgentsSession(Session):
     def from_url(
         cls, session_id: str, url: str, *, session_settings: SessionSettings | None = None, **options: Any
     ) -> AgentsSession:
-        """A session with a store of its own, made of `url` and `options`; `close` closes it."""
+        """Create a session and its store. `url` and `options` are those of the store; `close` closes it."""
         session = cls(session_id, AsyncHistoryStore(url, **options), session_settings=session_settings)
         session._owned = True
         return session
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The newest `limit` items, oldest first; without it what `session_settings` says, else all."""
+        """The newest `limit` items, oldest first. None uses the limit of `session_settings`; without one, all items.
+
+        Tool outputs whose call is not among the newest `limit` items are left out, because the API rejects them.
+        """
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None:
@@ -57,21 +60,21 @@ class AgentsSession(Session):
         if limit <= 0:
             return []
         wanted = limit
-        while True:  # a message is one item or several; one of another framework may be none
+        while True:  # a message can become any number of items, also none
             messages = await self._store.get(self.session_id, limit=wanted)
             items = _items(messages)
             if len(items) >= limit or len(messages) < wanted:
-                return items[-limit:]
+                return _without_lone_outputs(items[-limit:])
             wanted *= 4
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Append items in this order; what makes up to 500 messages is one atomic change."""
+        """Append items in this order, in atomic batches of 500 messages."""
         messages = from_openai_responses([dict(item) for item in items])
         for at in range(0, len(messages), _BATCH):
             await self._store.append_many(self.session_id, messages[at : at + _BATCH])
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove and return the newest item. Of many who do this at once each gets another one."""
+        """Remove and return the newest item; None if there is none. Concurrent calls each return a different item."""
         while True:
             record = await self._store.get_conversation(self.session_id)
             newest = await self._store.get(self.session_id, limit=1)
@@ -88,28 +91,42 @@ class AgentsSession(Session):
                 return items[-1]
 
     async def _shortened(self, message: Message, left: list[Message], revision: int) -> bool:
-        """Whether it was this call that took the item: another one may have written the same."""
+        """Store the message without its last item. False if another call removed the item first."""
         if len(left) != 1:
             return bool(await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision))
-        # An update to what is there already succeeds at any revision, so two who take the same item must not write the
-        # same message.
+        # A repeated identical update succeeds at any revision. So two calls that remove the same item must write
+        # different messages.
         mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
         kept = Message(**{**_fields(message), "parts": left[0].parts, "provider_meta": mark})
         await self._store.update_message(self.session_id, kept, expected_revision=revision)
         return True
 
     async def clear_session(self) -> None:
-        """Remove all items, and keep the conversation."""
+        """Remove all items, but keep the conversation."""
         await self._store.clear(self.session_id)
 
     async def close(self) -> None:
-        """Close the store of a session that was made by `from_url`."""
+        """Close the store if `from_url` created it."""
         if self._owned:
             await self._store.aclose()
 
 
 def _items(messages: list[Message]) -> list[TResponseInputItem]:
     return to_openai_responses(messages, shape="original")  # type: ignore[return-value]
+
+
+def _without_lone_outputs(items: list[TResponseInputItem]) -> list[TResponseInputItem]:
+    calls: OpenCalls[bool] = OpenCalls()
+    found = []
+    for item in items:
+        call_id = item.get("call_id")
+        if isinstance(call_id, str):
+            if not str(item.get("type")).endswith("_output"):
+                calls.call(call_id, None, True)
+            elif not calls.answer(call_id, None):
+                continue
+        found.append(item)
+    return found
 
 
 def _fields(message: Message) -> dict[str, Any]:

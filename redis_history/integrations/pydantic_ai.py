@@ -1,4 +1,4 @@
-"""The message history of Pydantic AI, over one conversation.
+"""A message history for Pydantic AI, stored in one conversation.
 
 history = PydanticAIHistory("c1", store)
 result = await agent.run("Hi", message_history=await history.load())
@@ -27,6 +27,7 @@ from redis_history import (
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import Loss, OnLoss
 from redis_history.integrations._extras import checked_id, missing
+from redis_history.model.pairs import without_lone_results
 
 try:
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
@@ -37,14 +38,14 @@ __all__ = ["PydanticAIHistory", "from_pydantic_ai", "to_pydantic_ai"]
 
 _FORM = "pydantic_ai"
 _BATCH = 500
-#: Whose signature the thinking of a provider has, in our formats.
+#: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
 _SPOKEN = ("text", "thinking", "tool-call")
 _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 
 class PydanticAIHistory:
-    """The messages of a conversation as Pydantic AI takes and gives them. The store stays the caller's to close."""
+    """Loads and appends the messages of a conversation for Pydantic AI. The caller must close the store."""
 
     def __init__(self, conversation_id: str, store: AsyncHistoryStore, *, on_loss: OnLoss | None = None) -> None:
         self.conversation_id = checked_id(conversation_id)
@@ -52,30 +53,35 @@ class PydanticAIHistory:
         self._on_loss = on_loss
 
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
-        """For `message_history`. `limit`: the newest so many messages of ours."""
-        return to_pydantic_ai(await self._store.get(self.conversation_id, limit=limit), on_loss=self._on_loss)
+        """The messages for `message_history`. `limit`: read only that number of the newest stored messages, without
+        tool results whose call is not among them."""
+        return self._theirs(await self._store.get(self.conversation_id, limit=limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
-        """Store what `result.new_messages()` gives; what makes up to 500 messages is one atomic change."""
+        """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
         ours = from_pydantic_ai(messages)
         for at in range(0, len(ours), _BATCH):
             await self._store.append_many(self.conversation_id, ours[at : at + _BATCH])
 
     def load_from(self, store: HistoryStore, *, limit: int | None = None) -> list[ModelMessage]:
-        """`load` for code that is not asynchronous."""
-        return to_pydantic_ai(store.get(self.conversation_id, limit=limit), on_loss=self._on_loss)
+        """`load` for a synchronous store."""
+        return self._theirs(store.get(self.conversation_id, limit=limit), limit)
+
+    def _theirs(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
+        return to_pydantic_ai(messages if limit is None else without_lone_results(messages), on_loss=self._on_loss)
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
-    """Messages of ours. A request with parts of the system, a tool and the user makes one for each of these."""
+    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each."""
     dumps = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
     return [message for dump in dumps for message in _ours(dump)]
 
 
 def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[ModelMessage]:
-    """What Pydantic AI gave, as it was; of other frameworks what it can carry, the rest told to `on_loss`."""
+    """Convert to Pydantic AI's messages. Its own messages are restored exactly. `on_loss` is called with each `Loss`:
+    content of other frameworks that Pydantic AI cannot represent."""
     dumps: list[dict[str, Any]] = []
-    names: dict[str, str] = {}  # of the nearest earlier call of each id
+    names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
     for message in messages:
         names |= {part.id: part.name for part in message.tool_uses}
         note = message.provider_meta.get(_FORM)
@@ -89,7 +95,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
     try:
         return ModelMessagesTypeAdapter.validate_python(dumps)
     except ValueError as error:
-        raise InvalidMessageError(f"a stored message is not one of this version of Pydantic AI: {error}") from error
+        raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
 
 
 def _ours(dump: dict[str, Any]) -> Iterator[Message]:
@@ -111,7 +117,7 @@ def _ours(dump: dict[str, Any]) -> Iterator[Message]:
 
 
 def _parts(raw: dict[str, Any]) -> Iterator[Part]:
-    """Our parts for one of theirs. The first remembers the rest of it, so that it can be given again."""
+    """The parts for one message part of Pydantic AI. The first part keeps the other fields, to restore the original."""
     rest = {key: value for key, value in raw.items() if value is not None and key not in ("content", "args")}
     meta = {_FORM: rest}
     content = raw.get("content")
@@ -178,7 +184,7 @@ def _item(item: Any, meta: dict[str, Any]) -> Part:
                 mime_type=mime,
                 provider_meta=meta,
             )
-    return TextPart(text="", provider_meta=meta)  # the first part has it whole
+    return TextPart(text="", provider_meta=meta)  # the first part keeps the original
 
 
 def _parsed(text: str) -> Any:
@@ -205,7 +211,7 @@ def _theirs(message: Message, names: Mapping[str, str], on_loss: OnLoss | None) 
 
 
 def _again(part: Part, note: dict[str, Any]) -> dict[str, Any] | None:
-    """Theirs, from what it was and what our part says now."""
+    """The original part of Pydantic AI, with the current content of `part`."""
     rest = {key: value for key, value in note.items() if key != "args"}
     match part:
         case TextPart() if "content" not in note:
@@ -232,7 +238,7 @@ def _args(part: ToolUsePart, form: Any) -> Any:
 
 
 def _anew(part: Part, role: Role, names: Mapping[str, str]) -> dict[str, Any] | None:
-    """Theirs for a part of another framework."""
+    """The part of Pydantic AI for a part of another framework."""
     match part:
         case TextPart():
             kind = {"assistant": "text", "system": "system-prompt"}.get(role, "user-prompt")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from redis_history.errors import CorruptDataError
 
-__all__ = ["BEGINNINGS", "MAX_DEPTH", "MAX_ID_BYTES", "MAX_ITEMS", "MAX_MESSAGE_BYTES", "check_caps"]
+__all__ = ["BEGINNINGS", "MAX_DEPTH", "MAX_ITEMS", "MAX_MESSAGE_BYTES", "check_caps"]
 
 #: Of one message, encoded. A batch of one message still fits one atomic change.
 MAX_MESSAGE_BYTES = 4_000_000
@@ -17,8 +17,6 @@ MAX_MESSAGE_BYTES = 4_000_000
 MAX_DEPTH = 100
 #: Values inside one message.
 MAX_ITEMS = 100_000
-#: Of a message id, as UTF-8.
-MAX_ID_BYTES = 512
 
 # What a member has around the free-form values that the caps are about.
 _FRAME_BYTES = 64

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, TypedDict, Unpack, cast
 
 from msgspec import Struct
 
-from redis_history.model.message import Message
+from redis_history._time import Instant
+from redis_history.model.message import Message, Metadata, Participant, Role, Scope, Source
 from redis_history.model.parts import Part, TextPart, ToolResultPart, ToolUsePart
 
-__all__ = ["assistant", "system", "text", "tool", "tool_result", "tool_use", "user"]
+__all__ = ["MessageFields", "assistant", "system", "text", "tool", "tool_result", "tool_use", "user"]
 
 Content = str | Part | Iterable["str | Part"]
 
@@ -32,24 +34,61 @@ def tool_result(
     return ToolResultPart(tool_use_id=tool_use_id, content=content, is_error=is_error, name=name)
 
 
-def user(*content: Content, **fields: Any) -> Message:
-    """A message of role user: `user("hi")`, `user(text("see"), attachment)`, `user("hi", id="m1", scope="dm")`."""
-    return Message(role="user", parts=_flatten(content), **fields)
+class MessageFields(TypedDict, total=False):
+    """The fields of a message that `user`, `assistant`, `system` and `tool` take by name; see `Message`.
+
+    `id=None` makes a new id. `timestamp` is a datetime, an ISO 8601 string or seconds since 1970.
+    """
+
+    id: str | None
+    participant: Participant | None
+    timestamp: Instant | None
+    scope: Scope | None
+    metadata: dict[str, Any] | Metadata
+    sources: Iterable[Source]
+    trace_id: str | None
+    provider_meta: dict[str, Any]
+    extra: dict[str, Any] | None
 
 
-def assistant(*content: Content, **fields: Any) -> Message:
+_FIELDS = MessageFields.__annotations__.keys()
+
+
+def user(*content: Content, **fields: Unpack[MessageFields]) -> Message:
+    """A message of role user: `user("hi")`, `user(text("see"), attachment)`, `user("hi", id="m1", scope="dm")`.
+
+    Raises TypeError for an unknown field, InvalidMessageError for content or values that no message has.
+    """
+    return _message("user", content, fields)
+
+
+def assistant(*content: Content, **fields: Unpack[MessageFields]) -> Message:
     """A message of role assistant; see `user`."""
-    return Message(role="assistant", parts=_flatten(content), **fields)
+    return _message("assistant", content, fields)
 
 
-def system(*content: Content, **fields: Any) -> Message:
+def system(*content: Content, **fields: Unpack[MessageFields]) -> Message:
     """A message of role system; see `user`."""
-    return Message(role="system", parts=_flatten(content), **fields)
+    return _message("system", content, fields)
 
 
-def tool(*content: Content, **fields: Any) -> Message:
+def tool(*content: Content, **fields: Unpack[MessageFields]) -> Message:
     """A message of role tool, for results: `tool(tool_result("call-1", "42"))`; see `user`."""
-    return Message(role="tool", parts=_flatten(content), **fields)
+    return _message("tool", content, fields)
+
+
+def _message(role: Role, content: tuple[Content, ...], fields: MessageFields) -> Message:
+    if not fields.keys() <= _FIELDS:
+        raise TypeError(_unknown(role, next(name for name in fields if name not in _FIELDS)))
+    if fields.get("id", "") is None:
+        del fields["id"]
+    return Message(role=role, parts=_flatten(content), **cast(dict[str, Any], fields))
+
+
+def _unknown(role: Role, name: str) -> str:
+    close = get_close_matches(name, _FIELDS, n=1)
+    advice = f"did you mean {close[0]}?" if close else f"use one of {', '.join(_FIELDS)}"
+    return f"{role}() has no parameter {name}: {advice}"
 
 
 def _flatten(content: tuple[Content, ...]) -> tuple[Any, ...]:

@@ -94,7 +94,11 @@ class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
 
 
 class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
-    """A file by reference (a URL, an object key, a provider's file id), never its bytes. `size` is in bytes."""
+    """A file by reference, never its bytes. `size` is in bytes.
+
+    A reference with a scheme is a URI; one of only letters, digits, "-" and "_" is a provider's file id; anything else,
+    such as an object key, is never sent to a provider.
+    """
 
     id: str | None = None
     name: str | None = None

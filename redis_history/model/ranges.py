@@ -1,6 +1,6 @@
 """Which messages may leave together: ranges at the beginning of a conversation that tear no tool call from its result.
 
-Which call a result answers is said by `calls`. A call without a result still waits for it, and so must stay, until
+Which call a result answers is said by `pairs`. A call without a result still waits for it, and so must stay, until
 whoever made it has spoken again after hearing something else: then it was given up, and may leave unless a result has
 come after all. Pure.
 """
@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from redis_history.model.calls import OpenCalls
 from redis_history.model.message import Message
-from redis_history.model.parts import ToolResultPart, ToolUsePart
+from redis_history.model.pairs import OpenCalls, tool_parts
 
 __all__ = ["Ranges", "good_ends", "stays", "tears"]
 
@@ -24,13 +23,14 @@ def stays(message: Message) -> bool:
 
 
 class _Call:
-    """A call: where it was made, and whether it was given up."""
+    """A call: where it was made, and whether a range may end behind it without waiting for a result: it has one, or was
+    given up."""
 
-    __slots__ = ("at", "given_up")
+    __slots__ = ("at", "settled")
 
     def __init__(self, at: int) -> None:
         self.at = at
-        self.given_up = False
+        self.settled = False
 
 
 class Ranges:
@@ -62,20 +62,19 @@ class Ranges:
                 self._unheard = []
             self._newest = speaker
             for call in self._heard.pop(speaker, ()):
-                call.given_up = True
-        for part in message.parts:
-            if type(part) is ToolUsePart:
+                call.settled = True
+        for _, (is_call, call_id, agent) in tool_parts(message):
+            if is_call:
                 call = _Call(index)
-                self._open.call(part.id, message.participant, call)
+                self._open.call(call_id, agent, call)
                 self._unheard.append(call)
-            elif type(part) is ToolResultPart:
-                answered = self._open.answer(part.tool_use_id, message.participant)
-                if answered is not None:
-                    self._pending[answered.at] += 1
-                    self._pending[index] -= 1
+            elif (answered := self._open.answer(call_id, agent)) is not None:
+                answered.settled = True
+                self._pending[answered.at] += 1
+                self._pending[index] -= 1
 
     def waits(self, count: int) -> bool:
-        """Whether one of the first `count` messages makes a call that has no result so far, given up or not."""
+        """Whether one of the first `count` messages makes a call that a result may still answer, given up or not."""
         return any(call.at < count for call in self._open)
 
     def is_whole(self, count: int) -> bool:
@@ -88,7 +87,7 @@ class Ranges:
         return [pending == 0 and index < first for index, pending in enumerate(accumulate(self._pending))]
 
     def _first_awaited(self) -> int:
-        return min((call.at for call in self._open if not call.given_up), default=len(self._pending))
+        return min((call.at for call in self._open if not call.settled), default=len(self._pending))
 
 
 def good_ends(messages: Iterable[Message]) -> list[bool]:
@@ -102,9 +101,9 @@ def tears(messages: Sequence[Message], leaving: Collection[str]) -> bool:
     calls: OpenCalls[bool] = OpenCalls()
     for message in messages:
         leaves = message.id in leaving
-        for part in message.parts:
-            if type(part) is ToolUsePart:
-                calls.call(part.id, message.participant, leaves)
-            elif type(part) is ToolResultPart and calls.answer(part.tool_use_id, message.participant) and not leaves:
+        for _, (is_call, call_id, agent) in tool_parts(message):
+            if is_call:
+                calls.call(call_id, agent, leaves)
+            elif calls.answer(call_id, agent) and not leaves:
                 return True
     return False

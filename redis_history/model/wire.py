@@ -12,13 +12,16 @@ the tolerant one, which keeps what it does not know in `extra` and UnknownPart, 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
+from redis_history._ids import MAX_ID_BYTES
 from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
-from redis_history.model._caps import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps
+from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps
 from redis_history.model._values import check_values
 from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
 from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
@@ -26,7 +29,6 @@ from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, Un
 __all__ = [
     "DIGEST_BYTES",
     "MAX_DEPTH",
-    "MAX_ID_BYTES",
     "MAX_ITEMS",
     "MAX_MESSAGE_BYTES",
     "body_digest",
@@ -34,6 +36,7 @@ __all__ = [
     "encode_body",
     "encode_member",
     "from_map",
+    "from_microseconds",
     "placed",
     "to_map",
 ]
@@ -48,6 +51,18 @@ _decode_any = msgspec.msgpack.Decoder().decode
 _place = msgspec.structs.force_setattr
 _S = TypeVar("_S", bound=OpenStruct)
 _KINDS = ("user", "agent", "system")
+
+
+def _unchecked(kind: type[OpenStruct], *checked: str) -> tuple[Callable[[Any], Any], Any]:
+    """A getter of the fields of a struct that are not `checked`, and what it gives if all are at their default."""
+    names = [name for name in kind.__struct_fields__ if name not in checked]
+    defaults = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
+    expected = tuple(defaults[name] for name in names)
+    return attrgetter(*names), expected if len(names) > 1 else expected[0]
+
+
+_text_rest, _TEXT_REST = _unchecked(TextPart, "text")
+_participant_rest, _PARTICIPANT_REST = _unchecked(Participant, "kind", "id", "display_name")
 
 
 def encode_body(message: Message) -> bytes:
@@ -68,7 +83,7 @@ def encode_body(message: Message) -> bytes:
                 f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
                 "keep large content elsewhere and attach a reference"
             )
-        if not _is_plain(message):
+        if not _is_plain(message, body):
             body = _proven(message, body)
         elif len(body) > MAX_ITEMS:
             _check_readable(body)
@@ -91,7 +106,7 @@ def encode_body(message: Message) -> bytes:
 def _proven(message: Message, body: bytes) -> bytes:
     """The bytes of a message that is more than plain text, after reading them back: equal, or refused."""
     if len(message.id.encode()) > MAX_ID_BYTES:
-        raise InvalidMessageError(f"a message id has at most {MAX_ID_BYTES} bytes, {message.id[:32]!r}… has more")
+        raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, {message.id[:32]!r}… has more")
     check_values(message)
     if _has_unknown(message):
         body = _encode(_flattened(message))
@@ -187,26 +202,24 @@ def _only_text(parts: tuple[Part, ...]) -> bool:
     return True
 
 
-def _is_plain(message: Message) -> bool:
-    """Whether there is nothing in a message but text by a participant: most are, and need no further look."""
-    if type(message.metadata) is not dict or message.metadata or type(message.provider_meta) is not dict:
-        return False
-    if message.provider_meta or message.sources or message.trace_id is not None or message.extra is not None:
-        return False
-    if message.schema_version is not SCHEMA_VERSION or len(message.id) > MAX_ID_BYTES // 4:
-        return False
-    for part in message.parts:
-        if type(part) is not TextPart or type(part.text) is not str:
-            return False
-        if part.provider_meta is not None or part.extra is not None:
-            return False
+def _is_plain(message: Message, body: bytes) -> bool:
+    """Whether a message has nothing but text by a participant: most are so, and need no further check.
+
+    `body` has an entry for each field that is not at its default, so its length tells of all others.
+    """
     who = message.participant
+    entries = 2 + (message.scope is not None) + (who is not None)
+    for part in message.parts:
+        if type(part) is not TextPart or type(part.text) is not str or _text_rest(part) != _TEXT_REST:
+            return False
+    if body[0] != 0x80 + entries + bool(message.parts) or len(message.id) > MAX_ID_BYTES // 4:
+        return False
     return who is None or (
         type(who) is Participant
         and who.kind in _KINDS
         and type(who.id) is str
         and (who.display_name is None or type(who.display_name) is str)
-        and who.extra is None
+        and _participant_rest(who) == _PARTICIPANT_REST
     )
 
 

@@ -1,26 +1,31 @@
-"""From a history to a prompt."""
+"""Assemble the prompt of an agent from a conversation."""
 
 from redis_history.prompt.assemble import (
     AsyncReads,
-    AsyncSummarizer,
     Reads,
-    Summarizer,
     assemble_messages,
     assemble_prompt,
 )
 from redis_history.prompt.options import PromptOptions
-from redis_history.prompt.report import AssembledPrompt, LeftOut, LeftOutReason, PromptReport
+from redis_history.prompt.report import (
+    Addressed,
+    AddressedReason,
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptReport,
+)
 
 __all__ = [
+    "Addressed",
+    "AddressedReason",
     "AssembledPrompt",
     "AsyncReads",
-    "AsyncSummarizer",
     "LeftOut",
     "LeftOutReason",
     "PromptOptions",
     "PromptReport",
     "Reads",
-    "Summarizer",
     "assemble_messages",
     "assemble_prompt",
 ]

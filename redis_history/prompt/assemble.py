@@ -1,34 +1,38 @@
-"""`assemble_prompt`: one read of a store, sync or async, then `assembly`."""
+"""`assemble_prompt`: reads a store once, sync or async, and assembles the prompt."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from redis_history._ids import check_conversation_id
+from redis_history._validation import check_function
+from redis_history.compaction.calling import call_summarizer, in_thread
+from redis_history.compaction.summaries import Summarizer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Scope
-from redis_history.prompt.assembly import compose, select, summary_message
+from redis_history.prompt.assembly import Selection, compose, select, summary_message
 from redis_history.prompt.options import PromptOptions, check_agent, prompt_options
 from redis_history.prompt.report import AssembledPrompt
+from redis_history.tokens import count_characters
 
-__all__ = ["AsyncReads", "AsyncSummarizer", "Reads", "Summarizer", "assemble_messages", "assemble_prompt"]
+__all__ = ["AsyncReads", "Reads", "assemble_messages", "assemble_prompt"]
 
-Summary = str | Message | None
-#: Takes the messages to summarise, as they are stored: an earlier summary first, if there is one.
-Summarizer = Callable[[list[Message]], Summary]
-AsyncSummarizer = Callable[[list[Message]], Awaitable[Summary]]
+T = TypeVar("T")
+
+#: Messages with more characters than this are processed in a thread instead of the event loop.
+_INLINE: Final = 200_000
 
 
 class Reads(Protocol):
-    """What a prompt needs of a HistoryStore."""
+    """The methods of a HistoryStore that a prompt needs."""
 
     def get(self, conversation_id: str, *, limit: int, scope: Scope | None) -> Sequence[Message]: ...
 
 
 class AsyncReads(Protocol):
-    """What a prompt needs of an AsyncHistoryStore."""
+    """The methods of an AsyncHistoryStore that a prompt needs."""
 
     async def get(self, conversation_id: str, *, limit: int, scope: Scope | None) -> Sequence[Message]: ...
 
@@ -40,7 +44,7 @@ def assemble_prompt(
     agent_id: str,
     agent_name: str | None = None,
     options: PromptOptions | Mapping[str, Any] | None = None,
-    summarizer: Summarizer | AsyncSummarizer | None = None,
+    summarizer: Summarizer | None = None,
 ) -> Coroutine[Any, Any, AssembledPrompt]: ...
 @overload
 def assemble_prompt(
@@ -59,20 +63,22 @@ def assemble_prompt(
     options: PromptOptions | Mapping[str, Any] | None = None,
     summarizer: Any = None,
 ) -> AssembledPrompt | Coroutine[Any, Any, AssembledPrompt]:
-    """The next prompt of an agent, from what a conversation has; to be awaited if the store is asynchronous.
+    """Assemble the next prompt of an agent from a conversation. Await the result if the store is asynchronous.
 
-    Reads the newest messages once, leaves out what is too old or not for this agent, lets `summarizer` replace what
-    is many, and fills the token budget from the newest; a tool call stays together with its results. See
-    docs/how-to/prompts.md. With an asynchronous store the summarizer may be a coroutine function. What the store and
-    the summarizer raise goes through. Raises InvalidInputError, ConfigurationError.
+    Reads the newest messages once, leaves out messages that are too old or not for this agent, lets `summarizer`
+    replace older messages if there are many, and fills the token budget starting with the newest message. Tool calls
+    stay together with their results. See docs/how-to/prompts.md. With an asynchronous store, `summarizer` may be a
+    coroutine function; a plain function is called in a thread.
+
+    Raises InvalidInputError, ConfigurationError, and the errors of the store and the summarizer.
     """
     check_conversation_id(conversation_id)
     check_agent(agent_id, agent_name)
-    _check_summarizer(summarizer)
+    check_function(summarizer, "summarizer", "a function of messages", error=InvalidInputError)
     chosen = prompt_options(options)
     get = getattr(store, "get", None)
     if get is None or isinstance(store, Mapping):
-        raise InvalidInputError(f"a prompt is assembled from a store, not {type(store).__name__}")
+        raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     found = get(conversation_id, limit=chosen.max_turns_to_load, scope=chosen.scope)
     if inspect.isawaitable(found):
         return _finish(found, agent_id, agent_name, chosen, summarizer)
@@ -88,14 +94,15 @@ def assemble_messages(
     options: PromptOptions | Mapping[str, Any] | None = None,
     summarizer: Summarizer | None = None,
 ) -> AssembledPrompt:
-    """As `assemble_prompt`, of messages that are at hand, in order. The newest `max_turns_to_load` of them are used."""
+    """Like `assemble_prompt`, for messages that are already loaded, in ascending order. Uses the newest
+    `max_turns_to_load` of them."""
     check_agent(agent_id, agent_name)
-    _check_summarizer(summarizer)
+    check_function(summarizer, "summarizer", "a function of messages", error=InvalidInputError)
     chosen = prompt_options(options)
     selection = select(list(messages), agent_id, agent_name, chosen)
     summary: object = None
-    if summarizer is not None and (older := selection.to_summarise):
-        summary = summarizer(older)
+    if summarizer is not None and selection.older:
+        summary = summarizer(*selection.to_summarise)
         if inspect.isawaitable(summary):
             if inspect.iscoroutine(summary):
                 summary.close()
@@ -108,17 +115,16 @@ async def _finish(
     agent_id: str,
     agent_name: str | None,
     options: PromptOptions,
-    summarizer: Summarizer | AsyncSummarizer | None,
+    summarizer: Summarizer | None,
 ) -> AssembledPrompt:
-    selection = select(await found, agent_id, agent_name, options)
+    messages = await found
+    short = sum(map(count_characters, messages)) <= _INLINE
+
+    async def run(function: Callable[..., T], *arguments: Any) -> T:
+        return function(*arguments) if short else await in_thread(function, *arguments)
+
+    selection: Selection = await run(select, messages, agent_id, agent_name, options)
     summary: object = None
-    if summarizer is not None and (older := selection.to_summarise):
-        summary = summarizer(older)
-        if inspect.isawaitable(summary):
-            summary = await summary
-    return compose(selection, summary_message(summary), options)
-
-
-def _check_summarizer(summarizer: object) -> None:
-    if summarizer is not None and not callable(summarizer):
-        raise InvalidInputError(f"a summarizer is a function of messages, not {summarizer!r}")
+    if summarizer is not None and selection.older:
+        summary = await call_summarizer(summarizer, *selection.to_summarise)
+    return await run(compose, selection, summary_message(summary), options)

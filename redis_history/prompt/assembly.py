@@ -1,7 +1,7 @@
-"""From the messages of a conversation to a prompt of one agent. Pure: the same messages give the same prompt.
+"""Assemble the prompt of one agent from messages. Pure: the same messages give the same prompt.
 
-In two steps, because between them a summarizer may be asked: `select` says what could be in the prompt, `compose` makes
-it.
+There are two steps, so that a summarizer can run between them: `select` chooses the candidates, `compose` builds the
+prompt.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ from operator import attrgetter
 from msgspec import Struct
 
 from redis_history._time import from_microseconds, to_microseconds
+from redis_history.compaction.summaries import read_summary, summary_text, without_form
 from redis_history.errors import InvalidInputError
-from redis_history.model import Message, system, user
+from redis_history.model import Message, system
 from redis_history.prompt.addressing import Addressing
 from redis_history.prompt.counting import Count
 from redis_history.prompt.options import PromptOptions
-from redis_history.prompt.projection import SUMMARY_START, Voice, as_summary, project, with_role
-from redis_history.prompt.report import AssembledPrompt, LeftOut, LeftOutReason, PromptReport
+from redis_history.prompt.projection import Names, Voice, as_summary, project, with_hints, with_role
+from redis_history.prompt.report import (
+    Addressed,
+    AddressedReason,
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptReport,
+)
 from redis_history.prompt.turns import Turn, turns_of
 
 __all__ = ["Selection", "compose", "select", "summary_message"]
 
 
 class Selection(Struct):
-    """What could be in a prompt, and what not (`outside` the scope; `left_out`, by index).
+    """The candidates for a prompt, and the messages already left out (`outside` the scope, or in `left_out` by index).
 
-    `older` are the turns that a summarizer is to replace, together with the stored `summaries`.
+    `older`: the turns that a summarizer replaces, together with the stored `summaries`. `addressed`: why a message is
+    addressed to the agent, by index.
     """
 
     loaded: int
@@ -38,20 +47,20 @@ class Selection(Struct):
     recent: list[Turn]
     outside: list[LeftOut]
     left_out: dict[int, LeftOut]
+    addressed: dict[int, Addressed]
+    names: Names
 
     @property
-    def to_summarise(self) -> list[Message]:
-        """The earlier summaries first, then the older messages, as they are stored; none if nothing is to be."""
-        if not self.older:
-            return []
-        turns = [*self.summaries, *self.older]
-        return [message for turn in turns for message in turn.sources]
+    def to_summarise(self) -> tuple[list[Message], str | None]:
+        """The arguments for a summarizer: the older messages as stored, and the text of the stored summaries."""
+        texts = [read_summary(turn.sources[0]).strip() for turn in self.summaries]
+        return [message for turn in self.older for message in turn.sources], "\n\n".join(filter(None, texts)) or None
 
 
 def select(messages: Sequence[Message], agent_id: str, agent_name: str | None, options: PromptOptions) -> Selection:
-    """Everything up to the question which of it fits into the budget."""
+    """Choose the candidates for the prompt, without regard to the budget."""
     outside: list[LeftOut] = []
-    if options.scope is not None:  # a store has seen to it already
+    if options.scope is not None:  # a store has already filtered by scope
         outside = [LeftOut(message.id, "scope") for message in messages if message.scope != options.scope]
         messages = [message for message in messages if message.scope == options.scope]
     messages = messages[-options.max_turns_to_load :]
@@ -68,18 +77,24 @@ def select(messages: Sequence[Message], agent_id: str, agent_name: str | None, o
         else:
             turns.append(turn)
     turns = _in_window(turns, options, left_out)
+    addressed: dict[int, Addressed] = {}
     if options.addressed_only_mode:
-        turns = _addressed(turns, Addressing(agent_id, agent_name, options.agent_aliases), options, left_out)
+        agent = Addressing(agent_id, agent_name, options.agent_aliases)
+        leading = _addressed(leading, agent, options, left_out, addressed)
+        turns = _addressed(turns, agent, options, left_out, addressed)
+        for turn in summaries:
+            _note(turn, "summary", addressed)
     older, recent = _split(turns, options.rolling_summary_threshold)
-    return Selection(len(messages), leading, summaries, older, recent, outside, left_out)
+    names = Names(messages, own_ids, filter(None, (agent_id, agent_name, *options.agent_aliases)))
+    return Selection(len(messages), leading, summaries, older, recent, outside, left_out, addressed, names)
 
 
 def compose(selection: Selection, summary: Message | None, options: PromptOptions) -> AssembledPrompt:
-    """The prompt. With a `summary`, in place of the older turns and of the summaries there were."""
+    """Build the prompt. A `summary` replaces the older turns and the stored summaries."""
     left_out = selection.left_out
     count = Count(options.token_counter)
     instructions = [] if not options.system_prompt else [system(options.system_prompt, id="system_prompt")]
-    instructions += [message for turn in selection.leading for message in _project(turn, left_out)]
+    instructions += [message for turn in selection.leading for message in _project(turn, selection.names, left_out)]
     turns = selection.recent
     if summary is None:
         summaries = []
@@ -99,7 +114,7 @@ def compose(selection: Selection, summary: Message | None, options: PromptOption
     chosen: dict[int, tuple[Message, ...]] = {}
     newest_first = sorted(turns, key=attrgetter("last"), reverse=True)
     for place, turn in enumerate(newest_first):
-        shown = _project(turn, left_out)
+        shown = _project(turn, selection.names, left_out)
         if not shown:
             continue
         size = count(shown[0]) if len(shown) == 1 else sum(map(count, shown))
@@ -118,19 +133,20 @@ def compose(selection: Selection, summary: Message | None, options: PromptOption
             options.token_budget,
             system_tokens,
             summary_tokens,
+            tuple(selection.addressed[index] for index in sorted(selection.addressed)),
         ),
     )
 
 
-def summary_message(made: object) -> Message | None:
-    """What a summarizer gave: text, or a message. None if it is empty. Raises InvalidInputError for anything else."""
-    if isinstance(made, Message):
-        return as_summary(made) if made.text.strip() else None
-    if made is None or (isinstance(made, str) and not made.strip()):
+def summary_message(text: object) -> Message | None:
+    """The answer of a summarizer as a system message; None for None and blank text. Raises InvalidInputError unless it
+    is text or None."""
+    if text is None:
         return None
-    if isinstance(made, str):
-        return user(f"{SUMMARY_START} {made.strip()}]", id="summary", metadata={"is_summary": True})
-    raise InvalidInputError(f"a summarizer returns text, a Message or None, not {type(made).__name__}")
+    if not isinstance(text, str):
+        raise InvalidInputError(f"the summarizer must return text or None, not {type(text).__name__}")
+    text = without_form(text)
+    return system(summary_text(text), id="summary", metadata={"is_summary": True}) if text else None
 
 
 def _in_window(turns: list[Turn], options: PromptOptions, left_out: dict[int, LeftOut]) -> list[Turn]:
@@ -141,13 +157,17 @@ def _in_window(turns: list[Turn], options: PromptOptions, left_out: dict[int, Le
 
     def fits(turn: Turn) -> bool:
         at = turn.sources[-1].timestamp
-        return at is None or at >= since
+        return at is None or at > since
 
     return _sifted(turns, fits, "time_window", left_out)
 
 
 def _addressed(
-    turns: list[Turn], agent: Addressing, options: PromptOptions, left_out: dict[int, LeftOut]
+    turns: list[Turn],
+    agent: Addressing,
+    options: PromptOptions,
+    left_out: dict[int, LeftOut],
+    addressed: dict[int, Addressed],
 ) -> list[Turn]:
     others = {
         None if (who := turn.sources[0].participant) is None else (who.kind, who.id)
@@ -156,21 +176,34 @@ def _addressed(
     }
     alone = len(others) == 1
 
-    def fits(turn: Turn) -> bool:
-        if turn.voice is Voice.SELF or turn.voice is Voice.SYSTEM:
-            return True
+    def why(turn: Turn) -> AddressedReason | None:
         message = turn.sources[0]
-        if alone and message.scope is None and not message.mentions:
-            return True  # two who talk with each other need no names
-        if agent.addresses(message):
-            return True
-        return options.also_addressed is not None and bool(options.also_addressed(message))
+        if turn.voice is Voice.SELF:
+            return "own"
+        if options.addressed_only_mode == "strict":
+            if agent.mentioned(message):
+                return "mention"
+        elif turn.voice is Voice.SYSTEM:
+            return "system"
+        elif alone and message.scope is None and not message.mentions:
+            return "two_party"  # with two participants, names are not needed
+        elif reason := agent.why(message):
+            return reason
+        if options.also_addressed is not None and options.also_addressed(message):
+            return "also_addressed"
+        return None
+
+    def fits(turn: Turn) -> bool:
+        reason = why(turn)
+        if reason is not None:
+            _note(turn, reason, addressed)
+        return reason is not None
 
     return _sifted(turns, fits, "not_addressed", left_out)
 
 
 def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[Turn]]:
-    """The older and the recent. Messages of the system are not summarised, and not counted."""
+    """Split into older and recent turns. System messages are neither summarised nor counted."""
     said = [turn for turn in turns if turn.voice is not Voice.SYSTEM]
     if threshold is None or sum(len(turn.sources) for turn in said) <= threshold:
         return [], turns
@@ -185,14 +218,14 @@ def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[T
     return older, [turn for turn in turns if turn.voice is Voice.SYSTEM or turn.first in recent]
 
 
-def _project(turn: Turn, left_out: dict[int, LeftOut]) -> tuple[Message, ...]:
-    first = project(turn.shown[0], turn.voice)
+def _project(turn: Turn, names: Names, left_out: dict[int, LeftOut]) -> tuple[Message, ...]:
+    first = project(turn.shown[0], turn.voice, names)
     if first is None:
         _leave(turn, "empty", left_out)
         return ()
     if len(turn.shown) == 1:
         return (first,)
-    results = [one if one.role in ("tool", "user") else with_role(one, "tool") for one in turn.shown[1:]]
+    results = [with_hints(one if one.role in ("tool", "user") else with_role(one, "tool")) for one in turn.shown[1:]]
     return (first, *results)
 
 
@@ -213,3 +246,8 @@ def _leave(turn: Turn, reason: LeftOutReason, left_out: dict[int, LeftOut]) -> N
         left_out[turn.first] = LeftOut(turn.sources[0].id, reason)
     for index, message in zip(turn.indices, turn.sources, strict=False):
         left_out[index] = LeftOut(message.id, reason)
+
+
+def _note(turn: Turn, reason: AddressedReason, addressed: dict[int, Addressed]) -> None:
+    for index, message in zip(turn.indices or (turn.first,), turn.sources, strict=True):
+        addressed[index] = Addressed(message.id, reason)

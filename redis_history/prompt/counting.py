@@ -1,9 +1,10 @@
-"""Tokens of messages, as the caller counts them."""
+"""Count the tokens of messages with the caller's counter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, TextPart
 from redis_history.tokens import count_characters, estimate_tokens, texts
@@ -12,7 +13,7 @@ __all__ = ["Count", "text_of"]
 
 
 class Count:
-    """How many tokens a message takes: of its text by `counter`, or estimated by its characters."""
+    """Counts the tokens of a message: its text with `counter`, or an estimate from its characters."""
 
     def __init__(self, counter: Callable[[str], int] | None) -> None:
         self._counter = counter
@@ -24,11 +25,10 @@ class Count:
                 return estimate_tokens(len(parts[0].text))
             return estimate_tokens(count_characters(message))
         tokens = self._counter(text_of(message))
-        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-            raise InvalidInputError(f"the token_counter returns a number of tokens from 0, not {tokens!r}")
+        check_integer(tokens, "the result of token_counter", error=InvalidInputError)
         return tokens
 
 
 def text_of(message: Message) -> str:
-    """All that a model reads of a message, as one text: what `count_characters` counts."""
+    """The text of a message that a model reads, the same that `count_characters` counts."""
     return "\n".join(filter(None, texts(message)))

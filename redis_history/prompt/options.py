@@ -1,38 +1,55 @@
-"""What a prompt is made by, checked."""
+"""Validated options of a prompt."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from redis_history._time import Instant, to_microseconds
+from redis_history._validation import (
+    check_choice,
+    check_function,
+    check_integer,
+    check_name,
+    check_names,
+    check_number,
+    check_text,
+    refuse,
+)
 from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.model import Message, Scope
 
 __all__ = ["PromptOptions", "check_agent", "prompt_options"]
 
 _MAX_TURNS = 100_000
-_MAX_MINUTES = 50_000_000  # 95 years: the window must begin at a time that can be told
+_MAX_MINUTES = 50_000_000  # 95 years, so that the window begins at a valid time
 
 
 class PromptOptions(Struct, frozen=True, kw_only=True):
-    """How a prompt is assembled. Raises ConfigurationError for what makes no sense, InvalidTimestampError for `now`.
+    """How to assemble a prompt.
 
-    `scope`: only messages said there. `token_budget`: of all that is in the prompt; None: no limit.
-    `addressed_only_mode`: leave out what is not for this agent. `rolling_summary_threshold`: of more messages than
-    these, the older ones are summarised; None: never. `time_window_minutes`: leave out what is older.
-    `max_turns_to_load`: messages read from the store. `agent_aliases`: other names and ids of the agent.
-    `system_prompt`: stands first, and is stored nowhere. `token_counter`: tokens of a text; None: a quarter of the
-    characters. `also_addressed`: which further messages count as addressed. `now`: the end of the time window.
+    - `scope`: only include messages of this scope.
+    - `token_budget`: maximum tokens of the whole prompt; None for no limit.
+    - `addressed_only_mode`: leave out messages that are not for this agent. "strict" only keeps its own messages and
+      those that mention it in the metadata.
+    - `rolling_summary_threshold`: if there are more messages, summarise the older ones; None for never.
+    - `time_window_minutes`: leave out older messages.
+    - `max_turns_to_load`: number of messages to read from the store.
+    - `agent_aliases`: other names and ids of the agent.
+    - `system_prompt`: the first message of the prompt; it is not stored.
+    - `token_counter`: returns the tokens of a text; None estimates a quarter of the characters.
+    - `also_addressed`: a function that says which other messages count as addressed.
+    - `now`: the end of the time window.
+
+    Raises ConfigurationError for an invalid option, and InvalidTimestampError for `now`.
     """
 
     scope: Scope | None = None
     token_budget: int | None = 3000
-    addressed_only_mode: bool = True
+    addressed_only_mode: bool | Literal["strict"] = True
     rolling_summary_threshold: int | None = 40
     time_window_minutes: float | None = None
     max_turns_to_load: int = 100
@@ -43,66 +60,45 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
     now: Instant | None = None
 
     def __post_init__(self) -> None:
-        if self.scope is not None and self.scope not in get_args(Scope):
-            raise ConfigurationError(f"scope is None or one of {', '.join(get_args(Scope))}, not {self.scope!r}")
-        _check_count("token_budget", self.token_budget, 1, optional=True)
-        _check_count("rolling_summary_threshold", self.rolling_summary_threshold, 1, optional=True)
-        _check_count("max_turns_to_load", self.max_turns_to_load, 1, most=_MAX_TURNS)
-        if not isinstance(self.addressed_only_mode, bool):
-            raise ConfigurationError(f"addressed_only_mode is True or False, not {self.addressed_only_mode!r}")
-        minutes = self.time_window_minutes
-        if minutes is not None and (
-            not isinstance(minutes, int | float)
-            or isinstance(minutes, bool)
-            or not math.isfinite(minutes)
-            or not 0 < minutes < _MAX_MINUTES
-        ):
-            raise ConfigurationError(f"time_window_minutes is None or a positive number of minutes, not {minutes!r}")
-        force_setattr(self, "agent_aliases", _names(self.agent_aliases))
-        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
-            raise ConfigurationError(f"system_prompt is None or text, not {type(self.system_prompt).__name__}")
+        check_choice(self.scope, "scope", (*get_args(Scope), None))
+        check_integer(self.token_budget, "token_budget", 1, optional=True)
+        check_integer(self.rolling_summary_threshold, "rolling_summary_threshold", 1, optional=True)
+        check_integer(self.max_turns_to_load, "max_turns_to_load", 1, _MAX_TURNS)
+        check_choice(self.addressed_only_mode, "addressed_only_mode", (True, False, "strict"))
+        check_number(
+            self.time_window_minutes,
+            "time_window_minutes",
+            0,
+            _MAX_MINUTES,
+            above=True,
+            kind="a number of minutes",
+            optional=True,
+        )
+        force_setattr(self, "agent_aliases", check_names(self.agent_aliases, "agent_aliases"))
+        for alias in self.agent_aliases:
+            check_text(alias, "an item of agent_aliases")
+        check_name(self.system_prompt, "system_prompt", ConfigurationError)
         for name in ("token_counter", "also_addressed"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise ConfigurationError(f"{name} is None or a function, not {getattr(self, name)!r}")
+            check_function(getattr(self, name), name)
         if self.now is not None:
             to_microseconds(self.now)
 
 
 def prompt_options(options: PromptOptions | Mapping[str, Any] | None) -> PromptOptions:
-    """Options given as such, or as a mapping; None: the defaults. Raises ConfigurationError."""
+    """PromptOptions from PromptOptions, a mapping or None (the defaults). Raises ConfigurationError."""
     if options is None:
         return PromptOptions()
     if isinstance(options, PromptOptions):
         return options
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"the options are PromptOptions or a mapping, not {type(options).__name__}")
+        refuse(options, "options", "None, PromptOptions or a dict")
     known = PromptOptions.__struct_fields__
     if unknown := [str(name)[:40] for name in options if name not in known]:
-        raise ConfigurationError(f"there is no option {', '.join(unknown[:5])}; there are {', '.join(known)}")
+        raise ConfigurationError(f"unknown option {', '.join(unknown[:5])}; known options: {', '.join(known)}")
     return PromptOptions(**options)
 
 
 def check_agent(agent_id: str, agent_name: str | None) -> None:
     """Raises InvalidInputError unless these can name an agent; None: it has no name beside its id."""
-    if not isinstance(agent_id, str) or not agent_id.strip():
-        raise InvalidInputError(f"agent_id is the id of a participant, not {agent_id!r}")
-    if agent_name is not None and (not isinstance(agent_name, str) or not agent_name.strip()):
-        raise InvalidInputError(f"agent_name is None or a name, not {agent_name!r}")
-
-
-def _names(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ConfigurationError(f"agent_aliases is a list of names, such as [{names!r}]")
-    found = tuple(names)
-    for name in found:
-        if not isinstance(name, str) or not name.strip():
-            raise ConfigurationError(f"agent_aliases is a list of names, and {name!r} is none")
-    return found
-
-
-def _check_count(name: str, value: Any, least: int, *, most: int | None = None, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
-        bounds = f"from {least}" if most is None else f"from {least} to {most:,}"
-        raise ConfigurationError(f"{name} is a number {bounds}{' or None' if optional else ''}, not {value!r}")
+    check_text(agent_id, "agent_id", error=InvalidInputError)
+    check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)

@@ -1,22 +1,29 @@
-"""Messages as one agent's model is to read them. Pure.
+"""Convert messages to the view of one agent's model. Pure.
 
-| who wrote it | role | text |
+| author | role | text |
 |---|---|---|
-| a user | user | "display name: …" |
-| this agent | assistant | as it is; tool calls, results and reasoning stay as they are |
+| a user | user | "display name: …"; with the id if the name is ambiguous |
+| this agent | assistant | unchanged, with tool calls, results and reasoning |
 | another agent | user | "name (agent): …" |
-| the system | system | as it is |
+| the system | system | unchanged |
+
+A line of text that begins like one of these names is quoted: "> Bob: …". An attachment without a reference cannot be
+sent, and is replaced by text such as "File: report.pdf".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import force_setattr, replace
 
+from redis_history._quoting import normalized, plain_name
+from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.model import (
+    AttachmentPart,
     Message,
     Part,
     Participant,
@@ -28,18 +35,21 @@ from redis_history.model import (
     UnknownPart,
 )
 
-__all__ = ["SUMMARY_START", "Voice", "as_summary", "project", "voice_of", "with_parts", "with_role"]
+__all__ = ["Names", "Voice", "as_summary", "project", "voice_of", "with_hints", "with_parts", "with_role"]
 
-SUMMARY_START = "[Earlier conversation summary:"
-
-#: Of a display name so many characters are shown: it is what users chose, and stands before everything they say.
-_MAX_NAME = 80
+#: Names of roles. A participant with such a name is always shown with its id.
+_ROLES: Final = frozenset(("user", "human", "assistant", "ai", "agent", "system", "developer", "tool", "function"))
+_BREAKS: Final = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_BREAK: Final = re.compile(f"[{_BREAKS}]")
+_COLONS: Final = ":\uff1a\ufe13\ufe55"
+#: Text before a colon at the beginning of a line.
+_SPEAKER: Final = re.compile(f"(?:^|(?<=[{_BREAKS}]))[^{_BREAKS}{_COLONS}]{{1,200}}(?=[{_COLONS}])")
 
 _PRIVATE = (ToolUsePart, ToolResultPart, ReasoningPart)
 
 
 class Voice(Enum):
-    """Who speaks, seen by one agent."""
+    """The author of a message, from the view of one agent."""
 
     USER = auto()
     SELF = auto()
@@ -48,7 +58,7 @@ class Voice(Enum):
 
 
 def voice_of(message: Message, own_ids: frozenset[str]) -> Voice:
-    """The participant decides; of a message without one, the role."""
+    """The voice of a message, from its participant; without a participant, from its role."""
     role = message.role
     if role == "system":
         return Voice.SYSTEM
@@ -61,53 +71,119 @@ def voice_of(message: Message, own_ids: frozenset[str]) -> Voice:
     return Voice.SELF if role == "assistant" else Voice.USER
 
 
-def project(message: Message, voice: Voice) -> Message | None:
-    """The message as this agent's model reads it; None if there is nothing to read."""
+class Names:
+    """Unambiguous names for the participants of a prompt.
+
+    `own` are the names of the agent that reads the prompt.
+    """
+
+    def __init__(self, messages: Iterable[Message], own_ids: frozenset[str], own: Iterable[str]) -> None:
+        taken: dict[str, set[tuple[str, str]]] = {_folded(name): {("", "")} for name in (*_ROLES, *own)}
+        shown: dict[tuple[str, str, str | None], tuple[str, Voice]] = {}
+        for message in messages:
+            who = message.participant
+            if who is None or (key := (who.kind, who.id, who.display_name)) in shown:
+                continue
+            voice = voice_of(message, own_ids)
+            name = _shown_name(who, voice)
+            shown[key] = name, voice
+            taken.setdefault(_folded(name), set()).add((who.kind, who.id))
+        self._prefixes: dict[tuple[str, str, str | None], str] = {}
+        for one, (name, voice) in shown.items():
+            if len(taken[_folded(name)]) > 1 and voice is not Voice.SELF:
+                name = f"{name} [{plain_name(one[1])}]"
+            self._prefixes[one] = f"{name}: "
+        self._folded = frozenset((*taken, *(_folded(prefix[:-2]) for prefix in self._prefixes.values())))
+
+    def prefix(self, who: Participant | None, voice: Voice) -> str:
+        """The prefix for the text of a participant; may be empty."""
+        if who is None:
+            return "An agent (agent): " if voice is Voice.OTHER else ""
+        return self._prefixes[who.kind, who.id, who.display_name]
+
+    def quoted(self, text: str, *, follows: bool) -> str:
+        """The text with "> " before each line that begins like a name. `follows`: the text comes after a prefix."""
+        if not self._prefixes or (follows and _BREAK.search(text) is None):
+            return text
+
+        def quote(found: re.Match[str]) -> str:
+            name = _folded(found[0])
+            is_name = name in self._folded or name.endswith("(agent)")
+            return f"> {found[0]}" if is_name and (found.start() or not follows) else found[0]
+
+        return _SPEAKER.sub(quote, text)
+
+
+def _shown_name(who: Participant, voice: Voice) -> str:
+    name = plain_name(who.display_name or "") or plain_name(who.id) or who.kind
+    if voice is Voice.OTHER:
+        return f"{name} (agent)"
+    if "(agent)" in _folded(name):
+        name = " ".join(normalized(name).replace("(", " ").replace(")", " ").split())
+    return name
+
+
+def _folded(name: str) -> str:
+    visible = "".join(letter for letter in normalized(name) if letter.isprintable() or letter.isspace())
+    return " ".join(visible.casefold().split()).strip("*_`#\"' ")
+
+
+def project(message: Message, voice: Voice, names: Names) -> Message | None:
+    """The message in the view of this agent's model; None if it has no content for the model."""
+    message = with_hints(message)
     if voice is Voice.SYSTEM or voice is Voice.SELF:
         if not _readable(message.parts):
             return None
         if voice is Voice.SYSTEM or message.role == "assistant":
             return message
         return _changed(message, "assistant", message.parts, {})
-    prefix = _prefix(message.participant, voice)
+    prefix = names.prefix(message.participant, voice)
     parts = message.parts
     if len(parts) == 1 and type(only := parts[0]) is TextPart and only.provider_meta is None and only.extra is None:
         if not only.text or only.text.isspace():
             return None
-        shown: tuple[Part, ...] = (TextPart(prefix + only.text),) if prefix else parts
+        text = prefix + names.quoted(only.text, follows=bool(prefix))
+        shown: tuple[Part, ...] = parts if text == only.text else (TextPart(text),)
     else:
         kept = [part for part in parts if type(part) not in _PRIVATE]
         if voice is Voice.OTHER:
-            # What a provider noted about them belongs to the other agent's model: here they are a user's words.
+            # Drop provider_meta: it belongs to the other agent's model, and here the text is a user message.
             kept = [TextPart(part.text) if type(part) is TextPart else part for part in kept]
             kept = [part for part in kept if type(part) is not UnknownPart]
         if not _readable(kept):
             return None
-        shown = _prefixed(kept, prefix)
+        shown = _prefixed(kept, prefix, names)
     return _changed(message, "user", shown, message.provider_meta if message.role == "user" else {})
 
 
 def as_summary(message: Message) -> Message:
-    """A stored summary, with the words that say what it is. One by the system stays as it is."""
+    """A stored summary in its frame. A summary with role `system` stays unchanged."""
     if message.role == "system" or message.text.startswith(SUMMARY_START):
         return message
-    return _changed(message, "user", (TextPart(f"{SUMMARY_START} {message.text}]"),), {})
+    return _changed(message, "user", (TextPart(summary_text(message.text)),), {})
 
 
 def with_parts(message: Message, parts: Iterable[Part]) -> Message:
-    """The message with some of its parts."""
+    """The message with other parts."""
     return _changed(message, message.role, tuple(parts), message.provider_meta)
 
 
+def with_hints(message: Message) -> Message:
+    """The message with each attachment that has no reference replaced by text, because it cannot be sent."""
+    if not any(type(part) is AttachmentPart and part.reference is None for part in message.parts):
+        return message
+    return with_parts(message, map(_hinted, message.parts))
+
+
 def with_role(message: Message, role: Role) -> Message:
-    """The message in another role."""
+    """The message with another role."""
     return _changed(message, role, message.parts, {})
 
 
 def _changed(message: Message, role: Role, parts: tuple[Part, ...], meta: dict[str, Any]) -> Message:
     if role == message.role and parts is message.parts and meta is message.provider_meta:
         return message
-    # Not `replace`: it checks all fields again, which is half the cost of a prompt, and they were checked when read.
+    # `replace` would validate all fields again, which takes half the time of a prompt. They were validated when read.
     changed: Message = message.__copy__()  # type: ignore[attr-defined] # of every struct, for `copy.copy`
     force_setattr(changed, "parts", parts)
     if role != message.role:
@@ -117,24 +193,24 @@ def _changed(message: Message, role: Role, parts: tuple[Part, ...], meta: dict[s
     return changed
 
 
-def _prefixed(parts: list[Part], prefix: str) -> tuple[Part, ...]:
-    if not prefix:
-        return tuple(parts)
-    for at, part in enumerate(parts):
+def _prefixed(parts: list[Part], prefix: str, names: Names) -> tuple[Part, ...]:
+    shown: list[Part] = []
+    for part in parts:
         if isinstance(part, TextPart):
-            return (*parts[:at], replace(part, text=prefix + part.text), *parts[at + 1 :])
-    return (TextPart(prefix.rstrip()), *parts)
+            text = prefix + names.quoted(part.text, follows=bool(prefix))
+            shown.append(part if text == part.text else replace(part, text=text))
+            prefix = ""
+        else:
+            shown.append(part)
+    return (TextPart(prefix.rstrip()), *shown) if prefix else tuple(shown)
+
+
+def _hinted(part: Part) -> Part:
+    if type(part) is not AttachmentPart or part.reference is not None:
+        return part
+    # File names come from users. On one line and without a colon, a name cannot imitate a speaker.
+    return TextPart(f"File: {plain_name(part.name or '') or part.modality or 'unnamed'}")
 
 
 def _readable(parts: Iterable[Part]) -> bool:
     return any(type(part) is not TextPart or (part.text and not part.text.isspace()) for part in parts)
-
-
-def _prefix(who: Participant | None, voice: Voice) -> str:
-    if who is None:
-        return "An agent (agent): " if voice is Voice.OTHER else ""
-    name = who.display_name or who.id
-    if len(name) > _MAX_NAME or not name.isprintable():
-        # A line break in a name would let its owner speak for others.
-        name = " ".join("".join(letter if letter.isprintable() else " " for letter in name[:_MAX_NAME]).split())
-    return f"{name} (agent): " if voice is Voice.OTHER else f"{name}: "

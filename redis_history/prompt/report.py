@@ -1,4 +1,4 @@
-"""A prompt, and what was left out of it."""
+"""A prompt, and the report on the messages that were left out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from msgspec import Struct
 
 from redis_history.model import Message
 
-__all__ = ["AssembledPrompt", "LeftOut", "LeftOutReason", "PromptReport"]
+__all__ = ["Addressed", "AddressedReason", "AssembledPrompt", "LeftOut", "LeftOutReason", "PromptReport"]
+
+AddressedReason = Literal["own", "mention", "summary", "system", "dm", "two_party", "named", "also_addressed"]
 
 LeftOutReason = Literal[
     "scope", "time_window", "not_addressed", "summarised", "budget", "pair", "other_agent_tools", "empty"
 ]
 
 
+class Addressed(Struct, frozen=True, gc=False):
+    """A message that addressed-only mode kept, and why."""
+
+    message_id: str
+    reason: AddressedReason
+
+
 class LeftOut(Struct, frozen=True, gc=False):
-    """A message that is not in the prompt, and why. `partial`: the rest of it is."""
+    """A message that was left out of the prompt, and why. `partial`: only some of its parts were left out."""
 
     message_id: str
     reason: LeftOutReason
@@ -25,10 +34,12 @@ class LeftOut(Struct, frozen=True, gc=False):
 
 
 class PromptReport(Struct, frozen=True):
-    """How a prompt came to be. Tokens are as counted by the `token_counter`.
+    """A report on a prompt. Tokens are counted with `token_counter`.
 
-    `loaded`: messages read. `left_out`: in the order of the conversation. `tokens`: of the whole prompt, of which
-    `system_tokens` and `summary_tokens` are of system prompts and of summaries.
+    `loaded`: number of messages read. `left_out`: messages left out, in the order of the conversation. `tokens`: size
+    of the whole prompt, including `system_tokens` for system prompts and `summary_tokens` for summaries. `addressed`:
+    the messages that addressed-only mode kept, and why, in the order of the conversation; later steps may still leave
+    them out. Empty without that mode.
     """
 
     loaded: int
@@ -37,33 +48,34 @@ class PromptReport(Struct, frozen=True):
     token_budget: int | None
     system_tokens: int
     summary_tokens: int
+    addressed: tuple[Addressed, ...] = ()
 
     @property
     def over_budget(self) -> bool:
-        """Whether what is always inside (system prompt, summary, the newest turn) is more than the budget."""
+        """Whether the required content (system prompt, summary, newest turn) exceeds the budget."""
         return self.token_budget is not None and self.tokens > self.token_budget
 
     @property
     def counts(self) -> dict[LeftOutReason, int]:
-        """How many messages were left out, as a whole or in part, for each reason that there was."""
+        """The number of messages left out, completely or partially, for each reason that occurred."""
         return dict(Counter(one.reason for one in self.left_out))
 
     def ids(self, reason: LeftOutReason) -> list[str]:
-        """The messages left out, as a whole or in part, for this reason."""
+        """The ids of messages left out, completely or partially, for this reason."""
         return [one.message_id for one in self.left_out if one.reason == reason]
 
 
 class AssembledPrompt(Struct, frozen=True):
-    """Messages as this agent's model is to read them, and the report. The messages go into `formats.to_*` as they are.
+    """The messages for this agent's model, and the report. Pass the messages to `formats.to_*`.
 
-    They keep id, time and participant of those they were made of.
+    They keep the ids, timestamps and participants of the stored messages.
     """
 
     messages: tuple[Message, ...]
     report: PromptReport
 
     def to_dicts(self) -> list[dict[str, str]]:
-        """`{"role", "content"}` of all messages that have text of their own: no tool calls, no results."""
+        """`{"role", "content"}` of all messages with text. Tool calls and results are left out."""
         return [
             {"role": message.role, "content": message.text}
             for message in self.messages

@@ -1,4 +1,4 @@
-"""From messages to turns: what stays or goes as a whole, a tool call together with its results. Pure."""
+"""Group messages into turns, which are kept or left out as a whole: a tool call with its results. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
-from redis_history.prompt.pairing import Pairs, has_tools, pair_tools
+from redis_history.model.pairs import Pairs, has_tools, pairs_of
 from redis_history.prompt.projection import Voice, voice_of, with_parts
 from redis_history.prompt.report import LeftOut, LeftOutReason
 
@@ -15,9 +15,12 @@ __all__ = ["Turn", "turns_of"]
 
 
 class Turn(Struct, gc=False):
-    """`first` and `last`: where it begins and ends. `sources`: its messages as they are stored; `indices`: where, if
-    there are several. `shown`: what a prompt would show of them, in order, before it is projected; results stand
-    right behind their call. `leading`: of the system, and before all that others said."""
+    """Messages that stay together in a prompt.
+
+    `first`, `last`: indices of the first and last message. `sources`: its messages as stored; `indices`: their indices
+    if there are several. `shown`: the messages for the prompt before projection, with results directly after their
+    call. `leading`: a system message before all other messages.
+    """
 
     first: int
     last: int
@@ -28,7 +31,7 @@ class Turn(Struct, gc=False):
     leading: bool = False
 
     def add(self, index: int, message: Message, shown: Message) -> None:
-        """One of its results."""
+        """Add a result to the turn."""
         self.indices = (*(self.indices or (self.first,)), index)
         self.sources = (*self.sources, message)
         self.shown = (*self.shown, shown)
@@ -36,7 +39,7 @@ class Turn(Struct, gc=False):
 
 
 def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
-    """The turns, by their first message. What cannot be shown is put into `left_out`, by index."""
+    """The turns, ordered by their first message. Adds messages that cannot be shown to `left_out`, by index."""
     turns: list[Turn] = []
     tooled: Pairs | None = None
     leading = True
@@ -48,12 +51,12 @@ def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dic
             turn = Turn(index, index, voice, (message,), (shown,))
         elif has_tools(message):
             if tooled is None:
-                tooled = pair_tools(messages)
+                tooled = pairs_of(messages)
             found = _tool_turn(messages, index, voice, tooled, left_out, own_ids)
             if found is None:
                 continue
             turn = found
-        elif message.role == "tool":  # a result without a result
+        elif message.role == "tool":  # a tool message without a result
             left_out[index] = LeftOut(message.id, "pair")
             continue
         else:
@@ -74,7 +77,7 @@ def _tool_turn(
     left_out: dict[int, LeftOut],
     own_ids: frozenset[str],
 ) -> Turn | None:
-    """The turn that begins with a message that has tool calls, results or both; None: there is none of its own."""
+    """The turn that begins with a message with tool calls or results; None if the message does not begin a turn."""
     message = messages[index]
     kept: list[Part] = []
     reason: LeftOutReason | None = None
@@ -92,7 +95,7 @@ def _tool_turn(
                 reason = "pair"
             elif voice_of(messages[call[0]], own_ids) is not Voice.SELF:
                 reason = "other_agent_tools"
-            elif call[0] == index:  # a tool that the provider ran itself
+            elif call[0] == index:  # the provider ran the tool itself
                 kept.append(part)
             else:
                 carried = True
@@ -117,7 +120,7 @@ def _add_results(turn: Turn, messages: Sequence[Message], call: int, pairs: Pair
             by_message.setdefault(index, set()).add(at)
     for index, places in by_message.items():
         message = messages[index]
-        # What is beside the results goes with the last of them, unless the message calls tools itself.
+        # Other parts of the message go with its last result, unless the message also calls tools.
         last = max(at for at in range(len(message.parts)) if (index, at) in pairs.call_of) in places
         rest = last and not any((index, at) in pairs.answered for at in range(len(message.parts)))
         parts = [

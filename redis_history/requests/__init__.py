@@ -1,14 +1,5 @@
 """From what users pass to operations: checks and conversions, before anything is sent. Pure."""
 
-from redis_history.requests.checks import (
-    check_batch,
-    check_context,
-    check_limit,
-    check_message_id,
-    check_name,
-    check_range,
-    check_record,
-)
 from redis_history.requests.options import (
     DOORBELLS,
     Doorbell,
@@ -20,10 +11,13 @@ from redis_history.requests.options import (
 from redis_history.requests.reads import (
     Bound,
     Filter,
+    after_of,
+    before_of,
     cursor_of,
     cursors_of,
     message_filter,
-    position_of,
+    owner_of,
+    owner_text,
     search_filters,
 )
 from redis_history.requests.writes import (
@@ -55,15 +49,10 @@ __all__ = [
     "Filter",
     "Options",
     "SearchMode",
+    "after_of",
     "append",
     "append_one",
-    "check_batch",
-    "check_context",
-    "check_limit",
-    "check_message_id",
-    "check_name",
-    "check_range",
-    "check_record",
+    "before_of",
     "clear",
     "compact",
     "cursor_of",
@@ -71,7 +60,8 @@ __all__ = [
     "delete_messages",
     "expand",
     "message_filter",
-    "position_of",
+    "owner_of",
+    "owner_text",
     "restore",
     "search_filters",
     "through_of",

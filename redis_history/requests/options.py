@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
+from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history.backends.redis.durability import Confirmation
 from redis_history.errors import ConfigurationError
 from redis_history.search.languages import check_language
@@ -46,37 +47,23 @@ class Options(Struct, frozen=True):
     doorbell: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.durability not in get_args(Durability):
-            raise ConfigurationError(f"durability is one of {get_args(Durability)}, not {self.durability!r}")
-        if self.replicas is not None and (self.durability != "replicas" or not _is_count(self.replicas)):
-            raise ConfigurationError(
-                f"replicas is a number from 1, with durability='replicas'; "
-                f"not {self.replicas!r} with durability={self.durability!r}"
-            )
-        timeout = self.durability_timeout
-        if not isinstance(timeout, int | float) or not 0.001 <= timeout <= MAX_DURABILITY_TIMEOUT:
-            raise ConfigurationError(
-                f"durability_timeout is a number of seconds from 0.001 to {MAX_DURABILITY_TIMEOUT:,}, not {timeout!r}"
-            )
-        if not _is_count(self.log_length):
-            raise ConfigurationError(f"log_length is a number of changes from 1, not {self.log_length!r}")
-        if not isinstance(self.poll_interval, int | float) or not 0 < self.poll_interval < float("inf"):
-            raise ConfigurationError(f"poll_interval is a positive number of seconds, not {self.poll_interval!r}")
-        if self.ttl is not None and (not isinstance(self.ttl, int | float) or not 0.001 <= self.ttl < MAX_TTL):
-            raise ConfigurationError(f"ttl is None or a number of seconds from 0.001, not {self.ttl!r}")
+        check_choice(self.durability, "durability", get_args(Durability))
+        check_integer(self.replicas, "replicas", 1, optional=True)
+        if self.replicas is not None and self.durability != "replicas":
+            raise ConfigurationError(f"replicas={self.replicas} needs durability='replicas', not {self.durability!r}")
+        check_seconds(self.durability_timeout, "durability_timeout", most=MAX_DURABILITY_TIMEOUT)
+        check_integer(self.log_length, "log_length", 1)
+        check_seconds(self.poll_interval, "poll_interval", 0, above=True)
+        check_seconds(self.ttl, "ttl", most=MAX_TTL, optional=True)
         for name in ("max_messages", "max_conversations"):
-            value = getattr(self, name)
-            if value is not None and value is not UNSET and not _is_count(value):
-                raise ConfigurationError(f"{name} is None or a number from 1, not {value!r}")
-        if self.doorbell not in DOORBELLS:
-            raise ConfigurationError(f"doorbell is one of {', '.join(DOORBELLS)}, not {self.doorbell!r}")
-        if self.search not in ("auto", "require", "off"):
-            raise ConfigurationError(f"search is 'auto', 'require' or 'off', not {self.search!r}")
+            if (value := getattr(self, name)) is not UNSET:
+                check_integer(value, name, 1, optional=True)
+        check_choice(self.doorbell, "doorbell", DOORBELLS)
+        check_choice(self.search, "search", get_args(SearchMode))
         check_language(self.language)
         if self.embedder is not None and self.vectors is None:
             raise ConfigurationError("an embedder needs the dimension of its vectors: embedder=..., vectors=384")
-        if self.embedder is not None and not callable(self.embedder):
-            raise ConfigurationError(f"an embedder is a function of texts, not {self.embedder!r}")
+        check_function(self.embedder, "embedder", "a function from texts to vectors")
 
     def check_for_custom_backend(self, *others: Any) -> None:
         """Raises ConfigurationError for what a backend of the caller's own decides itself."""
@@ -121,10 +108,6 @@ class Options(Struct, frozen=True):
         if self.max_conversations is not UNSET and self.max_conversations is not None:
             raise ConfigurationError("max_conversations is for memory://; on a server use ttl")
         return None if isinstance(self.max_messages, UnsetType) else self.max_messages
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def vector_field(vectors: VectorField | int | None) -> VectorField | None:

@@ -8,10 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from redis_history._ids import check_conversation_id
+from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._time import to_microseconds
+from redis_history._validation import check_integer, check_owner, refuse
 from redis_history.errors import BatchTooLargeError, InvalidInputError, InvalidMessageError, MessageConflictError
-from redis_history.model import Conversation, Message, Position, ToolResultPart, ToolUsePart
+from redis_history.model import Conversation, Message, Position
+from redis_history.model.pairs import marks
 from redis_history.model.ranges import stays
 from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import (
@@ -27,7 +29,7 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.requests.checks import check_message_id, check_position
+from redis_history.requests.reads import check_position
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
@@ -164,7 +166,7 @@ def compact(
             raise InvalidInputError("a summary without text would stand for nothing")
         summary = Message(role="user", parts=summary, metadata={"is_summary": True})  # type: ignore[arg-type]
     elif not isinstance(summary, Message):
-        raise InvalidMessageError(f"a summary is a text or a Message, not {type(summary).__name__}")
+        refuse(summary, "summary", "a str or a Message", InvalidMessageError)
     elif not summary.is_summary or summary.role == "system" or summary.tool_uses or summary.tool_results:
         raise InvalidMessageError(
             "a summary is a message with metadata={'is_summary': True}, of another role than system, without tool calls"
@@ -213,6 +215,8 @@ def write_record(
     """
     check_conversation_id(conversation_id)
     written = {name: value for name, value in fields.items() if value is not UNSET}
+    for name in ("user_id", "auditing_id"):
+        check_owner(written.get(name), name)
     try:
         record = Conversation(conversation_id, **written)
         found = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
@@ -225,35 +229,17 @@ def write_record(
     return WriteRecord(conversation_id, written, _precondition(expected_revision, not create, create))
 
 
-def _tool_marks(message: Message) -> bytes:
-    """The tool calls and results in a message, as `Entry.tools` has them."""
-    marks = b""
-    for part in message.parts:
-        if type(part) is ToolUsePart:
-            marks += b"u" + body_digest(part.id.encode())[:4]
-        elif type(part) is ToolResultPart:
-            marks += b"r" + body_digest(part.tool_use_id.encode())[:4]
-    return marks
-
-
 def _entry(message: Message) -> Entry:
     body = encode_body(message)
     timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
     characters = count_characters(message)
-    return Entry(
-        message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), _tool_marks(message)
-    )
+    return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), marks(message))
 
 
 def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:
     if expected_revision is None and not must_exist and not must_not_exist:
         return ANY
-    if expected_revision is not None and (
-        not isinstance(expected_revision, int)
-        or isinstance(expected_revision, bool)
-        or not 0 <= expected_revision < 2**53
-    ):
-        raise InvalidInputError(f"expected_revision is a number from 0, not {expected_revision!r}")
+    check_integer(expected_revision, "expected_revision", 0, 2**53 - 1, optional=True, error=InvalidInputError)
     if must_exist and must_not_exist:
         raise InvalidInputError("must_exist and must_not_exist exclude each other")
     return Precondition(expected_revision, must_exist, must_not_exist)

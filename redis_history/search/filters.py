@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 
+from redis_history._validation import check_choice, check_names
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Position, Role, Scope
 
-__all__ = ["ANYTHING", "Filters", "make_filters", "tool_names_of"]
+__all__ = ["ANYTHING", "LAST_SEQUENCE", "Filters", "make_filters", "tool_names_of"]
+
+#: No message has a higher sequence, so no position at a time is behind the one with this sequence.
+LAST_SEQUENCE: Final = 2**53 - 1
 
 
 class Filters(Struct, frozen=True):
-    """Checked filters; None: anything. `since` <= position < `before`, each in a bound's form of `requests`.
+    """Checked filters; None: anything. `since` < position < `before`.
 
     `tool_names`: messages with a call or a result of one of these. `archived`: True for archived messages alone, False
     for those that are not; a message does not say it of itself, so `wants` does not look at it.
@@ -29,8 +33,17 @@ class Filters(Struct, frozen=True):
     archived: bool | None = None
 
     @property
+    def first(self) -> Position | None:
+        """The first position after `since`."""
+        if self.since is None or self.since.sequence < LAST_SEQUENCE:
+            return self.since and self.since._replace(sequence=self.since.sequence + 1)
+        return Position(self.since.timestamp + 1, 0)
+
+    @property
     def impossible(self) -> bool:
-        """Whether no message at all can pass: an empty list was given."""
+        """Whether no message at all can pass: a list is empty, or no position is between the bounds."""
+        if self.before is not None and (first := self.first) is not None and first >= self.before:
+            return True
         return any(names is not None and not names for names in (self.roles, self.participant_ids, self.tool_names))
 
     def wants(self, message: Message) -> bool:
@@ -47,7 +60,7 @@ class Filters(Struct, frozen=True):
                 (self.since is None and self.before is None)
                 or (
                     (position := message.position) is not None
-                    and (self.since is None or position >= self.since)
+                    and (self.since is None or position > self.since)
                     and (self.before is None or position < self.before)
                 )
             )
@@ -68,14 +81,11 @@ def make_filters(
     archived: bool | None = None,
 ) -> Filters:
     """Raises InvalidInputError for what no message can have, and for a string where a list is meant."""
-    if scope is not None and scope not in get_args(Scope):
-        raise InvalidInputError(f"the scope {scope!r} is not one of {', '.join(get_args(Scope))}")
+    check_choice(scope, "scope", (*get_args(Scope), None), InvalidInputError)
     wanted_roles = _names(roles, "roles")
     for role in wanted_roles or ():
-        if role not in get_args(Role):
-            raise InvalidInputError(f"the role {role!r} is not one of {', '.join(get_args(Role))}")
-    if archived is not None and not isinstance(archived, bool):
-        raise InvalidInputError(f"archived is True, False or None for both, not {archived!r}")
+        check_choice(role, "an item of roles", get_args(Role), InvalidInputError)
+    check_choice(archived, "archived", (True, False, None), InvalidInputError)
     return Filters(
         wanted_roles,
         _names(participant_ids, "participant_ids"),
@@ -95,11 +105,4 @@ def tool_names_of(message: Message) -> frozenset[str]:
 
 
 def _names(names: Iterable[Any] | None, parameter: str) -> frozenset[Any] | None:
-    if names is None:
-        return None
-    if isinstance(names, str):
-        raise InvalidInputError(f"{parameter} is a list, such as [{names!r}], not a string")
-    found = list(names) if isinstance(names, Iterable) else [names]
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in found):
-        raise InvalidInputError(f"{parameter} is a list of strings, not {names!r}")
-    return frozenset(found)
+    return None if names is None else frozenset(check_names(names, parameter, InvalidInputError))

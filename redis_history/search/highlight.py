@@ -11,9 +11,9 @@ from msgspec import Struct
 from redis_history.model import Message
 from redis_history.search.languages import load_stemmer
 from redis_history.search.query import Query, Term
-from redis_history.search.text import is_unspaced, searchable, words
+from redis_history.search.text import MAX_CHARACTERS, MAX_WORD, is_unspaced, searchable, words
 
-__all__ = ["Highlight", "highlights"]
+__all__ = ["Highlight", "Ranges", "highlights", "matching", "passage"]
 
 #: Characters of a fragment, and fragments of a message, at most.
 FRAGMENT: Final = 200
@@ -21,8 +21,13 @@ FRAGMENTS: Final = 3
 _BEFORE: Final = 40
 # Wider than the words of text.py: what is not one there gives no word here.
 _WRITTEN: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0483-\u0489\u0591-\u0dff\u0e31-\u1fff\u20d0-\u20f0])*")
+_ASCII: Final = re.compile(r"[A-Za-z0-9]+")  # the same for ASCII text, and faster
 _FORMS: Final = "e s es ed d ing y ies ied ly ning ting ping ned ted ped"
 _ENDINGS: Final = frozenset(("", *_FORMS.split()))
+
+
+#: (start, end) in characters, ascending and apart.
+Ranges = list[tuple[int, int]]
 
 
 class Highlight(Struct, frozen=True):
@@ -47,10 +52,11 @@ class _Word(NamedTuple):
     end: int
 
 
-def highlights(message: Message, query: Query, *, language: str = "english") -> tuple[Highlight, ...]:
-    """The first fragments of a message in which a term of the query stands; none where no term is found in it."""
-    text = searchable(message)
-    ranges = _joined(_ranges(_written(text), query, load_stemmer(language), language))
+def highlights(message: Message | str, query: Query, *, language: str = "english") -> tuple[Highlight, ...]:
+    """The first fragments of a message, or of a text, in which a term of the query stands; none where no term is
+    found in it."""
+    text = message if isinstance(message, str) else searchable(message)
+    ranges = _found(text, query, language)
     fragments: list[Highlight] = []
     while ranges and len(fragments) < FRAGMENTS:
         start = _word_start(text, max(0, ranges[0][0] - _BEFORE))
@@ -61,11 +67,56 @@ def highlights(message: Message, query: Query, *, language: str = "english") -> 
     return tuple(fragments)
 
 
+def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
+    """The text of a message, and where in it the terms of the query are: its plain text if they are there, else all
+    that can be searched of it."""
+    plain, every = message.text[:MAX_CHARACTERS], searchable(message)
+    for text in (plain, every):
+        if ranges := _found(text, query, language):
+            return text, ranges
+    return plain or every, []
+
+
+def passage(text: str, ranges: Ranges, size: int) -> tuple[int, int]:
+    """Start and end of at most `size` characters of a text, with as many of the ranges as fit. It begins and ends at a
+    blank if one is near. Without ranges it is the beginning of the text."""
+    if len(text) <= size:
+        return 0, len(text)
+    first, last = _densest(ranges, size)
+    start = max(0, min(first - (size - (last - first)) // 2, len(text) - size))
+    stop = start + size
+    if (whole := _word_start(text, start)) <= first:
+        start = whole
+    if start < (whole := _word_end(text, stop)) and whole >= last:
+        stop = whole
+    return start, stop
+
+
+def _densest(ranges: Ranges, size: int) -> tuple[int, int]:
+    """From the start of the first to the end of the last of the most ranges within so many characters."""
+    best, most, end = (0, 0), 0, 0
+    for at, (first, last) in enumerate(ranges):
+        end = max(end, at + 1)
+        while end < len(ranges) and ranges[end][1] - first <= size:
+            end += 1
+        if end - at > most:
+            best, most = (first, min(max(last, ranges[end - 1][1]), first + size)), end - at
+    return best
+
+
+def _found(text: str, query: Query, language: str) -> Ranges:
+    return _joined(_ranges(_written(text), query, load_stemmer(language), language))
+
+
 def _written(text: str) -> list[_Word]:
     """The words of a text, as text.py has them, and where they stand."""
     found: list[_Word] = []
-    for run in _WRITTEN.finditer(text):
+    for run in (_ASCII if text.isascii() else _WRITTEN).finditer(text):
         start, end = run.span()
+        if run[0].isascii():  # one word, as nearly all are
+            if end - start <= MAX_WORD:
+                found.append(_Word(run[0].lower(), start, end))
+            continue
         split = words(run[0])
         if len(split) == 1:
             found.append(_Word(split[0], start, end))
@@ -109,7 +160,8 @@ def _ranges(text: list[_Word], query: Query, stem: Callable[[str], str] | None, 
             )
         else:
             same = _same(term, stem, language)
-            found.extend((one.start, one.end) for one in text if same(one.word))
+            wanted = {word for word in {one.word for one in text} if same(word)}
+            found.extend((one.start, one.end) for one in text if one.word in wanted)
     return found
 
 

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final
 
-from redis_history.errors import ConfigurationError
+from redis_history._validation import check_choice
 
 __all__ = ["LANGUAGES", "UNSTEMMED", "check_language", "load_stemmer", "stop_words"]
 
@@ -34,11 +34,7 @@ _STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
 
 def check_language(language: str) -> str:
     """Raises ConfigurationError unless it is one of LANGUAGES or "none"."""
-    if language not in LANGUAGES and language != UNSTEMMED:
-        raise ConfigurationError(
-            f"{language!r} is not a language that search can stem: {', '.join(sorted(LANGUAGES))}; for any other use "
-            f"{UNSTEMMED!r}"
-        )
+    check_choice(language, "language", (*sorted(LANGUAGES), UNSTEMMED))
     return language
 
 

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from redis_history._validation import refuse
 from redis_history.errors import InvalidInputError
 from redis_history.search.languages import stop_words
 from redis_history.search.text import is_unspaced, words
@@ -56,7 +57,7 @@ def parse_query(query: str, language: str = "english") -> Query:
     Raises InvalidInputError for anything but a string.
     """
     if not isinstance(query, str):
-        raise InvalidInputError(f"a query is a string, not {type(query).__name__}")
+        refuse(query, "query", "a str", InvalidInputError)
     stop = stop_words(language)
     terms: dict[Term, None] = {}
     stopped: dict[Term, None] = {}

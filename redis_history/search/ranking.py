@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from redis_history.search.query import Query
 
-__all__ = ["DEPTH", "Matches", "Ranked", "fuse", "merge", "rank"]
+__all__ = ["DEPTH", "Matches", "Ranked", "fuse", "rank"]
 
 #: So many messages of each term are ranked, if no more are wanted: those that the finder scores best. 200 cost 0.03 of
 #: recall@10.
@@ -75,18 +75,6 @@ def rank(
     ranked.sort(key=lambda one: (one.conversation, one.sequence), reverse=True)
     ranked.sort(key=lambda one: one.score, reverse=True)
     return ranked
-
-
-def merge(parts: Sequence[Matches]) -> Matches:
-    """What several servers, each with conversations of its own, found for one term, as one.
-
-    Their scores do not compare, so each counts relative to the best one of its server."""
-    scores: dict[Any, Mapping[int, float]] = {}
-    for part in parts:
-        best = max((max(listed.values(), default=0.0) for listed in part.scores.values()), default=0.0) or 1.0
-        for conversation, listed in part.scores.items():
-            scores[conversation] = {sequence: score / best for sequence, score in listed.items()}
-    return Matches(sum(part.total for part in parts), scores)
 
 
 def fuse(*orders: Iterable[Hashable]) -> list[tuple[Any, float]]:

@@ -45,10 +45,10 @@ __all__ = [
     "count_command",
     "create_arguments",
     "document",
-    "is_timeout",
     "nearest_command",
     "read_found",
     "read_matches",
+    "scope_at",
     "search_commands",
     "tag",
 ]
@@ -131,7 +131,7 @@ class _Expression:
 
     def __init__(self, scope: Sequence[str] | Namespace, filters: Filters) -> None:
         if filters.impossible:
-            raise InvalidInputError("nothing can pass filters with an empty list: there is nothing to ask the server")
+            raise InvalidInputError("no message can pass these filters: there is nothing to ask the server")
         self.parameters: list[bytes] = []
         self._clauses: list[bytes] = []
         if not isinstance(scope, Namespace):
@@ -148,9 +148,10 @@ class _Expression:
                 self._tags(field, sorted(map(tag, names)))
         if filters.since is not None or filters.before is not None:
             # To the microsecond; what is left, positions within one, is decided by `Filters.wants`.
-            since = b"-inf" if filters.since is None else self.parameter(b"%d" % filters.since.timestamp)
+            first = filters.first
+            since = b"-inf" if first is None else self.parameter(b"%d" % first.timestamp)
             before = b"+inf" if filters.before is None else self.parameter(b"%d" % filters.before.timestamp)
-            if filters.before is not None and filters.before.sequence == 0:
+            if filters.before is not None and filters.before.sequence <= 0:
                 before = b"(" + before
             self._clauses.append(b"@%b:[%b %b]" % (TIME, since, before))
         if filters.archived is not None:
@@ -226,6 +227,11 @@ def search_commands(
     return one_by_one
 
 
+def scope_at(command: Sequence[bytes]) -> int:
+    """The index, in a command with the ids of conversations, of the first one's value: their parameters come first."""
+    return command.index(b"PARAMS") + 3  # how many parameters, the name of the first, its value
+
+
 def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
     """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number.
 
@@ -254,12 +260,10 @@ def nearest_command(
 
 
 class Found(NamedTuple):
-    """A reply: how many documents there are in all, and keys and scores of the first. `partial`: not all were looked
-    at, because of a timeout; over RESP2 the server does not say so."""
+    """A reply: how many documents match, and the keys and scores of the first ones."""
 
     total: int
     documents: list[tuple[bytes, float]]
-    partial: bool = False
 
 
 def read_found(reply: Any, *, scored: bool = True) -> Found:
@@ -268,19 +272,13 @@ def read_found(reply: Any, *, scored: bool = True) -> Found:
     try:
         if isinstance(reply, Mapping):
             items = [(item[b"id"], float(item.get(b"score", 0.0))) for item in reply[b"results"]]
-            warnings = b" ".join(reply.get(b"warning") or reply.get(b"warnings") or ())
-            return Found(int(reply[b"total_results"]), items, is_timeout(warnings))
+            return Found(int(reply[b"total_results"]), items)
         total, rest = int(reply[0]), reply[1:]
         if not scored:
             return Found(total, [(key, 0.0) for key in rest])
         return Found(total, [(key, float(score)) for key, score in zip(rest[::2], rest[1::2], strict=True)])
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise CorruptDataError(f"this is no reply to FT.SEARCH: {str(reply)[:200]}") from error
-
-
-def is_timeout(text: bytes | str) -> bool:
-    """Whether an error or a warning of the server says that a query took too long."""
-    return "timeout" in (text.decode(errors="replace") if isinstance(text, bytes) else text).lower()
 
 
 def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[list[Matches], Matches | None]:

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from redis_history._quoting import normalized
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -42,9 +43,9 @@ _ASCII_WORDS: Final = bytes(
     code + 32 if 65 <= code <= 90 else code if 97 <= code <= 122 or 48 <= code <= 57 else 32 for code in range(256)
 )
 _DATA_URL: Final = re.compile(r"data:[\w.+/-]{0,100}[;,][^\s\"'()<>]*")
-_RUN: Final = re.compile(r"[A-Za-z0-9+/=_-]{65,}")
+_RUN: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{65,}")
 _SUSPECT: Final = 32
-_PIECE: Final = re.compile(r"[A-Za-z0-9]{33,}")
+_PIECE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{33,}")
 _UNSPACED_RANGES: Final = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1100, 0x11FF), (0x1780, 0x17FF), (0x2E80, 0x2FDF), (0x3005, 0x3007),
     (0x3021, 0x3029), (0x3040, 0x318F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF),
@@ -77,7 +78,7 @@ def words(text: str) -> list[str]:
 def _split(text: str) -> list[str]:
     if text.isascii():
         return text.encode().translate(_ASCII_WORDS).decode().split()
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_letters)
+    text = unicodedata.normalize("NFKC", normalized(text).casefold()).translate(_letters)
     split: list[str] = []
     for word in text.split():
         if word.isascii() or _UNSPACED.search(word) is None:

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history._validation import check_choice, check_integer
+from redis_history.errors import InvalidInputError
 from redis_history.model import Message
 from redis_history.search.text import searchable
 
@@ -34,13 +35,9 @@ class VectorField(Struct, frozen=True):
     distance: Literal["cosine", "l2", "ip"] = "cosine"
 
     def __post_init__(self) -> None:
-        if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or not 1 <= self.dimension <= 32_768:
-            raise ConfigurationError(f"the dimension of vectors is a number from 1 to 32,768, not {self.dimension!r}")
-        if self.algorithm not in ("flat", "hnsw") or self.distance not in ("cosine", "l2", "ip"):
-            raise ConfigurationError(
-                f"vectors are compared by flat or hnsw, and by cosine, l2 or ip, not {self.algorithm!r}, "
-                f"{self.distance!r}"
-            )
+        check_integer(self.dimension, "dimension", 1, 32_768)
+        check_choice(self.algorithm, "algorithm", ("flat", "hnsw"))
+        check_choice(self.distance, "distance", ("cosine", "l2", "ip"))
 
 
 def embedding_text(message: Message) -> str:

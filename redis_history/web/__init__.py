@@ -1,4 +1,4 @@
-"""The live view: routes for an application of Starlette or FastAPI. Needs `pip install 'redis_history[web]'`."""
+"""The live view: an ASGI application for Starlette or FastAPI. Needs `pip install 'redis_history[web]'`."""
 
 from redis_history.integrations._extras import missing
 
@@ -8,7 +8,7 @@ except ImportError as error:
     raise missing("web", error) from error
 
 from redis_history.web._view import Limits
-from redis_history.web.access import Action, Authorize
-from redis_history.web.routing import routes
+from redis_history.web.access import Action, Authorize, SignedIn, allow_all
+from redis_history.web.routing import LiveView
 
-__all__ = ["Action", "Authorize", "Limits", "routes"]
+__all__ = ["Action", "Authorize", "Limits", "LiveView", "SignedIn", "allow_all"]

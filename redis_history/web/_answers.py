@@ -1,4 +1,4 @@
-"""Answers over HTTP: JSON, errors, and the headers that all of them carry."""
+"""HTTP responses: JSON, errors, and the common headers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _HEADERS: Final = {
 }
 
 
-class Refused(Exception):  # noqa: N818 -- an answer rather than an error
-    """A request that is answered with an error."""
+class Refused(Exception):  # noqa: N818 -- a response rather than an error
+    """Rejects a request with an error response."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -49,19 +49,19 @@ class Refused(Exception):  # noqa: N818 -- an answer rather than an error
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A value as JSON."""
+    """A JSON response."""
     return Response(dumps(value), status, headers, "application/json")
 
 
 def refusal(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error as JSON."""
+    """An error response in JSON."""
     return answer({"error": {"code": code, "message": message}}, status, headers)
 
 
 def failure(error: Exception) -> Response:
-    """The answer to a request that ended with an error.
+    """The response to a request that failed with an exception.
 
-    Of what concerns the server of the store, nothing is told: it may name hosts. That is in the log.
+    Errors of the store's server are only logged, not sent, because they may name hosts.
     """
     if isinstance(error, Refused):
         return refusal(error.status, error.code, error.message, error.headers)
@@ -79,16 +79,16 @@ def failure(error: Exception) -> Response:
     if isinstance(error, ConflictError):
         return refusal(409, "conflict", str(error))
     if isinstance(error, BackendError):
-        _logger.warning("the live view has no answer from the store: %s", error)
-        message = "the store cannot be reached, or refuses; its log says why"
+        _logger.warning("the live view cannot reach the store: %s", error)
+        message = "the store cannot be reached, or refuses; see the log of the application"
         return refusal(503, "no_server", message, {"Retry-After": "2"})
     if not isinstance(error, RedisHistoryError):
         _logger.error("the live view failed", exc_info=error)
-    return refusal(500, "failed", "this went wrong; the log of the application says why")
+    return refusal(500, "failed", "an internal error; see the log of the application")
 
 
 class Secured:
-    """Puts the headers on whatever the application under it answers, but for those that it has set itself."""
+    """Middleware that adds the headers to all responses, except for headers that are already set."""
 
     def __init__(self, app: ASGIApp, headers: Mapping[str, str] | None = None) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""From an event of the store to a server-sent event."""
+"""Encodes events of the store as server-sent events."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from redis_history.web._shape import conversation_shape, dumps, message_shape, w
 
 __all__ = ["PING", "encoded", "frame", "kind_of"]
 
-#: A sign of life, for whatever stands between.
+#: A heartbeat, which keeps the connection open in proxies.
 PING: Final = b": ping\n\n"
-#: Bytes of one event. What is larger is not sent but read, page by page.
+#: Bytes of one event. Clients read larger changes page by page.
 _LARGEST: Final = 1_000_000
 
 _KINDS: Final[dict[type, str]] = {
@@ -43,18 +43,18 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def kind_of(event: Event) -> str:
-    """The name of an event in a stream."""
+    """The name of an event in the stream."""
     return _KINDS[type(event)]
 
 
 def frame(kind: str, data: dict[str, Any], cursor: str | None = None) -> bytes:
-    """One server-sent event. JSON in one line: what is in a message cannot end it, or begin another."""
+    """One server-sent event. Its JSON is on one line, so the content of a message cannot end it or begin another."""
     head = f"event: {kind}\n" if cursor is None else f"id: {cursor}\nevent: {kind}\n"
     return b"".join((head.encode(), b"data: ", dumps(data), b"\n\n"))
 
 
 async def encoded(store: AsyncHistoryStore, event: Event) -> Entry:
-    """An event of one conversation. Reads the record of the conversation if that has changed."""
+    """Encodes an event of one conversation. Reads the conversation's record if it has changed."""
     cursor = str(event.cursor)
     head = {"conversation": event.conversation_id, "cursor": cursor, "revision": event.revision}
     data = frame(kind_of(event), {**head, **await _data(store, event)}, cursor)

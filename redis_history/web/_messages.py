@@ -1,11 +1,10 @@
-"""Messages of a conversation: by pages, one whole, and what a summary stands for."""
+"""Endpoints for messages: pages of a conversation, a single message, and the originals of a summary."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from redis_history.errors import MessageNotFoundError
@@ -17,19 +16,19 @@ from redis_history.web._view import View
 
 __all__ = ["archived", "message", "messages"]
 
-#: Messages read at once, and bytes after which an answer is full: then it says that there is more.
+#: Messages read at once, and bytes after which a response is full and says that there are more.
 _PAGE: Final = 200
 _FULL: Final = 8_000_000
+#: Pages that a response reads at most beyond those that its limit needs.
+_FURTHER_PAGES: Final = 3
 
 
-async def messages(view: View, request: Request) -> Response:
-    asked = Asked(request)
-    name = asked.conversation()
-    await view.access.check(request, name, "read")
+async def messages(view: View, asked: Asked) -> Response:
+    name = asked.conversation
     limit = asked.number("limit", 200, 1, MOST)
     before, since = _position(asked, "before"), _position(asked, "since")
-    archived = asked.flag("include_archived")
-    if since is not None and asked.flag("first"):
+    archived, first = asked.flag("include_archived"), asked.flag("first")
+    if since is not None and first:
         oldest = view.store.iter(
             name, batch=min(limit + 1, _PAGE), since=since, before=before, include_archived=archived
         )
@@ -45,14 +44,12 @@ async def messages(view: View, request: Request) -> Response:
     async def older(most: int, than: Position | None) -> list[Message]:
         return await view.store.get(name, limit=most, before=than, since=since, include_archived=archived)
 
-    shapes, more = await _gathered(older, limit, before, newest)
+    shapes, more, _ = await _gathered(older, limit, before, newest)
     return answer({"messages": shapes, "more": more, "cursor": cursor})
 
 
-async def message(view: View, request: Request) -> Response:
-    asked = Asked(request)
-    name = asked.conversation()
-    await view.access.check(request, name, "read")
+async def message(view: View, asked: Asked) -> Response:
+    name = asked.conversation
     wanted = asked.needed("id")
     found = await view.store.get_message(name, wanted)
     if found is None:
@@ -60,30 +57,34 @@ async def message(view: View, request: Request) -> Response:
     return answer(message_shape(found, whole=True))
 
 
-async def archived(view: View, request: Request) -> Response:
-    """What a summary stands for: the archived messages up to its place, former summaries among them."""
-    asked = Asked(request)
-    name = asked.conversation()
-    await view.access.check(request, name, "read")
+async def archived(view: View, asked: Asked) -> Response:
+    """The originals of a summary: the archived messages up to its position, including earlier summaries."""
+    name = asked.conversation
     wanted = asked.needed("summary")
     limit, before = asked.number("limit", MOST, 1, MOST), _position(asked, "before")
     summary = await view.store.get_message(name, wanted)
     if summary is None or summary.position is None or not summary.is_summary:
         raise MessageNotFoundError(f"there is no summary {wanted[:64]!r} in this conversation")
     upper = Position(summary.position.timestamp, summary.position.sequence + 1)
-    # What stands before a summary was never replaced by it: system messages, and what came with an older time since.
-    standing = {one.id for one in await view.store.get(name, before=upper)} | {summary.id}
+    standing = {summary.id}
 
-    async def older(most: int, than: Position | None) -> list[Message]:
-        return await view.store.get(name, limit=most, before=than, include_archived=True)
+    async def older(_: int, than: Position | None) -> list[Message]:
+        page = await view.store.get(name, limit=_PAGE + 1, before=than, include_archived=True)
+        # The summary did not replace live messages before it: system messages, and messages that were appended
+        # later with an older time.
+        first = page[0].position if page else None
+        since = None if first is None else first._replace(sequence=first.sequence - 1)  # includes the first message
+        live = await view.store.get(name, since=since, before=than) if page else []
+        standing.update(one.id for one in live)
+        return page
 
     start = upper if before is None else min(before, upper)
-    shapes, more = await _gathered(older, limit, start, None, lambda one: one.id not in standing)
-    return answer({"messages": shapes, "more": more})
+    shapes, more, place = await _gathered(older, limit, start, None, standing)
+    return answer({"messages": shapes, "more": more, "before": str(place) if more else None})
 
 
 async def _first(messages: AsyncIterator[Message], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """The first of some messages, `limit` or as many as an answer should carry; whether there are more."""
+    """The first `limit` messages, or as many as fit in a response; and whether there are more."""
     shapes: list[dict[str, Any]] = []
     size = 0
     async for one in messages:
@@ -99,18 +100,24 @@ async def _gathered(
     limit: int,
     before: Position | None,
     newest: list[Message] | None,
-    wanted: Callable[[Message], bool] = lambda _: True,
-) -> tuple[list[dict[str, Any]], bool]:
-    """The newest `limit` messages before a position, or as many as an answer should carry, ascending; whether there are
-    more. `newest` are those of the first page, if they are known: one more than it shows.
+    left_out: set[str] | None = None,
+) -> tuple[list[dict[str, Any]], bool, Position | None]:
+    """The newest `limit` messages before a position, or as many as fit in a response, ascending; whether there are
+    more; and the position before which those are.
 
-    A former summary has the place of the last message that it replaced: of such messages, all or none are given,
-    because the next request goes on before that place.
+    `newest`: the messages of the first page, if known: one more than the page shows. `left_out`: ids to skip, filled
+    while pages are read. With it, pages have `_PAGE` messages and their number is limited, so that many skipped
+    messages do not delay the response.
+
+    An earlier summary has the position of the last message that it replaced. A response contains all or none of the
+    messages of one position, because the next request continues before that position.
     """
     shapes: list[dict[str, Any]] = []
     size, more = 0, True
-    while more and len(shapes) < limit and size < _FULL:
-        most = min(limit - len(shapes), _PAGE)
+    for _ in range(limit // _PAGE + _FURTHER_PAGES):
+        if not more or len(shapes) >= limit or size >= _FULL:
+            break
+        most = _PAGE if left_out else min(limit - len(shapes), _PAGE)
         page = newest if newest is not None else await older(most + 1, before)
         newest = None
         more = len(page) > most
@@ -121,10 +128,10 @@ async def _gathered(
                 more = True
                 break
             before = one.position
-            if wanted(one):
+            if not left_out or one.id not in left_out:
                 shapes.append(message_shape(one))
                 size += len(dumps(shapes[-1]))
-    return shapes[::-1], more
+    return shapes[::-1], more, before
 
 
 def _position(asked: Asked, name: str) -> Position | None:

@@ -1,4 +1,4 @@
-"""One subscription to all conversations, for lists that move: of each that changed, how it stands now."""
+"""One subscription to all conversations, for live lists: sends the new state of each changed conversation."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from redis_history.web._encoding import PING, frame, kind_of
 from redis_history.web._ring import Entry, Ring
 from redis_history.web._shape import conversation_shape, glimpse, writer
 
-__all__ = ["Overview", "newest_of"]
+__all__ = ["Overview"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between two tellings: a conversation that changes all the time is told of so often, and no oftener.
+#: Minimum seconds between two updates, so that a busy conversation does not flood its readers.
 _PACE: Final = 0.25
 #: How many conversations are read at once.
 _AT_ONCE: Final = 20
 
 
 class Overview:
-    """Runs while there are readers, and `grace` seconds longer."""
+    """The stream of the list. Runs while there are readers, and `grace` seconds longer."""
 
     def __init__(self, store: AsyncHistoryStore, *, heartbeat: float, grace: float) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class Overview:
         self._count = 0
 
     async def follow(self, permitted: Callable[[str], Awaitable[bool]]) -> AsyncGenerator[bytes, None]:
-        """Events from now on of those conversations that this reader may see, and signs of life."""
+        """Future events of the conversations that this reader may see, and heartbeats."""
         if self._ring.closed:
             self._ring = Ring()
             self._opened = asyncio.get_running_loop().create_future()
@@ -58,7 +58,7 @@ class Overview:
             said = time.monotonic()
             while not ring.closed:
                 entries = list(ring.read(place)) if place >= ring.start else []
-                if place < ring.start:  # too slow: what it missed is in the list of conversations
+                if place < ring.start:  # too slow: the reader has to read the list again
                     chunk, place = frame("reset", {"reason": "too_slow"}), ring.end
                 elif entries:
                     chunk = b"".join([one.data for one in entries if await permitted(one.conversation_id)])
@@ -81,7 +81,7 @@ class Overview:
             self._task.cancel()
 
     async def aclose(self) -> None:
-        """End it, and all its streams."""
+        """End the subscription and all its streams."""
         if self._ending is not None:
             self._ending.cancel()
         self._end()
@@ -93,7 +93,7 @@ class Overview:
         try:
             async with self._store.subscribe_all() as feed:
                 opened.set_result(None)
-                changed: dict[str, Event] = {}  # the last of each conversation that was not told of yet
+                changed: dict[str, Event] = {}  # the last unsent event of each conversation
                 told = 0.0
                 while not feed.closed:
                     wait = max(0.001, told + _PACE - time.monotonic()) if changed else self._heartbeat
@@ -105,11 +105,11 @@ class Overview:
                         told = time.monotonic()
                     elif event is None:
                         ring.wake()
-        except Exception as error:  # noqa: BLE001 -- readers come again, and it begins anew
+        except Exception as error:  # noqa: BLE001 -- readers reconnect, which starts a new subscription
             if not opened.done():
                 opened.set_exception(error)
             else:
-                _logger.warning("the list of conversations is let go: %s", error)
+                _logger.warning("the live list of conversations ends, and clients reconnect: %s", error)
         finally:
             opened.cancel()
             ring.close()
@@ -121,7 +121,7 @@ class Overview:
             try:
                 found = await asyncio.gather(*(self._state(every[name]) for name in some))
             except BackendUnavailableError as error:
-                _logger.warning("the list of conversations waits for the server: %s", error)
+                _logger.warning("the live list of conversations waits for the server: %s", error)
                 return
             for name, (conversation, last) in zip(some, found, strict=True):
                 event = every.pop(name)
@@ -136,10 +136,10 @@ class Overview:
             ring.wake()
 
     async def _state(self, event: Event) -> tuple[Conversation | None, Message | None]:
-        """The record, and the newest message, which is read after any change but an append: what a list showed of it
-        may have been changed, or removed."""
+        """The record and the newest message. Reads the message again unless the event is an append, because other
+        changes may have edited or removed it."""
         name = event.conversation_id
-        last = _appended(event) or await newest_of(self._store, name)
+        last = _appended(event) or (await self._store.newest_messages([name]))[0]
         return await self._store.get_conversation(name), last
 
     def _add(self, ring: Ring, name: str, kind: str, data: dict[str, Any]) -> None:
@@ -147,17 +147,11 @@ class Overview:
         ring.add(Entry(str(self._count), name, frame(kind, {"conversation": name, **data})))
 
 
-async def newest_of(store: AsyncHistoryStore, conversation_id: str) -> Message | None:
-    """The newest message of a conversation."""
-    messages = (await store.snapshot(conversation_id, limit=1)).messages
-    return messages[0] if messages else None
-
-
 def _appended(event: Event) -> Message | None:
     return event.messages[-1] if isinstance(event, MessagesAppended) and event.messages else None
 
 
 def _heard(opened: asyncio.Future[None]) -> None:
-    """That it could not begin is known, also if the reader who was to hear it has left."""
+    """Mark the exception as retrieved, even if the reader that waited for it has left."""
     if not opened.cancelled():
         opened.exception()

@@ -1,32 +1,32 @@
-"""What can be read beside messages: how the view is set, the list, conversations, and what is found."""
+"""Endpoints that read: the status of the view, the list of conversations, one conversation, and search."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from redis_history._version import __version__
 from redis_history.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError
 from redis_history.model import Conversation
-from redis_history.search.hits import SearchHit
+from redis_history.requests import owner_of
 from redis_history.web._answers import answer
 from redis_history.web._asking import MOST, Asked
-from redis_history.web._overview import newest_of
 from redis_history.web._shape import conversation_shape, glimpse, hit_shape, writer
 from redis_history.web._view import View
+from redis_history.web.access import Permits
 
 __all__ = ["conversation", "conversations", "search", "status"]
 
 _MOST_HITS: Final = 100
-#: How often the list or a search is asked again for what this reader may see.
-_ROUNDS: Final = 10
+#: How many conversations one response examines, if a filter or missing rights may exclude some.
+_LOOKED_AT: Final = 500
+#: The largest offset: each response reads all records up to its end.
+_LIST_END: Final = 10_000
 
 
-async def status(view: View, request: Request) -> Response:
-    await view.access.check(request, None, "list")
+async def status(view: View, asked: Asked) -> Response:
     found = await view.store.capabilities
     return answer(
         {
@@ -34,42 +34,44 @@ async def status(view: View, request: Request) -> Response:
             "namespace": view.store.namespace,
             "address": view.address,
             "read_only": view.read_only,
-            # What a page needs to know; the rest is about the server, and its operator's business.
+            # Only what a page needs. The rest describes the server, and is for its operator.
             "capabilities": {name: getattr(found, name) for name in ("backend", "mode", "search", "doorbell")},
             "summary_prefix": summary_text("").removesuffix("]"),
         }
     )
 
 
-async def conversations(view: View, request: Request) -> Response:
-    asked = Asked(request)
-    await view.access.check(request, None, "list")
-    limit, offset = asked.number("limit", 50, 1, MOST), asked.number("offset", 0, 0, 10**6)
-    owner, agent = asked.text("user_id"), asked.text("agent_name")
+async def conversations(view: View, asked: Asked) -> Response:
+    limit, offset = asked.number("limit", 50, 1, MOST), asked.number("offset", 0, 0, _LIST_END)
+    named, agent = asked.text("user_id"), asked.text("agent_name")
+    owner = None if named is None else owner_of(named)
+    count = limit if view.access.open and owner is None and agent is None else _LOOKED_AT
+    found = await view.store.list_conversations(limit=count + 1, offset=offset)
     kept: list[Conversation] = []
-    more, rounds = True, 0
-    while more and len(kept) < limit and rounds < _ROUNDS:
-        found = await view.store.list_conversations(user_id=owner, agent_name=agent, limit=limit + 1, offset=offset)
-        more = len(found) > limit
-        rounds += 1
-        for one in found[:limit]:
-            if len(kept) == limit:
-                more = True
-                break
-            offset += 1
-            if await view.access.allows(request, one.conversation_id, "read"):
-                kept.append(one)
+    looked_at = 0
+    for one in found[:count]:
+        if len(kept) == limit:
+            break
+        looked_at += 1
+        if (
+            (owner is None or (owner == one.user_id and type(owner) is type(one.user_id)))
+            and (agent is None or agent == one.agent_name)
+            and await view.access.allows(asked.request, one.conversation_id, "read")
+        ):
+            kept.append(one)
     shapes = list(map(conversation_shape, kept))
     if asked.flag("last"):
-        for shape in shapes:
-            newest = await newest_of(view.store, shape["id"])
-            shape |= {"last": glimpse(newest), "writer": writer(newest)}
+        newest = await view.store.newest_messages([one.conversation_id for one in kept])
+        shapes = [
+            shape | {"last": glimpse(last), "writer": writer(last)} for shape, last in zip(shapes, newest, strict=True)
+        ]
+    offset += looked_at
+    more = looked_at < len(found) and offset <= _LIST_END
     return answer({"conversations": shapes, "more": more, "next_offset": offset})
 
 
-async def conversation(view: View, request: Request) -> Response:
-    name = Asked(request).conversation()
-    await view.access.check(request, name, "read")
+async def conversation(view: View, asked: Asked) -> Response:
+    name = asked.conversation
     cursor = (await view.store.snapshot(name, limit=1)).cursor
     found = await view.store.get_conversation(name)
     if found is None:
@@ -77,24 +79,18 @@ async def conversation(view: View, request: Request) -> Response:
     return answer(conversation_shape(found) | {"cursor": str(cursor)})
 
 
-async def search(view: View, request: Request) -> Response:
-    asked = Asked(request)
-    name = None if asked.text("conversation") is None else asked.conversation()
-    await view.access.check(request, name, "list" if name is None else "read")
+async def search(view: View, asked: Asked) -> Response:
+    name = asked.conversation_id
     limit, query = asked.number("limit", 20, 1, _MOST_HITS), asked.text("q") or ""
     options: dict[str, Any] = {"since": asked.text("since"), "before": asked.text("before"), "highlight": True}
-    options |= {"token_cap": None, "limit": limit}
+    options |= {"token_cap": None, "limit": limit if name is not None or view.access.open else _MOST_HITS}
     if (role := asked.text("role")) is not None:
         options["roles"] = [role]
     if (participant := asked.text("participant")) is not None:
         options["participant_ids"] = [participant]
-    hits: list[SearchHit] = []
     if name is not None:
         hits = await view.store.search(name, query, **options)
     else:
-        for offset in range(0, _ROUNDS * limit, limit):
-            found = await view.store.search_all(query, offset=offset, **options)
-            hits += [hit for hit in found if await view.access.allows(request, hit.conversation_id, "read")]
-            if view.access.open or len(found) < limit or len(hits) >= limit:
-                break
+        permitted = Permits(view.access, asked.request, view.limits.reauthorize)
+        hits = [hit for hit in await view.store.search_all(query, **options) if await permitted(hit.conversation_id)]
     return answer({"hits": list(map(hit_shape, hits[:limit]))})

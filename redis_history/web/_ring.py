@@ -1,4 +1,4 @@
-"""The last events of a stream, encoded once, for any number of readers: each of them is an index, nothing more."""
+"""A ring buffer of the last events of a stream, encoded once for all readers. A reader is only an index."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 
 __all__ = ["Entry", "Ring"]
 
-#: What is kept, and how much of it is given at once, in bytes. The newest event is kept whatever its size.
+#: Events and bytes to keep, and bytes to return at once. The newest event is kept whatever its size.
 COUNT: Final = 512
 BYTES: Final = 1_000_000
 GIVEN: Final = 65_536
 
 
 class Entry(NamedTuple):
-    """An event as it is sent; the cursor after it, and its conversation."""
+    """An encoded event, the cursor after it, and its conversation."""
 
     cursor: str
     conversation_id: str
@@ -23,20 +23,20 @@ class Entry(NamedTuple):
 
 
 class Ring:
-    """Events from index `start` to before `end`; what is older has been dropped. `closed`: no more will come."""
+    """The events with indices from `start` up to, but not including, `end`. `closed`: no more events follow."""
 
     def __init__(self, cursor: str = "", count: int = COUNT, size: int = BYTES) -> None:
         self.start = self.end = 0
         self.closed = False
         self._count, self._room = count, size
         self._entries: dict[int, Entry] = {}
-        # Which index comes after which cursor, and back.
+        # The index after each cursor, and the reverse.
         self._places = {cursor: 0}
         self._cursors = {0: cursor}
         self._news = asyncio.Event()
 
     def add(self, entry: Entry) -> None:
-        """Call `wake` afterwards."""
+        """Add an event, and drop the oldest if necessary. Call `wake` afterwards."""
         self._entries[self.end] = entry
         self.end += 1
         self._places[entry.cursor] = self.end
@@ -50,11 +50,11 @@ class Ring:
             self.start += 1
 
     def place_of(self, cursor: str) -> int | None:
-        """The index of what comes after a cursor; None if that is not here."""
+        """The index of the first event after a cursor; None if the ring does not contain it."""
         return self._places.get(cursor)
 
     def read(self, index: int) -> Iterator[Entry]:
-        """Entries from an index on that is not before `start`: one, and more if they are small."""
+        """One entry at `index`, and the next ones while they are small. `index` must not be before `start`."""
         size = 0
         for at in range(index, self.end):
             entry = self._entries[at]
@@ -64,7 +64,7 @@ class Ring:
             yield entry
 
     def wake(self) -> None:
-        """Let all who wait go on: there are news, or it is time for a sign of life."""
+        """Wake all waiting readers, for new events or a heartbeat."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 

@@ -1,6 +1,6 @@
-"""What the browser gets of conversations, messages and hits: plain values, and those as JSON. Pure.
+"""Converts conversations, messages and hits to the JSON values for the browser. No I/O.
 
-Signatures and provider data stay here. What is long is cut, and says so; names are cut without a word.
+Leaves out signatures and provider data. Long values are cut and marked as cut; long names are cut without a mark.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from redis_history.tokens import message_tokens
 
 __all__ = ["LONGEST", "conversation_shape", "dumps", "glimpse", "hit_shape", "message_shape", "writer"]
 
-#: Characters of one part, and of other free-form values; what is longer is cut, and fetched when asked for.
+#: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
 LONGEST: Final = 20_000
-#: Characters of names, and of the beginning of a message in a list.
+#: Characters of a name, and of the beginning of a message in a list.
 _NAME: Final = 1_000
 _GLIMPSE: Final = 200
 #: Characters of a passage that a source quotes.
@@ -43,22 +43,22 @@ _HIDDEN: Final = frozenset(("signature", "provider_meta"))
 
 
 def dumps(value: Any) -> bytes:
-    """As JSON in one line."""
+    """The value as JSON on one line."""
     try:
         return orjson.dumps(value, default=_plain)
-    except TypeError:  # a key that is no string, somewhere
+    except TypeError:  # some key is not a string
         return orjson.dumps(_strict(value), default=_plain)
 
 
 def conversation_shape(conversation: Conversation) -> dict[str, Any]:
-    """`C` of the HTTP interface."""
+    """A conversation: `C` in the documentation of the HTTP interface."""
     metadata, cut = _cut(conversation.metadata, LONGEST)
     shape = {
         "id": conversation.conversation_id,
         "title": _name(conversation.title),
-        "user_id": _name(conversation.user_id),
+        "user_id": _owner(conversation.user_id),
         "agent_name": _name(conversation.agent_name),
-        "auditing_id": _name(conversation.auditing_id),
+        "auditing_id": _owner(conversation.auditing_id),
         "message_count": conversation.message_count,
         "characters": conversation.characters,
         "tokens": conversation.tokens,
@@ -71,7 +71,7 @@ def conversation_shape(conversation: Conversation) -> dict[str, Any]:
 
 
 def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
-    """`M` of the HTTP interface. `whole`: nothing is cut."""
+    """A message: `M` in the documentation of the HTTP interface. `whole`: cut nothing."""
     most = None if whole else LONGEST
     metadata, cut = _cut(message.metadata, most)
     sources = list(_sources(message.sources, most))
@@ -96,7 +96,7 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
 
 
 def hit_shape(hit: SearchHit) -> dict[str, Any]:
-    """A hit of a search; spans count in UTF-16, as JavaScript does."""
+    """A search hit. Spans count UTF-16 units, as JavaScript does."""
     found = [_highlight(highlight) for highlight in hit.highlights]
     return {
         "conversation": hit.conversation_id,
@@ -109,7 +109,7 @@ def hit_shape(hit: SearchHit) -> dict[str, Any]:
 
 
 def writer(message: Message | None) -> dict[str, Any] | None:
-    """Who wrote a message, for "who is writing"."""
+    """The author of a message, for the display of active writers."""
     if message is None:
         return None
     who = message.participant
@@ -158,7 +158,7 @@ def _part(part: Part, most: int | None) -> dict[str, Any]:
 
 
 def _sources(sources: Iterable[Source], most: int | None) -> Iterator[dict[str, Any]]:
-    """Passages that are long are cut, and where there are many sources, the first of them are given."""
+    """Cuts long passages, and stops when the sources exceed `most` bytes."""
     size = 0
     for source in sources:
         chunk, cut = _cut(source.chunk, most and _PASSAGE)
@@ -176,7 +176,7 @@ def _sources(sources: Iterable[Source], most: int | None) -> Iterator[dict[str, 
 
 
 def _cut(value: Any, most: int | None) -> tuple[Any, int]:
-    """The value, or the beginning of its text and of how many characters that is."""
+    """(value, 0); or if its text is longer than `most` characters, the beginning and the length of that text."""
     if value is None or most is None:
         return value, 0
     if isinstance(value, str):
@@ -190,6 +190,10 @@ def _cut(value: Any, most: int | None) -> tuple[Any, int]:
 
 def _name(value: str | None) -> str | None:
     return value if value is None else value[:_NAME]
+
+
+def _owner(value: int | str | None) -> int | str | None:
+    return _name(value) if isinstance(value, str) else value
 
 
 def _instant(value: datetime | None) -> str | None:

@@ -1,4 +1,4 @@
-"""One subscription for each conversation that is watched, however many watch it."""
+"""One subscription for each watched conversation, shared by all its readers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Hub", "Watch"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds without a change after which it is asked whether the store is there.
+#: Seconds without a change after which to check whether the store can be reached.
 _LOOK: Final = 5.0
-#: How many readers of a conversation catch up at the same moment: each holds one read of the change log.
+#: How many readers of a conversation may catch up at once: each holds one read of the change log in memory.
 _CATCHING_UP: Final = 4
-#: Bytes that such a reader takes of it at once. The rest of what was read, of up to about 1 MB, is let go, so that a
-#: reader that has stopped holds no more than this.
+#: Bytes that such a reader keeps of a read. The rest of it, up to about 1 MB, is dropped, so that a stalled reader
+#: holds no more than this.
 _AT_ONCE: Final = 262_144
 
 
 class Watch:
-    """The changes of one conversation from a cursor on."""
+    """The changes of one conversation after a cursor."""
 
     def __init__(self, store: AsyncHistoryStore, conversation_id: str, cursor: str, heartbeat: float) -> None:
         self.ring = Ring(cursor)
@@ -37,7 +37,7 @@ class Watch:
         self._store = store
         self._conversation_id = conversation_id
         self._heartbeat = heartbeat
-        self._away = False  # whether the store cannot be reached, as far as is known
+        self._away = False  # whether the store could not be reached at the last check
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
         self.task = asyncio.create_task(self._run(cursor), name="redis_history-watch")
 
@@ -56,13 +56,17 @@ class Watch:
                     if event is not None or self._away != before or time.monotonic() - said >= self._heartbeat:
                         self.ring.wake()
                         said = time.monotonic()
-        except Exception as error:  # noqa: BLE001 -- readers come again, and it begins anew
-            _logger.warning("a watched conversation (%r) is let go: %s", self._conversation_id[:80], error)
+        except Exception as error:  # noqa: BLE001 -- readers reconnect, which starts a new subscription
+            _logger.warning(
+                "the live view of the conversation %r ends, and clients reconnect: %s",
+                self._conversation_id[:80],
+                error,
+            )
         finally:
             self.ring.close()
 
     async def _is_away(self) -> bool:
-        """A subscription waits for the server without a word; those who look on should know that it does."""
+        """Whether the store cannot be reached. A subscription waits silently, but readers should see that it does."""
         try:
             await self._store.get_conversation(self._conversation_id)
         except BackendUnavailableError:
@@ -70,11 +74,11 @@ class Watch:
         return False
 
     async def follow(self, cursor: str) -> AsyncGenerator[bytes, None]:
-        """Events after a cursor for one reader, as they are sent, signs of life, and whether the store is away or back;
-        until the watch ends.
+        """Encoded events after a cursor for one reader, heartbeats, and notices that the store is away or back; until
+        the watch ends.
 
-        Who is so slow, or comes from so long ago, that the ring does not reach back, reads the change log itself until
-        it does. However slow, a reader holds no more than what is being sent.
+        A reader whose cursor is older than the ring reads the change log until it reaches the ring. Even a slow reader
+        holds only the data that is being sent.
         """
         place, away = self.ring.place_of(cursor), False
         while not self.ring.closed:
@@ -99,8 +103,7 @@ class Watch:
                     yield PING
 
     async def _catch_up(self, cursor: str) -> list[Entry]:
-        """Some of what comes after a cursor: until the ring has the place, or it is enough for once, or there is no
-        more."""
+        """Events after a cursor, until the ring contains the place, the size limit is reached, or there are no more."""
         entries: list[Entry] = []
         size = 0
         async with self._catching_up, self._store.subscribe(self._conversation_id, after=cursor) as feed:
@@ -114,7 +117,7 @@ class Watch:
 
 
 class Hub:
-    """The watches of one application; each ends `grace` seconds after its last reader."""
+    """The watches of one application. Each ends `grace` seconds after its last reader."""
 
     def __init__(self, store: AsyncHistoryStore, *, heartbeat: float, grace: float) -> None:
         self._store = store
@@ -122,7 +125,7 @@ class Hub:
         self._watches: dict[str, Watch] = {}
 
     async def follow(self, conversation_id: str, cursor: str, first: bytes = b"") -> AsyncGenerator[bytes, None]:
-        """See `Watch.follow`; `first` is sent before."""
+        """Like `Watch.follow`, but sends `first` before the events."""
         watch = self._watches.get(conversation_id)
         if watch is None or watch.ring.closed:
             watch = self._watches[conversation_id] = Watch(self._store, conversation_id, cursor, self._heartbeat)
@@ -147,7 +150,7 @@ class Hub:
             del self._watches[conversation_id]
 
     async def aclose(self) -> None:
-        """End all watches, and so all streams of single conversations."""
+        """End all watches, and with them all streams of single conversations."""
         watches = list(self._watches.items())
         for conversation_id, watch in watches:
             if watch.ending is not None:

@@ -1,4 +1,4 @@
-"""The live view as an application of its own, behind a token: what `redis-history serve` runs."""
+"""The live view as a standalone application with token authentication, for `redis-history serve`."""
 
 from __future__ import annotations
 
@@ -6,46 +6,86 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import secrets
+import time
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_history.errors import ConfigurationError
 from redis_history.web._answers import Secured, failure, refusal
 from redis_history.web._asking import of_this_origin
 from redis_history.web._view import View
+from redis_history.web.access import SIGNED_IN_UNTIL
 from redis_history.web.routing import routes_of
 
-__all__ = ["application", "check_token"]
+__all__ = ["Invitation", "application", "check_token"]
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,256}")
+#: Seconds until a cookie expires, is renewed, and is no longer renewed; and until an invitation expires.
+_ENDS: Final = 12 * 3600
+_RENEWED: Final = 3600
+_SIGN_IN_AGAIN: Final = 7 * 24 * 3600
+_INVITED: Final = 60
+_now = time.time
 _LOCAL: Final = frozenset(("localhost",))
 _LOGIN: Final = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
     "<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed: it has a token. "
     "If you just did, <a href='./'>go on</a>.</p></html>"
 )
+#: A redirect after a link from another site would not send a strict cookie; a navigation by this page sends it.
+_ENTER: Final = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
+    "<meta http-equiv=refresh content='0;url=./'><p><a href='./'>Go on</a></p></html>"
+)
 
 
 def check_token(token: str) -> str:
-    """Raises ConfigurationError for a token that is short, or not fit for a URL."""
+    """Raises ConfigurationError for a token that is too short, or that a URL cannot contain."""
     if not _TOKEN.fullmatch(token):
-        raise ConfigurationError("a token is 16 to 256 characters of A-Z a-z 0-9 . _ ~ -")
+        raise ConfigurationError("REDIS_HISTORY_TOKEN must have 16 to 256 characters of A-Z a-z 0-9 . _ ~ -")
     return token
 
 
-def application(view: View, *, token: str, hosts: Iterable[str] = ()) -> ASGIApp:
-    """The application. Asks for `token`; answers to `localhost`, to addresses, and to the names in `hosts`."""
+class Invitation:
+    """Signs in one browser without the token: a code for the URL that works once, within a minute."""
+
+    def __init__(self) -> None:
+        self.code = secrets.token_urlsafe(32)
+        self._ends = _now() + _INVITED
+
+    def redeem(self, code: str) -> bool:
+        if _now() >= self._ends or not hmac.compare_digest(_digest(code), _digest(self.code)):
+            return False
+        self._ends = 0.0
+        return True
+
+
+def application(
+    view: View,
+    *,
+    token: str,
+    hosts: Iterable[str] = (),
+    secure: bool | None = None,
+    invitation: Invitation | None = None,
+) -> ASGIApp:
+    """The application. Requires `token`, and accepts the host names `localhost`, IP addresses and `hosts`.
+
+    `secure`: whether the cookie is sent only over https; None: if the sign-in used https.
+    """
+    gate = Middleware(Gate, token=check_token(token), hosts=hosts, secure=secure, invitation=invitation)
     inside = Starlette(
         routes=routes_of(view, page=True),
-        middleware=[Middleware(Gate, token=check_token(token), hosts=hosts)],
+        middleware=[gate],
         exception_handlers={HTTPException: _failed, Exception: _failed},
     )
     return Secured(inside)
@@ -56,19 +96,32 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 class Gate:
-    """Lets through who has the token, asks for this host by its name, and is no page of another origin.
+    """Middleware that requires the token, a known host name, and a request from the same origin.
 
-    A name that leads here only because somebody's name server says so (DNS rebinding) is in the Host header: an address
-    never is such a name.
+    The check of the Host header prevents DNS rebinding, in which a foreign name resolves to this address. An IP address
+    cannot be rebound.
+
+    A cookie is random and signed with the token. It contains the time of the sign-in and its time of creation. The
+    second decides when it expires, the first until when it is renewed.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        hosts: Iterable[str],
+        secure: bool | None = None,
+        invitation: Invitation | None = None,
+    ) -> None:
         self._app = app
         self._token = _digest(token)
-        # Browsers do not keep the cookies of two ports of a host apart.
+        # Browsers share cookies between the ports of a host.
         self.cookie = f"redis_history_{self._token.hex()[:12]}"
-        self._value = hmac.new(token.encode(), b"redis_history cookie", hashlib.sha256).hexdigest()
+        self._key = hmac.digest(token.encode(), b"redis_history cookie", "sha256")
         self._hosts = _LOCAL | {host.lower().rstrip(".") for host in hosts}
+        self._secure = secure
+        self._invitation = invitation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,25 +130,75 @@ class Gate:
             else:
                 await send({"type": "websocket.close", "code": 1008})
             return
-        refused = self._check(Request(scope))
-        await (self._app if refused is None else refused)(scope, receive, send)
+        request = Request(scope)
+        answer = self._refused(request) or self._entered(request)
+        if answer is None and not self._has_token(request):
+            session = self._session(request)
+            if session is None:
+                answer = self._unknown(request)
+            else:
+                signed_in, made = session
+                if _now() - made >= _RENEWED:
+                    made, send = _now(), self._renewing(request, signed_in, send)
+                scope[SIGNED_IN_UNTIL] = made + _RENEWED
+        await (answer or self._app)(scope, receive, send)
 
-    def _check(self, request: Request) -> Response | None:
+    def _refused(self, request: Request) -> Response | None:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self._known(hosts[0]):
-            return refusal(403, "wrong_host", "this host name is not served here; see --allowed-host")
-        entry = request.scope["path"] == "/" and request.method in ("GET", "HEAD")
+            return refusal(403, "wrong_host", "unknown host name: allow it with --allowed-host")
         followed = request.headers.get("sec-fetch-mode") == "navigate" and "origin" not in request.headers
-        if not of_this_origin(request) and not (entry and followed):  # a link from elsewhere leads to the page only
-            return refusal(403, "wrong_origin", "pages of other origins get nothing here")
-        given = _token_of_url(request) if entry else None
-        if given is not None:
-            if not hmac.compare_digest(_digest(given), self._token):
-                return self._unknown(request)
-            response = RedirectResponse("./", 303)
-            response.set_cookie(self.cookie, self._value, path="/", httponly=True, samesite="strict")
-            return response
-        return None if self._signed_in(request) else self._unknown(request)
+        # A link from another site may only open the page.
+        if not of_this_origin(request) and not (_is_entry(request) and followed):
+            return refusal(403, "wrong_origin", "requests from pages of other origins are rejected")
+        return None
+
+    def _entered(self, request: Request) -> Response | None:
+        """The response to a URL with a token or a code. It removes both from the address bar and from the server's
+        log."""
+        if not _is_entry(request):
+            return None
+        fields = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        if "token" in fields:
+            allowed = hmac.compare_digest(_digest(fields["token"]), self._token)
+            response: Response = RedirectResponse("./", 303)
+        elif "code" in fields:
+            allowed = self._invitation is not None and self._invitation.redeem(fields["code"])
+            response = Response(_ENTER, 200, media_type="text/html")
+        else:
+            return None
+        request.scope["query_string"] = b""
+        if not allowed:
+            return self._unknown(request)
+        response.headers["set-cookie"] = self._cookie(request, _now())
+        return response
+
+    def _renewing(self, request: Request, signed_in: float, send: Send) -> Send:
+        async def renewing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).append("set-cookie", self._cookie(request, signed_in))
+            await send(message)
+
+        return renewing
+
+    def _cookie(self, request: Request, signed_in: float) -> str:
+        value = f"{signed_in:.0f}.{_now():.0f}.{secrets.token_urlsafe(16)}"
+        secure = self._secure
+        if secure is None:  # proxies set the header; a client that forges it affects only its own cookie
+            secure = "https" in (request.scope["scheme"], request.headers.get("x-forwarded-proto"))
+        ends = f"Max-Age={_ENDS}; Path=/; HttpOnly; SameSite=Strict"
+        return f"{self.cookie}={value}.{self._signature(value)}; {ends}{'; Secure' if secure else ''}"
+
+    def _session(self, request: Request) -> tuple[float, float] | None:
+        """The times of the sign-in and of the cookie's creation; None without a valid cookie."""
+        value, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
+        if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(value).encode()):
+            return None
+        signed_in, made = map(float, value.split(".")[:2])
+        return (signed_in, made) if _now() < min(made + _ENDS, signed_in + _SIGN_IN_AGAIN) else None
+
+    def _signature(self, value: str) -> str:
+        return hmac.new(self._key, value.encode(errors="replace"), hashlib.sha256).hexdigest()
 
     def _known(self, host: str) -> bool:
         try:
@@ -110,12 +213,9 @@ class Gate:
             return name.rstrip(".") in self._hosts
         return True
 
-    def _signed_in(self, request: Request) -> bool:
+    def _has_token(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return hmac.compare_digest(_digest(given.strip()), self._token)
-        value = request.cookies.get(self.cookie, "")
-        return hmac.compare_digest(value.encode(errors="replace"), self._value.encode())
+        return kind.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token)
 
     def _unknown(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
@@ -128,6 +228,5 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
-def _token_of_url(request: Request) -> str | None:
-    query = request.scope["query_string"].decode("latin-1")
-    return dict(parse_qsl(query, keep_blank_values=True)).get("token")
+def _is_entry(request: Request) -> bool:
+    return request.scope["path"] == "/" and request.method in ("GET", "HEAD")

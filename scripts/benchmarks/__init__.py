@@ -1,1 +1,1 @@
-"""What `scripts/bench` measures, and how."""
+"""The measurements of `scripts/bench`."""

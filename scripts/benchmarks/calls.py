@@ -1,4 +1,4 @@
-"""Single calls, each beside what it does at least."""
+"""Single calls, each compared with the minimum of Redis commands."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) ->
 
 
 def bench_prompts(report: Report, store: HistoryStore, rounds: int) -> None:
-    """600 messages by four people: what of it fits into the default budget, and all of it."""
+    """Prompts from 600 messages by four people: within the default budget, and with all messages."""
     people = [Participant("user", f"u{number}", f"Person {number}") for number in range(4)]
     store.append_many("prompts", [user(TEXT, participant=people[index % 4]) for index in range(600)])
     for name, options in (

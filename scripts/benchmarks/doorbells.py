@@ -1,4 +1,4 @@
-"""How soon a change is heard of."""
+"""The latency of changes for subscribers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, user
 
 
 def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, rounds: int) -> None:
-    """From the write, begun or returned, to the moment the other side has it, beside PUBLISH to its subscriber."""
+    """From the start or end of the write to the arrival at the subscriber, compared with PUBLISH."""
     heard: dict[str, float] = {}
     rang = threading.Event()
     pubsub: Any = client.pubsub()

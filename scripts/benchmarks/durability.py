@@ -1,4 +1,4 @@
-"""Writes that wait until they are confirmed."""
+"""Writes that wait for a confirmation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis_history.embedded import find_server
 
 
 def bench_durability(report: Report, client: Any, url: str, rounds: int, *, private: bool) -> None:
-    """Appends that wait, beside a ZADD that does not and one that waits likewise, on the same server."""
+    """Appends that wait, compared with a ZADD without and a ZADD with the same wait, on the same server."""
     for durability, command in (("fsync", ("WAITAOF", 1, 0, 5000)), ("replicas", ("WAIT", 1, 5000))):
         if private:
             client.config_set("appendfsync", "always" if durability == "fsync" else "everysec")
@@ -50,7 +50,7 @@ def bench_durability(report: Report, client: Any, url: str, rounds: int, *, priv
 
 @contextmanager
 def followed(client: Any, folder: Path) -> Iterator[None]:
-    """The private server has a replica, meanwhile."""
+    """Gives the private server a replica during the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

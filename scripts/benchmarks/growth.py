@@ -1,4 +1,4 @@
-"""What a conversation costs as it grows: time, memory of the server, and its compaction."""
+"""The cost of a growing conversation: time, memory of the server, and compaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_history.model.wire import encode_body
 
 
 def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
-    """The cost of an append as the conversation grows, beside ZADD to a set of the same size."""
+    """The cost of an append as the conversation grows, compared with ZADD to a set of the same size."""
     ratios = {}
     for size in (100, 10_000, 100_000):
         name = f"growth-{size}"
@@ -37,7 +37,7 @@ def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) 
 
 
 def bench_growth_of_reads(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
-    """What a read of the newest and the removal of one cost as the conversation grows, beside PING."""
+    """The cost of reading the newest messages and of deleting one as the conversation grows, compared with PING."""
     for what in ("get(limit=50)", "delete one"):
         costs = {}
         for size in (1_000, 100_000):
@@ -77,8 +77,8 @@ ROUNDS = 5  # of 10,000 messages each
 
 
 def bench_compaction(report: Report, client: Any, url: str, search: Any) -> None:
-    """Of conversations of 10,000 messages the older half, beside its members moved to another set; what each message
-    costs the server, and how long one call held it."""
+    """Compacts the older half of 10,000 messages, compared with moving the members to another set; also the server's
+    time for each message, and the longest call."""
     names = [f"compacted-{number}" for number in range(ROUNDS)]
     rows = members(messages(10_000))
     with HistoryStore(url, namespace="bench", search=search) as store:
@@ -114,14 +114,14 @@ def bench_compaction(report: Report, client: Any, url: str, search: Any) -> None
             with slow_log(client) as slowest:
                 for name in names:
                     beside.of(partial(bare, name))
-                    slowest()  # the log begins anew
+                    slowest()  # resets the log
                     before = processor_time(client)
                     ours.of(partial(work, name))
                     busy.append(processor_time(client) - before)
                     longest.append(slowest())
             operation = f"{work.__name__} 5,000 of 10,000, search {search}"
             report.row(operation, "MULTI: ZADD to another set, ZREMRANGEBYSCORE", ours, beside)
-            # The least of the rounds: the log's clock also counts what others on the machine take from the server.
+            # The minimum of the rounds, because the log's times include delays by other processes on the machine.
             text = f"{median(busy) / 5000 * 1e6:.1f} µs of the server per message; longest call {min(longest):.1f} ms"
             report.note("the same", text, "<= 20 ms")
         for name in names:
@@ -130,7 +130,7 @@ def bench_compaction(report: Report, client: Any, url: str, search: Any) -> None
 
 @contextmanager
 def slow_log(client: Any) -> Iterator[Callable[[], float]]:
-    """What it gives tells the milliseconds of the longest call since it was last asked."""
+    """Yields a function that returns the milliseconds of the longest call since its last call."""
     settings = client.config_get("slowlog*")
     client.config_set("slowlog-max-len", 10_000)
     client.config_set("slowlog-log-slower-than", 500)

@@ -1,4 +1,4 @@
-"""Search, and what its index costs."""
+"""Search, and the cost of its index."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from redis_history import HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.model.wire import encode_body
 
-#: Made up, and as frequent as words are: the n-th a n-th as often as the first.
+#: Random words with a natural frequency (Zipf): the n-th word is 1/n as frequent as the first.
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
 _WEIGHTS = list(itertools.accumulate(1 / (n + 1) for n in range(len(WORDS))))
 
 
 def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> None:
-    """Appends with and without documents, in turn, beside ZADD."""
+    """Appends with and without search documents, alternating, compared with ZADD."""
     with HistoryStore(url, namespace="bench-search", search="require") as store:
         with HistoryStore(url, namespace="bench-search-off", search="off") as silent:
             sent = messages(rounds + rounds // 10)
@@ -41,8 +41,8 @@ def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> N
 
 
 def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
-    """Search in a conversation of a small and of a large namespace, in turn; and beside the server's own search for the
-    same words in it."""
+    """Search in a conversation of a small and of a large namespace, alternating; and compared with FT.SEARCH for the
+    same words."""
     few = max(rounds // 10, 20)
     chance = random.Random(0)
     asked = [" ".join(chance.sample(WORDS[:300], 3)) for _ in range(few + few // 10)]
@@ -79,7 +79,7 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
 
 
 def bench_search_memory(report: Report, client: Any, url: str) -> None:
-    """What the server's memory grows by for each message, with all that belongs to it."""
+    """The memory of the server for each message, with all its indexes."""
     used: dict[str, int] = {}
     options: dict[str, dict[str, Any]] = {
         "without search": {"search": "off"},
@@ -100,7 +100,7 @@ def bench_search_memory(report: Report, client: Any, url: str) -> None:
 
 
 def used_memory(client: Any) -> int:
-    """Bytes, when nothing is being freed or written to disk."""
+    """Bytes, measured while the server neither frees memory nor writes to disk."""
     until_still(client)
     while client.info("memory")["lazyfree_pending_objects"]:
         time.sleep(0.1)

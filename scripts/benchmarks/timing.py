@@ -1,4 +1,4 @@
-"""Two things timed in turn, the table of what came out, and what is sent."""
+"""Times two operations alternately, prints the table of results, and makes the messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def members(of: list[Message]) -> list[bytes]:
 
 
 class Timing:
-    """Times of one thing, in microseconds."""
+    """Times of one operation, in microseconds."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -72,6 +72,6 @@ def append_to(store: HistoryStore, conversation_id: str) -> Callable[[], Any]:
 
 
 def processor_time(client: Any) -> float:
-    """Seconds of processor time that the server has used."""
+    """The server's processor time in seconds."""
     used = client.info("cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +135,92 @@ async def test_a_flushed_server_gives_a_reset(own_server: Callable[..., RealServ
         event = await subscription.get(timeout=10)
         assert isinstance(event, MessagesAppended)
         assert event.revision == 1
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("outage", ["hangs", "away"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_get_returns_in_time_during_an_outage(
+    own_server: Callable[..., RealServer], face: str, outage: str, every: bool
+) -> None:
+    """And the events that its reads found afterwards are all there, once and in order."""
+    server = own_server(options=("--appendfsync", "always"))
+    names = ["c"] if every else ["c", "d"]
+    async with AsyncHistoryStore(server.url, poll_interval=0.05, retry=QUICK) as async_store:
+        with HistoryStore(server.url, poll_interval=0.05, retry=QUICK) as store:
+            subscriptions: list[Any] = []
+            for name in names:
+                one: Any = (store if face == "sync" else async_store).subscribe(name)
+                if every:
+                    one = (store if face == "sync" else async_store).subscribe_all()
+                if face == "async":
+                    await one.open()
+                subscriptions.append(one)
+
+            async def get(one: Any, timeout: float) -> Any:
+                return await (asyncio.to_thread(one.get, timeout) if face == "sync" else one.get(timeout))
+
+            for one in subscriptions:
+                assert await get(one, 0) is None
+            if outage == "hangs":
+                os.kill(server.pid, signal.SIGSTOP)
+            else:
+                server.kill()
+            for one in subscriptions:
+                for timeout, most in ((0.5, 1.5), (0.2, 1.2), (0, 2.0), (0.001, 1.0)):
+                    before = time.monotonic()
+                    assert await get(one, timeout) is None
+                    assert time.monotonic() - before < most
+            if outage == "hangs":
+                os.kill(server.pid, signal.SIGCONT)
+            else:
+                await asyncio.to_thread(server.start)
+            for number in range(3):
+                for name in names:
+                    await async_store.append(name, user(str(number)))
+            for one in subscriptions:
+                events = [await get(one, 20) for _ in range(3)]
+                assert [event.revision for event in events] == [1, 2, 3]
+                assert await get(one, 0.2) is None
+                await (asyncio.to_thread(one.close) if face == "sync" else one.aclose())
+
+
+async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    async with AsyncHistoryStore(server.url, retry=QUICK) as store:
+        await store.append("c", user("x"))
+        one = store.subscribe("c")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            assert await one.get(timeout=0.3) is None
+            assert time.monotonic() - before < 1.5
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert await one.get(timeout=1) is None, "it begins now: not with what was there"
+        await store.append("c", user("y"))
+        event = await one.get(timeout=10)
+        assert event is not None
+        assert event.revision == 2
+        await one.aclose()
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_closing_ends_a_get_during_an_outage(own_server: Callable[..., RealServer], timeout: float | None) -> None:
+    server = own_server()
+    with HistoryStore(server.url, poll_interval=600.0) as store:
+        one = store.subscribe("c")
+        assert one.get(timeout=0) is None
+        got: list[Any] = []
+        waiting = threading.Thread(target=lambda: got.append(one.get(timeout)))
+        waiting.start()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            one.close()
+            waiting.join(5)
+            assert got == [None]
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
 
 
 def test_one_connection_serves_all_subscriptions(own_server: Callable[..., RealServer]) -> None:

@@ -78,7 +78,7 @@ def test_a_failure_is_told_and_is_the_exit_status(store: Any, where: tuple[str, 
     [
         ((), "--max-tokens, --max-messages or --older-than"),
         (("--max-tokens", "0"), "--max-tokens"),
-        (("--older-than", "soon"), "write it like 30s, 5m, 12h or 7d"),
+        (("--older-than", "soon"), "write 30s, 5m, 12h or 7d"),
         (("--max-tokens", "5", "--summarizer", "gpt"), "extractive, openai, anthropic or package.module:function"),
         (("--max-tokens", "5", "--summarizer", "openai"), "needs --model"),
         (("--max-tokens", "5", "--summarizer", "no.such.module:f"), "cannot be found"),
@@ -120,7 +120,7 @@ def test_a_summariser_whose_module_is_broken(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     done = run("compress", "--max-messages", "20", "--once", "--summarizer", "no_such_python:f")
     assert done.returncode == 2
-    assert "cannot be imported: SyntaxError: invalid syntax" in done.stderr
+    assert "importing its module failed: SyntaxError: invalid syntax" in done.stderr
 
 
 def test_no_server() -> None:

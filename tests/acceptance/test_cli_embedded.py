@@ -1,8 +1,7 @@
-"""`redis-history embedded` and `demo`; and what the command as a whole imports."""
+"""`redis-history embedded`; and what the command as a whole imports."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -17,8 +16,6 @@ import pytest
 
 from redis_history import HistoryStore, embedded, user
 from redis_history.cli import commands
-from redis_history.cli.demo import command as demo_command
-from redis_history.demo import cli as demo
 from redis_history.embedded._keeper import keeper_of
 from tests.support.commands import command, environment, run
 from tests.support.servers import wait_until
@@ -77,7 +74,7 @@ def test_what_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "mine.txt").touch()
     done = run("embedded", "start", str(tmp_path))
     assert done.returncode == 3
-    assert "holds other things" in done.stderr
+    assert "contains other files" in done.stderr
     monkeypatch.setenv("REDIS_HISTORY_SERVER", "/no/such/server")
     done = run("embedded", "status", str(tmp_path / "new"))
     assert done.returncode == 1
@@ -95,45 +92,6 @@ def test_install_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     done = run("embedded", "install", "--target", str(tmp_path))
     assert (done.stdout, done.stderr) == (f"{tmp_path}\n", "fetching ␛[2J\n")
     assert run("embedded", "install", "--target", "x", "-q", "--json").lines == [{"path": "x"}]
-
-
-def test_what_the_demo_is_given_and_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it is the demo, and right, is shown in test_demo.py."""
-    given: list[list[str]] = []
-
-    def main(arguments: list[str], *, make_screen: Callable[[int], demo.Screen] | None = None, **_: Any) -> int:
-        given.append(arguments)
-        print("10 agents replay")
-        if make_screen is not None:
-            with make_screen(5) as screen:
-                screen.note("one was killed")
-                screen.table("WRONG: gaps", [("gaps", "1", False), ("duplicates", "0", True), ("messages", "5", None)])
-        return 1
-
-    monkeypatch.setattr("redis_history.cli.demo.main", main)
-    done = run("--json", "--url", "unix:///s", "demo", "--agents", "2", "--data", "x")
-    assert (done.returncode, done.stderr) == (1, "10 agents replay\n")
-    (told,) = done.lines
-    assert (told["ok"], told["title"]) == (False, "WRONG: gaps")
-    assert told["rows"][0] == {"name": "gaps", "value": "1", "ok": False}
-    done = run("demo", "--conversations", "3")
-    assert (done.returncode, done.stdout) == (1, "10 agents replay\n")
-    assert [sorted(one) for one in given] == [
-        ["--agents=2", "--data=x", "--seed=1", "--url=unix:///s"],
-        ["--agents=4", "--conversations=3", "--seed=1"],
-    ]
-
-
-def test_the_demo_has_the_same_options_here() -> None:
-    theirs = {
-        action.option_strings[-1]: action.default
-        for action in demo._parser()._actions
-        if not isinstance(action, argparse._HelpAction)
-    }
-    ours = {option.opts[0]: option.default for option in demo_command.params if isinstance(option, click.Option)}
-    assert set(ours) | {"--url"} == set(theirs)
-    assert ours["--agents"] == theirs["--agents"]
-    assert ours["--seed"] == theirs["--seed"]
 
 
 def test_help_is_there_at_once() -> None:

@@ -99,7 +99,7 @@ def test_ls_gives_lines_to_pipes_and_a_table_to_people(store: HistoryStore, on: 
     assert shown[0].split() == ["ID", "TITLE", "MESSAGES", "TOKENS", "CHANGED", "USER", "AGENT"]
     width = [sum(1 + (unicodedata.east_asian_width(c) == "W") for c in line.rstrip()) for line in shown]
     assert max(width) <= 100
-    assert "0 s" in shown[1] or " s " in shown[1]
+    assert re.search(r"\b\d+ s\b", shown[1])
 
 
 def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
@@ -113,6 +113,19 @@ def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
     assert len(on("ls", "--all").stdout.splitlines()) == 5
     assert [one["conversation_id"] for one in on("--json", "ls", "--user", "u1").lines] == ["c3", "c1"]
     assert on("ls", "--agent", "nobody").stderr.startswith("There are no such conversations in the namespace 'test-")
+
+
+def test_an_owner_is_named_as_it_is_shown(store: HistoryStore, on: Any) -> None:
+    owners = {"int": 1, "str": "1", "negative": -5, "name": "ann", "quoted": '"ann"'}
+    for name, owner in owners.items():
+        store.create_conversation(Conversation(name, user_id=owner))
+    shown = {line.split("\t")[0]: line.split("\t")[5] for line in on("ls").stdout.splitlines()}
+    assert (shown["int"], shown["str"], shown["name"]) == ("1", '"1"', "ann")
+    for name, owner in owners.items():
+        (found,) = on("--json", "ls", "--user", shown[name]).lines
+        assert (found["conversation_id"], found["user_id"]) == (name, owner)
+        assert f"user {shown[name]} " in on("show", name).stdout
+    assert on("--json", "ls", "--user", '"ann"').lines[0]["conversation_id"] == "name"
 
 
 def test_a_title_gives_way_where_an_id_needs_room(store: HistoryStore, on: Any) -> None:
@@ -174,8 +187,10 @@ def test_show_leaves_out_what_is_not_wanted(store: HistoryStore, on: Any) -> Non
     assert done.stderr == "Only the newest 2 are shown: --limit N, or --all\n"
     position = done.lines[0]["position"]
     assert len(on("--json", "show", "bag", "--before", position).lines) == 4
-    assert len(on("--json", "show", "bag", "--since", "2026-01-31T10:00:03").lines) == 2, "of this time zone: UTC"
-    assert len(on("--json", "show", "bag", "--since", "2026-01-31T11:00:03+01:00").lines) == 2
+    assert len(on("--json", "show", "bag", "--since", position).lines) == 1, "after the message, without it"
+    assert len(on("--json", "show", "bag", "--since", "2026-01-31T10:00:02.999").lines) == 2, "of this time zone: UTC"
+    assert len(on("--json", "show", "bag", "--since", "2026-01-31T10:00:03").lines) == 1, "after it, not at it"
+    assert len(on("--json", "show", "bag", "--since", "2026-01-31T11:00:03+01:00").lines) == 1
     assert on("--json", "show", "bag", "--since", "1h").lines == []
     assert on("show", "bag", "--since", "2026").returncode == 2
 
@@ -304,6 +319,11 @@ def test_search_shows_where_the_words_are(store: HistoryStore, on: Any) -> None:
     assert hit["message"]["text"] == "Tag seen in Porto.\nBelt 4"
     (fragment,) = hit["highlights"]
     assert [fragment["text"][start:end] for start, end in fragment["ranges"]] == ["Porto"]
+    at = hit["message"]["timestamp"]
+    for since, count in ((at, 0), ("2026-01-31T10:00:02.999", 1), (hit["message"]["position"], 0)):
+        inside = ("-c", "bag", "--role", "tool", "--since", since)
+        assert len(on("--json", "search", "belt", *inside).lines) == count
+    assert on("search", "porto", "-c", "bag", "--since", "2026-02-01", "--before", "2026-01-01").returncode == 1
     nothing = on("search", "elephant")
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, "", "Nothing was found.\n")
 
@@ -333,9 +353,9 @@ def test_what_is_not_there(store: HistoryStore, server: RealServer, namespace: s
         assert done.stderr.startswith(f"redis-history: there is no conversation 'c' in the namespace '{namespace}'")
     assert "which is empty" in done.stderr
     store.append("real", user("x"))
-    assert "`redis-history ls` lists those that there are" in on("show", "c").stderr
+    assert "`redis-history ls` lists the existing conversations" in on("show", "c").stderr
     elsewhere = run("--url", server.url, "--namespace", f"{namespace}-other", "show", "real")
-    assert f"There are conversations with --namespace '{namespace}'" in elsewhere.stderr
+    assert f"Other namespaces have conversations: --namespace '{namespace}'" in elsewhere.stderr
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +370,7 @@ def test_the_memory_of_a_process_is_refused(on: Any) -> None:
     for words in ("ls", "tail -f --all", "import /dev/null", "doctor", "compress --once --max-tokens 5"):
         done = run("--url", "memory://", *words.split())
         assert done.returncode == 2
-        assert "memory:// is within one process" in done.stderr
+        assert "memory:// stores conversations in one process" in done.stderr
 
 
 def test_options_may_stand_behind_the_command(store: HistoryStore, server: RealServer, namespace: str) -> None:

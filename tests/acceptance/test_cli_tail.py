@@ -104,13 +104,13 @@ def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple
         store.update_message("c", user("Message 4!", id=store.get("c")[4].id))
         assert "edited" in tail.until("  Message 4!")[-2]
         store.update_conversation("c", title="Greetings")
-        tail.until("-- the record was written: title: Greetings")
+        tail.until("-- the record changed: title: Greetings")
         store.compact("c", through=store.get("c")[3], summary="Four were said.")
-        assert "in place of 4 messages" in tail.until("  Four were said.")[-2]
+        assert "replaces 4 messages" in tail.until("  Four were said.")[-2]
         store.delete_messages("c", [store.get("c")[-1].id])
         tail.until("-- 1 message deleted")
         store.clear("c")
-        tail.until("-- all messages were removed")
+        tail.until("-- all messages removed")
         store.delete_conversation("c")
         tail.until("-- the conversation was deleted")
         assert tail.end(signal.SIGINT) == 0
@@ -188,11 +188,11 @@ def test_what_cannot_be_told_is_said(server: RealServer, namespace: str, where: 
         for number in range(250):  # the server trims whole blocks
             store.append("c", user(str(number)))
         done = run(*where, "tail", "c", "--after", cursor)
-        assert "some changes cannot be told: there were more changes than the change log keeps" in done.stdout
+        assert "some changes are missing: there were more changes than the change log keeps" in done.stdout
         (reset,) = run(*where, "--json", "tail", "c", "--after", cursor).lines
         assert (reset["event"], reset["reason"], reset["revision"]) == ("reset", "log_trimmed", 255)
         store.delete_conversation("c")
-        assert "the conversation is not there any more" in run(*where, "tail", "c", "--after", cursor).stdout
+        assert "the conversation does not exist any more" in run(*where, "tail", "c", "--after", cursor).stdout
 
 
 def test_a_server_that_refuses_notifications(own_server: Callable[..., RealServer]) -> None:
@@ -200,7 +200,7 @@ def test_a_server_that_refuses_notifications(own_server: Callable[..., RealServe
     with HistoryStore(server.url) as store, following("--url", server.url, "tail", "c", "-f") as tail:
         store.append("c", user("Are you there?"))
         tail.until("  Are you there?")
-        wait_until(lambda: any("To fix it: CONFIG SET" in line for line in tail.told), "what to do", SECONDS)
+        wait_until(lambda: any("CONFIG SET" in line for line in tail.told), "what to do", SECONDS)
         assert tail.end() == 0
 
 
@@ -222,8 +222,8 @@ def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) ->
     [
         ((), "name one conversation, or give --all"),
         (("c", "--all"), "name one conversation, or give --all"),
-        (("--all",), "--all is for --follow"),
-        (("c", "--after", "x", "--resume", "/dev/null"), "--after is for one conversation"),
+        (("--all",), "--all needs --follow"),
+        (("c", "--after", "x", "--resume", "/dev/null"), "--after needs one conversation"),
         (("c", "--after", "x"), "is not a cursor"),
         (("c", "--resume", "/no/such/file"), "No such file"),
         (("c", "-n", "-1"), "not in the range"),
@@ -267,4 +267,4 @@ def test_changes_of_a_conversation_that_is_not_there(store: HistoryStore, where:
     store.delete_conversation("c")
     gone = run(*where, "tail", "c", "--after", cursor)
     assert gone.returncode == 1
-    assert "the conversation is not there any more" in gone.stdout, "what can be told is told"
+    assert "the conversation does not exist any more" in gone.stdout, "what can be told is told"

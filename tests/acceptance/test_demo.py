@@ -1,373 +1,208 @@
-"""The demo as users run it: a process of its own against a real server; and that its checks would notice."""
+"""The demo as users run it, against a real server; and that it notices faults."""
 
+from __future__ import annotations
+
+import asyncio
+import io
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
-import sys
 import threading
-from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
-from redis import Redis
+from rich.console import Console
 
-from redis_history import HistoryStore, Message, Position, tool_result, tool_use
-from redis_history.demo.checks import Findings, check
-from redis_history.demo.compaction_checks import check_compactions
-from redis_history.demo.plan import SAMPLE, Bounds, load, make_plan
-from redis_history.demo.screen import printable
-from redis_history.demo.watcher import Compaction, Heard
-from redis_history.embedded import EmbeddedServer
-from redis_history.model import TextPart, user
+from redis_history import AsyncHistoryStore, HistoryStore, user
+from redis_history.cli.demo import _counts, _described, _picture
+from redis_history.compaction.policy import Policy
+from redis_history.demo import replay
+from redis_history.demo.agent import SHARED
+from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, Replay, load
+from redis_history.errors import RedisHistoryError
+from redis_history.formats import to_openai_chat
+from tests.support.commands import Done, command, environment, run, run_process
+from tests.support.servers import RealServer
+from tests.support.transcripts import SAMPLES
 
-FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
-FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
 SECONDS = 120
 
 
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory):
-    with EmbeddedServer(tmp_path_factory.mktemp("embedded")) as server:
-        yield server
-        server.close(wait=10)
-
-
 @pytest.fixture
-def url(embedded):
-    yield f"embedded://{embedded.path}"
-    with Redis.from_url(embedded.url) as client:
-        assert client.dbsize() == 0, "keys were left behind"
-        assert client.execute_command("FT._LIST") == []
+def url(server: RealServer) -> Iterator[str]:
+    """The server, from which the demo's keys are removed afterwards."""
+    yield server.url
+    with server.client() as client:
+        for key in client.scan_iter(match="rh:{demo-*", count=1000):
+            client.unlink(key)
 
 
 @contextmanager
-def running(*arguments, start=("redis_history.demo",)):
-    """The demo in a group of its own, killed if it takes too long."""
-    command = [sys.executable, "-m", *start, *map(str, arguments)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
-    )
-    watchdog = threading.Timer(SECONDS, process.kill)
-    watchdog.start()
-    try:
-        yield process
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.communicate()
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo in a new process group, killed if it takes too long."""
+    argv = command("demo", *arguments)
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
+    ) as process:
+        watchdog = threading.Timer(SECONDS, process.kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
+            process.communicate()
 
 
-def demo(*arguments, **options):
-    with running(*arguments, **options) as process:
+def demo(*arguments: str) -> Done:
+    with running(*arguments) as process:
         out, err = process.communicate()
-    return process.returncode, out, err
+    return Done(process.returncode, out, err)
 
 
-def row(out, name):
-    """The first number of a row of the table."""
-    return int(re.search(rf"^\s+{name}\s+([\d,]+)", out, re.MULTILINE)[1].replace(",", ""))
+def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
+    done = demo("--url", url)
+    assert done.returncode == 0, done.stderr
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  redis-history ")]
+    assert len(commands) == 3
+    listed, shown = (run_process(*words[1:]) for words in commands[:2])
+    assert listed.stdout.count("\n") == 7
+    transcripts = load(SAMPLE, None, pytest.fail)
+    assert all(message.text[:20] in shown.stdout for message in transcripts[0].messages)
+
+    policy = Policy(max_entries=MAX_MESSAGES, keep_recent=3)
+    namespace = commands[0][commands[0].index("--namespace") + 1]
+    with HistoryStore(server.url, namespace=namespace, search="off") as store, server.client() as client:
+        for transcript in transcripts:
+            live = store.get(transcript.conversation_id)
+            every = store.get(transcript.conversation_id, include_archived=True)
+            sent = [message for message in every if not message.is_summary]
+            assert to_openai_chat(sent, shape="original") == list(transcript.originals)
+            assert len(live) <= MAX_MESSAGES or policy.plan(live) is None
+            assert sum(message.is_summary for message in live) == 1
+        reports = store.get(SHARED, include_archived=True)
+        assert sum(not message.is_summary for message in reports) == sum(len(one.messages) for one in transcripts)
+        own = [key for key in client.scan_iter(count=1000) if namespace.encode() in key]
+        assert own
+        assert all(0 < client.ttl(key) <= 1.5 * 24 * 3600 for key in own)
 
 
-def test_the_sample_is_replayed_and_right(url):
-    status, out, err = demo("--url", url)
-    assert status == 0, out + err
-    assert "All is as it must be" in out
-    messages = sum(len(transcript.messages) for transcript in load(SAMPLE, None, pytest.fail))
-    for name in ("messages sent", "messages stored", "read back equal"):
-        assert row(out, name) == messages
-    for name in ("duplicates", "gaps", "order violations"):
-        assert row(out, name) == 0
-    for name in ("retries ignored", "agents killed and restarted", "subscriber connections cut"):
-        assert row(out, name) > 0
-    assert row(out, "conversations compacted") > 3
-    assert row(out, "messages archived") > messages // 3
-    assert row(out, "results torn from calls") == 0
-    assert row(out, "compressors killed and replaced") == 1
+def test_the_counts(url: str) -> None:
+    done = demo("--url", url, "--agents", "5", "--conversations", "2", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    (told,) = done.lines
+    messages = sum(len(transcript.messages) for transcript in load(SAMPLE, 2, pytest.fail))
+    assert told["ok"] is True
+    assert told["total"] == told["stored"] == told["delivered"] == 2 * messages  # each with a report
+    assert len(told["conversations"]) == 3
+    assert told["faults"] == 0
+    assert told["repeats"] > 0
+    assert told["summaries"] > 0
 
 
-@pytest.mark.parametrize("agents", [1, 5])
-def test_any_number_of_agents(url, agents):
-    start = ("redis_history.cli", "demo") if agents == 5 else ("redis_history.demo",)  # it is the same
-    status, out, err = demo("--url", url, "--agents", agents, "--conversations", 2, "--seed", agents, start=start)
-    assert status == 0, out + err
-    assert row(out, "conversations") == 2
+@pytest.mark.full
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_files_of_every_format(url: str, path: Path) -> None:
+    done = demo("--url", url, "--data", str(path), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def pytest_generate_tests(metafunc):
-    if "path" in metafunc.fixturenames:  # each takes some seconds: one stands for all, unless there is time
-        every = metafunc.config.getoption("--long") or len(FILES) < 3
-        chosen = FILES if every else [path for path in FILES if "taubench" in path.name]
-        metafunc.parametrize("path", chosen or FILES[:1], ids=lambda path: path.name)
-
-
-if FILES:
-
-    def test_real_transcripts(url, path, long):
-        some = () if long else ("--conversations", 15)
-        status, out, err = demo("--url", url, "--data", path, *some)
-        assert status == 0, out + err
+def test_data_of_your_own(url: str, tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "Where is my suitcase?\x1b[2J"}, {"role": "user", "content": "?"}]}
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n[\n{json.dumps(chat)}\n")
+    done = demo("--url", url, "--data", str(tmp_path / "chats.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert "chats.jsonl:2" in done.stderr
+    assert "8 of 8 messages stored" in done.stdout
+    assert "\x1b" not in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    "arguments",
     [
-        (["--data", "missing.jsonl"], "no file missing.jsonl"),
-        (["--data", __file__], "openai_chat"),
-        (["--agents", "0"], "1 to 64"),
-        (["--agents", "many"], "1 to 64"),
-        (["--conversations", "0"], "not a number from 1"),
-        (["--url", "memory://"], "embedded://"),
-        (["--url", "somewhere"], "redis://"),
+        ("--data", "missing.jsonl"),
+        ("--data", __file__),
+        ("--agents", "0"),
+        ("--conversations", "0"),
+        ("--url", "memory://"),
+        ("--url", "somewhere"),
     ],
-    ids=lambda value: " ".join(value[:2])[-24:] if isinstance(value, list) else "",
+    ids=lambda arguments: " ".join(arguments)[-24:],
 )
-def test_wrong_input_is_told_in_one_message(arguments, told):
-    status, out, err = demo(*arguments)
-    assert status == 2
-    assert told in err
-    assert "Traceback" not in out + err
+def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
+    assert run("demo", *arguments).returncode == 2
 
 
-@pytest.mark.parametrize("start", [("redis_history.demo",), ("redis_history.cli", "demo")])
-def test_a_server_that_is_not_there_or_refuses(url, embedded, start):
-    status, out, err = demo("--url", "redis://localhost:1", start=start)
-    assert (status, out) == (3, "")
-    assert "redis://localhost:1" in err
-    refusing = f"unix://nobody:wrong@{embedded.unix_socket}"
-    refused, _, told = demo("--url", refusing, start=start)
-    assert refused == 3
-    if "redis_history.cli" in start:
-        assert "--url embedded://" in err, "the hint that other commands give"
-        assert "User name and password belong into the URL" in told
-    assert demo("--url", "memory://", start=start)[0] == 2
+def test_no_server() -> None:
+    done = run("demo", "--url", "redis://localhost:1")
+    assert done.returncode == 3
+    assert "redis://localhost:1" in done.stderr
 
 
-def wait_until_under_way(process):
-    assert any(re.search(r"[1-9][\d,]* of [\d,]+ stored", line) for line in process.stdout)
+def wait_until_under_way(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert any(re.search(r"[1-9]\d* of \d+ messages stored", line) for line in process.stdout)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("start", [("redis_history.demo",), ("redis_history.cli", "demo")])
-def test_an_interrupted_run_leaves_nothing(url, number, start):
-    with running("--url", url, start=start) as process:
-        wait_until_under_way(process)
-        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-        _, err = process.communicate()  # returns when no process of the run holds the pipes any more
-    assert process.returncode == (130 if number == signal.SIGINT else 143)
-    assert "Traceback" not in err
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_demo_removes_its_conversations(
+    server: RealServer, url: str, number: signal.Signals, status: int
+) -> None:
+    with server.client() as client:
+        before = set(client.scan_iter(b"rh:*:c", count=1000))
+        with running("--url", url) as process:
+            wait_until_under_way(process)
+            assert set(client.scan_iter(b"rh:*:c", count=1000)) - before
+            os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+            _, err = process.communicate()  # returns when the agents have ended, too: they have the same stderr
+        assert process.returncode == status
+        assert "Traceback" not in err
+        assert not set(client.scan_iter(b"rh:*:c", count=1000)) - before
 
 
-def test_its_processes_end_with_it_even_if_it_is_killed(embedded):
-    with running("--url", f"embedded://{embedded.path}") as process:
+def test_the_agents_end_when_the_demo_is_killed(url: str) -> None:
+    with running("--url", url) as process:
         wait_until_under_way(process)
         process.kill()
         process.communicate()
-    with Redis.from_url(embedded.url) as client:
-        assert client.dbsize()
-        client.flushall()  # the index, too
 
 
-# That the checks would notice
+def replayed(server: RealServer, namespace: str, agents: int = 2) -> Replay:
+    return Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents)
 
 
-@pytest.fixture
-def played():
-    """A small run without processes: its plan, and what one could have read back and been told."""
-    plan = make_plan(load(SAMPLE, 1, pytest.fail), 3, seed=2)
-    (transcript,) = plan.transcripts
-    name = transcript.conversation_id
-    heard = []
-    with HistoryStore("memory://") as store:
-        for step in sorted((step for share in plan.shares for step in share if not step.again), key=_first(transcript)):
-            done = store.append_many(name, step.messages)
-            heard.append(Heard(done[0].revision, tuple((one.message.id, one.message.sequence) for one in done)))
-        return plan, store.get(name), heard
+async def test_a_message_that_somebody_deletes_is_noticed(server: RealServer, namespace: str) -> None:
+    one = replayed(server, namespace)
+    running = asyncio.create_task(one.run())
+    async with AsyncHistoryStore(server.url, namespace=namespace, search="off") as store:
+        first = one.conversations[0]
+        while not await store.delete_messages(first.conversation_id, [first.messages[0].id]):
+            assert not running.done()
+    await running
+    assert one.faults == 1
+    assert not one.ok
 
 
-def _first(transcript):
-    places = {message.id: place for place, message in enumerate(transcript.messages)}
-    return lambda step: places[step.messages[0].id]
+async def test_an_agent_that_fails_ends_the_demo(
+    server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_AGENT", "raise SystemExit(7)")
+    with pytest.raises(RedisHistoryError, match=r"agent [12].* 7"):
+        await replayed(server, namespace).run()
 
 
-def found(plan, stored, heard, revision):
-    findings = Findings()
-    check(findings, plan, plan.transcripts[0], stored, heard, revision)
-    return findings
-
-
-def test_a_right_run_has_no_findings(played):
-    plan, stored, heard = played
-    findings = found(plan, stored, heard, len(heard))
-    assert findings.problems == []
-    assert findings.stored == findings.equal == findings.equal_form == findings.delivered == plan.messages
-
-
-def edited(message):
-    return msgspec.structs.replace(message, parts=(TextPart(text="changed"),))
-
-
-@pytest.mark.parametrize(
-    ("change", "counted"),
-    [
-        (lambda stored: stored[:-1], None),
-        (lambda stored: stored[1:], "gaps"),
-        (lambda stored: [*stored, stored[-1]], "duplicates"),
-        (lambda stored: [*stored, msgspec.structs.replace(user("more"), sequence=99)], "gaps"),
-        (lambda stored: [edited(stored[0]), *stored[1:]], None),
-        (lambda stored: [stored[1], stored[0], *stored[2:]], "order_violations"),
-        (lambda stored: [_at(stored[0], 2), _at(stored[1], 1), *stored[2:]], "order_violations"),
-    ],
-)
-def test_what_is_stored_wrongly_is_found(played, change, counted):
-    plan, stored, heard = played
-    findings = found(plan, change(stored), heard, len(heard))
-    assert findings.problems
-    assert counted is None or getattr(findings, counted) > 0
-
-
-def _at(message, sequence):
-    return msgspec.structs.replace(message, sequence=sequence)
-
-
-@pytest.mark.parametrize(
-    ("change", "counted"),
-    [
-        (lambda heard: heard[:-1], "gaps"),
-        (lambda heard: [*heard[:2], *heard[3:]], "gaps"),
-        (lambda heard: [*heard, heard[-1]], "order_violations"),
-        (lambda heard: [heard[1], heard[0], *heard[2:]], "order_violations"),
-        (lambda heard: [Heard(heard[0].revision, (), "log_trimmed"), *heard[1:]], "gaps"),
-        (lambda heard: [Heard(heard[0].revision, ()), *heard[1:]], None),
-        (lambda heard: [], "gaps"),
-    ],
-)
-def test_what_is_told_wrongly_is_found(played, change, counted):
-    plan, stored, heard = played
-    findings = found(plan, stored, change(heard), len(heard))
-    assert findings.problems
-    assert counted is None or getattr(findings, counted) > 0
-
-
-def _names(names):
-    """Messages of these ids, worth a summary, a second after the other; "a" calls a tool, "t" has its result, "s" is
-    the system's."""
-    parts = {"a": tool_use("1", "f"), "t": tool_result("1", "r")}
-    roles = {"s": "system", "a": "assistant", "t": "tool"}
-    return [
-        Message(
-            id=name, role=roles.get(name, "user"), parts=parts.get(name, name * 99), timestamp=place, sequence=place
-        )
-        for place, name in enumerate(names, 1)
-    ]
-
-
-@pytest.fixture
-def compacted():
-    """A compaction of six messages, while the seventh came: what is live, what is stored, and what was told."""
-    sent = _names("sbatcde")
-    summary = Message(id="S", role="user", parts="x", metadata={"is_summary": True}, timestamp=4, sequence=4)
-    live = [sent[0], summary, *sent[4:]]
-    heard = [
-        Heard(1, tuple((one.id, one.sequence) for one in sent[:6])),
-        Heard(2, (("e", 7),)),
-        Heard(3, (), compaction=Compaction("S", Position(4_000_000, 4), 3)),
-    ]
-    return live, [*sent[:4], summary, *sent[4:]], heard
-
-
-def compaction_findings(live, everything, heard, most=5):
-    findings = Findings()
-    check_compactions(findings, "c", Bounds(most, 1), live, everything, heard)
-    return findings
-
-
-def test_a_right_compaction_has_no_findings(compacted):
-    assert compaction_findings(*compacted) == Findings(compacted=1, summaries=1, archived=3)
-
-
-def _through(heard, place, count=3):
-    return [*heard[:2], Heard(3, (), compaction=Compaction("S", Position(1_000_000 * place, place), count))]
-
-
-@pytest.mark.parametrize(
-    ("change", "counted"),
-    [
-        (lambda live, every, heard: (live[1:], every, heard), "compacted_wrongly"),
-        (lambda live, every, heard: ([*live, every[1]], every, heard), "compacted_wrongly"),
-        (lambda live, every, heard: ([*live, user("other", id="x")], every, heard), "compacted_wrongly"),
-        (lambda live, every, heard: (live, [one for one in every if one.id != "S"], heard), "compacted_wrongly"),
-        (lambda live, every, heard: (live, every, heard[:2]), "compacted_wrongly"),
-        (lambda live, every, heard: (live, every, _through(heard, 4, count=4)), "compacted_wrongly"),
-        (lambda live, every, heard: (live, every, _through(heard, 3)), "torn"),
-        (lambda live, every, heard: (every, every, heard[:2]), "too_long"),
-    ],
-)
-def test_a_wrong_compaction_is_found(compacted, change, counted):
-    findings = compaction_findings(*change(*compacted))
-    assert getattr(findings, counted) > 0
-    assert findings.problems
-
-
-def test_what_came_too_late_for_its_call_is_no_fault(compacted):
-    """The call is archived, and the result comes after the compaction."""
-    summary = compacted[0][1]
-    sent = _names("sbacdte")
-    heard = [
-        Heard(1, tuple((one.id, one.sequence) for one in sent[:5])),
-        Heard(2, (), compaction=Compaction("S", Position(4_000_000, 4), 3)),
-        Heard(3, (("t", 6), ("e", 7))),
-    ]
-    findings = compaction_findings([sent[0], summary, *sent[4:]], [*sent[:4], summary, *sent[4:]], heard)
-    assert findings == Findings(compacted=1, summaries=1, archived=3, late_results=1)
-
-
-def test_what_cannot_be_made_shorter_is_no_fault():
-    sent = _names("abcdet")
-    heard = [Heard(1, tuple((one.id, one.sequence) for one in sent))]
-    assert compaction_findings(sent, sent, heard, most=3) == Findings(held=1)
-
-
-@pytest.mark.parametrize("agents", [1, 4, 30])
-def test_a_plan_deals_every_message_once_and_in_order(agents):
-    transcripts = load(SAMPLE, None, pytest.fail)
-    plan = make_plan(transcripts, agents, seed=5)
-    assert plan == make_plan(transcripts, agents, seed=5)
-    dealt = Counter(m.id for share in plan.shares for step in share if not step.again for m in step.messages)
-    assert dealt == Counter(m.id for transcript in transcripts for m in transcript.messages)
-    for share in plan.shares:
-        known = set()
-        for step in share:
-            ids = [message.id for message in step.messages]
-            assert not step.again or known.issuperset(ids), "only what was sent can be sent again"
-            known.update(ids)
-        for transcript in transcripts:
-            mine = [
-                m.id
-                for s in share
-                if s.conversation_id == transcript.conversation_id and not s.again
-                for m in s.messages
-            ]
-            assert mine == [message.id for message in transcript.messages if message.id in set(mine)]
-
-
-def test_texts_cannot_steer_the_terminal():
-    assert printable("a\x1b[2Jb\r\nc\u202ed") == "a [2Jb c d"
-
-
-def test_the_live_view(capsys):
-    pytest.importorskip("rich")
-    from redis_history.demo.rich_screen import RichScreen
-
-    with RichScreen(2) as screen:
-        screen.stored(1, 0)
-        screen.delivered(1, [("c", user("[bold]not markup[/bold]"))])
-        screen.note("one [note]")
-        screen.refresh()
-        screen.table("Title", [("right", "1", True), ("wrong", "2", False), ("plain", "3", None)])
-    out = capsys.readouterr().out
-    assert "[bold]not markup[/bold]" in out
-    assert "one [note]" in out
-    assert "wrong" in out
+def test_the_picture_on_a_terminal() -> None:
+    one = Replay("memory://", "n", load(SAMPLE, 1, pytest.fail), 1)
+    one.last.append(("c", user("[bold]a\x1b[2Jb\r\nc\u202ed[/bold] " + "x" * 200)))
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
+    screen.print(_picture(one))
+    shown = screen.export_text()
+    assert "[bold]a␛[2Jb c\\u202ed[/bold]" in shown
+    assert _counts(one) in shown
+    assert shown.count("\n") == 3
+    assert _described(user(""), 9) == ("user", "")

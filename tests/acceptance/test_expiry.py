@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from redis_history import HistoryStore, user
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, lasting, wait_until
 
 
 def test_one_that_lives_on_does_not_keep_the_others(server: RealServer, namespace: str) -> None:
     with (
         HistoryStore(server.url, namespace=namespace, ttl=0.3) as mortal,
-        HistoryStore(server.url, namespace=namespace) as lasting,
+        HistoryStore(server.url, namespace=namespace) as immortal,
     ):
         for number in range(70):  # more than there are buckets, so some share one
             mortal.append(f"mortal {number}", user("x"))
-            lasting.append(f"lasting {number}", user("x"))
-        wait_until(lambda: lasting.get("mortal 69") == [], "the mortal ones to end")
+            immortal.append(f"lasting {number}", user("x"))
+        wait_until(lambda: immortal.get("mortal 69") == [], "the mortal ones to end")
         wanted = sorted(f"lasting {number}" for number in range(70))
         for _ in range(2):
-            assert sorted(one.conversation_id for one in lasting.list_conversations(limit=1000)) == wanted
+            assert sorted(one.conversation_id for one in immortal.list_conversations(limit=1000)) == wanted
 
 
 def test_nothing_is_left_when_nobody_runs(own_server: Callable[..., RealServer]) -> None:
@@ -43,4 +43,4 @@ def test_a_deleted_namespace_leaves_no_key(own_server: Callable[..., RealServer]
         assert client.dbsize() > 300
         for number in range(100):
             assert store.delete_conversation(f"c{number}")
-        assert client.keys("*") == []
+        assert lasting(client) == set()

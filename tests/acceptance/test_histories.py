@@ -79,9 +79,9 @@ def _at_once(workers: Callable[..., Worker], mode: str, url: str, processes: int
 
 @pytest.mark.parametrize("processes", [2, 8])
 def test_processes_that_load_add_and_save_keep_everything(
-    own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, long: bool
+    own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, full: bool
 ) -> None:
-    rounds = 200 if long else 80 // processes
+    rounds = 80 if full else 40 // processes
     url = own_server("plain").url
     read = _at_once(workers, "rounds", url, processes, rounds)
     assert sorted(read[0]) == sorted(f"{name}-{number}" for name in range(processes) for number in range(rounds))
@@ -102,9 +102,9 @@ def test_writing_the_whole_list_back_loses_messages(
     assert len(read[0]) < processes * rounds
 
 
-def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Callable[..., Worker], long: bool) -> None:
+def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Callable[..., Worker], full: bool) -> None:
     url = own_server("plain").url
-    kills, count = (100, 3000) if long else (6, 200)
+    kills, count = (20, 600) if full else (4, 140)
     chance = random.Random(5)
     acknowledged = {"a": 0, "b": 0}
     running = {name: workers("killed", url, name, count) for name in acknowledged}
@@ -135,7 +135,7 @@ def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Cal
         assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(count)]
 
 
-@pytest.mark.parametrize("mode", ["exits", "exits_async"])
+@pytest.mark.parametrize("mode", ["exits", "exits_async", "exits_abandoned"])
 def test_the_end_of_the_interpreter_saves_the_rest(
     own_server: Callable[..., RealServer], workers: Callable[..., Worker], mode: str
 ) -> None:
@@ -159,13 +159,13 @@ COMMANDS = st.one_of(
 
 @pytest.mark.parametrize("commands", [ADDS, COMMANDS], ids=["additions", "everything"])
 def test_two_that_save_and_follow_converge(
-    own_server: Callable[..., RealServer], workers: Callable[..., Worker], commands: Any, long: bool
+    own_server: Callable[..., RealServer], workers: Callable[..., Worker], commands: Any, full: bool
 ) -> None:
     server = own_server("plain", options=ALWAYS)
     both = {name: workers("served", server.url, name) for name in "ab"}
     numbers = counter()
 
-    @settings(max_examples=60 if long else 12, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    @settings(max_examples=30 if full else 8, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(
         before=st.lists(commands, max_size=20),
         during=st.lists(commands, max_size=12),
@@ -192,7 +192,7 @@ def test_two_that_save_and_follow_converge(
         if during:
             server.kill()
             play([one for one in during if one[1] != "flush"])
-            if long and next(numbers) % 20 == 0:
+            if full and next(numbers) % 20 == 0:
                 time.sleep(30)  # the outage itself, not a wait for something
             server.start()
         play(after)

@@ -11,9 +11,9 @@ from tests.support.forks import Forked
 from tests.support.servers import RealServer, wait_until
 
 
-def test_eight_writers_killed_at_random(own_server: Callable[..., RealServer], long: bool) -> None:
+def test_eight_writers_killed_at_random(own_server: Callable[..., RealServer], full: bool) -> None:
     server = own_server()
-    writers, count, kills = 8, 1000, 100 if long else 12
+    writers, count, kills = 8, 1000, 30 if full else 6
     chance = random.Random(7)
     running = {str(index): Forked(writer.main, server.url, str(index), count) for index in range(writers)}
     with HistoryStore(server.url) as store:

@@ -142,7 +142,7 @@ async def test_a_subscription_is_for_its_own_loop(store: AsyncHistoryStore) -> N
         await store.append("c", user("x"))
 
         async def take() -> None:
-            with pytest.raises(InvalidInputError, match="event loop that opened it"):
+            with pytest.raises(InvalidInputError):
                 await subscription.get(timeout=1)
 
         await in_loops(take)
@@ -183,11 +183,11 @@ async def test_a_write_opens_the_subscriptions_of_its_own_loop_only(store: Async
     await mine.aclose()
 
 
-async def test_loops_that_begin_together(server: RealServer, namespace: str, long: bool) -> None:
+async def test_loops_that_begin_together(server: RealServer, namespace: str, full: bool) -> None:
     """Every one connects many times at the same moment: no lock, pool or connection is shared with another."""
     store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
     together = threading.Barrier(8)
-    times, each = (3, 100) if long else (2, 40)
+    times, each = (3, 100) if full else (2, 40)
 
     async def work(name: str) -> None:
         together.wait(20)
@@ -283,13 +283,13 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
     store.close()
 
 
-async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[..., RealServer], long: bool) -> None:
+async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[..., RealServer], full: bool) -> None:
     """Each writer gives up on its calls at random moments, some replies are lost too, and sends the same again."""
     server = own_server(tcp=True)
     proxy = LossyProxy(server.port, loss=0.02)
     patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
     chance = random.Random(11)
-    rounds, cancelled = 30 if long else 10, 0
+    rounds, cancelled = 20 if full else 6, 0
 
     async def surely(call: Callable[[], Any]) -> Any:
         nonlocal cancelled

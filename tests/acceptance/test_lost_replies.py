@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, requests, user
-from redis_history.backends.redis.planner import plan
+from redis_history.backends.redis.attempts import Attempt
 from redis_history.errors import BackendUnavailableError, MessageConflictError
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer
+from tests.support.steps import first_call
 
 # With the usual fsync once a second a killed server may lose the last writes.
 ALWAYS = ("--appendfsync", "always")
@@ -106,7 +107,7 @@ def test_a_dead_server_is_told_in_bounded_time(own_server: Callable[..., RealSer
     server.kill()
     with (
         HistoryStore(server.url, retry=RetryPolicy(deadline=0.3)) as store,
-        pytest.raises(BackendUnavailableError, match="gave no answer before the deadline"),
+        pytest.raises(BackendUnavailableError),
     ):
         store.append("c", user("x"))
 
@@ -115,11 +116,16 @@ def test_a_message_that_was_changed_before_its_append_is_repeated(server: RealSe
     """The reply of an append is lost, and somebody edits the message before it is sent again: it is no conflict."""
     with HistoryStore(server.url, namespace=namespace) as store:
         backend: Any = store._backend
+        with server.client() as client:
+            sent = 1_000_000 * int(client.time()[0])
         op = requests.append_one("c", user("x", id="m"), expected_revision=None, must_exist=False, must_not_exist=False)
         [first] = backend.execute(op)
         store.update_message("c", user("edited", id="m"))
-        call = plan(op, backend._settings)
-        assert call.decode(backend._reply(call, again=True)) == [first]
+        call = first_call(op, backend._settings)
+        attempt = Attempt()
+        attempt.uncertain = True
+        attempt.sent = sent
+        assert call.decode(backend._reply(call, attempt)) == [first]
         with pytest.raises(MessageConflictError):
             store.append("c", user("x", id="m"))
         assert [message.text for message in store.get("c")] == ["edited"]

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, MessagesAppended, Reset, user
+from redis_history.backends.base import Backend, Features, features
 from redis_history.backends.memory import MemoryBackend
+from redis_history.errors import CapabilityError
 
 
 class PlainBackend:
@@ -19,6 +21,29 @@ class PlainBackend:
         self.watch = memory.watch
         self.unwatch = memory.unwatch
         self.close = memory.close
+
+
+class DerivedBackend(Backend, PlainBackend):
+    """The same, derived from the protocol."""
+
+
+@pytest.mark.parametrize("kind", [PlainBackend, DerivedBackend])
+def test_what_a_backend_does_not_declare_it_need_not_do(kind: Any) -> None:
+    with HistoryStore(backend=kind()) as store:
+        store.append_many("c", [user("one word", id="a"), user("another", id="b")])
+        assert features(store._backend) == Features(False, False, "client")
+        assert [message.id for message in store.get("c", include_archived=True)] == ["a", "b"]
+        assert [message.id for message in store.iter("c", include_archived=True)] == ["a", "b"]
+        assert [hit.message.id for hit in store.search("c", "word")] == ["a"]
+        assert [message and message.id for message in store.newest_messages(["c", "d"])] == ["b", None]
+        assert store.capabilities.backend == "custom"
+        for refused in (
+            lambda: store.search_all("word"),
+            lambda: store.compact("c", through="a", summary="x"),
+            lambda: store.expand("c", "a"),
+        ):
+            with pytest.raises(CapabilityError):
+                refused()
 
 
 @pytest.mark.parametrize("conversations", [3, 501])

@@ -94,7 +94,7 @@ def test_a_prompt_is_one_read(own_server: Callable[..., RealServer]) -> None:
         other.ping()
         seen = []
         with client.monitor() as monitor:
-            assemble_prompt(store, "c", "a", "A", {"max_turns_to_load": 600}, lambda messages: "summary")
+            assemble_prompt(store, "c", "a", "A", {"max_turns_to_load": 600}, lambda messages, previous: "summary")
             assemble_prompt(store, "c", "a", "A", {"scope": "dm"})
             other.echo("that was it")
             for command in monitor.listen():

@@ -1,19 +1,16 @@
 """Real conversations of every kind, many of them: imported, listed, read back equal, deleted, and nothing is left.
 
-As in tests/unit/test_importers_real_data.py: without data there is nothing to collect here. `--long` takes ten thousand
-conversations, each transcript many times under other ids; else each is taken once.
+`--full` takes 2,000 conversations, each transcript many times under other ids; otherwise there are 200.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice, pairwise
-from pathlib import Path
 
 import msgspec
 
@@ -21,12 +18,10 @@ from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
 from redis_history.importers import read_transcripts
 from redis_history.importers.transcript import Transcript
 from redis_history.tokens import count_characters
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, lasting
+from tests.support.transcripts import FILES
 
-FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
-FILES = sorted(path for path in FOLDER.glob("*.json*") if path.is_file())
-
-MANY = 10_000
+MANY = 2_000
 PAGE = 200
 WRITERS = 8
 #: Messages of one change: far from its limits, as docs/guarantees.md advises.
@@ -51,68 +46,66 @@ def _same(stored: list[Message], original: tuple[Message, ...]) -> bool:
     ] == list(original)
 
 
-if FILES:
+def test_real_conversations(own_server: Callable[..., RealServer], full: bool) -> None:
+    transcripts = sorted(
+        (transcript for path in FILES for transcript in read_transcripts(path)),
+        key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
+    )
+    wanted = dict(_take(transcripts, MANY if full else 200))
+    assert len({transcript.format for transcript in wanted.values()}) >= 5
+    assert len(wanted) == (MANY if full else 200)
+    server = own_server()
+    took: dict[str, float] = {}
 
-    def test_real_conversations(own_server: Callable[..., RealServer], long: bool) -> None:
-        transcripts = sorted(
-            (transcript for path in FILES for transcript in read_transcripts(path)),
-            key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
-        )
-        wanted = dict(_take(transcripts, MANY if long else len(transcripts)))
-        assert len({transcript.format for transcript in wanted.values()}) >= 5
-        assert len(wanted) == MANY or not long
-        server = own_server()
-        took: dict[str, float] = {}
+    async def write() -> None:
+        waiting = iter(wanted.items())
 
-        async def write() -> None:
-            waiting = iter(wanted.items())
+        async def writer(store: AsyncHistoryStore) -> None:
+            for conversation_id, transcript in waiting:
+                await store.create_conversation(
+                    Conversation(conversation_id, title=transcript.title, agent_name=transcript.format)
+                )
+                for first in range(0, len(transcript.messages), BATCH):
+                    await store.append_many(conversation_id, transcript.messages[first : first + BATCH])
 
-            async def writer(store: AsyncHistoryStore) -> None:
-                for conversation_id, transcript in waiting:
-                    await store.create_conversation(
-                        Conversation(conversation_id, title=transcript.title, agent_name=transcript.format)
-                    )
-                    for first in range(0, len(transcript.messages), BATCH):
-                        await store.append_many(conversation_id, transcript.messages[first : first + BATCH])
+        async with AsyncHistoryStore(server.url) as store:
+            await asyncio.gather(*(writer(store) for _ in range(WRITERS)))
 
-            async with AsyncHistoryStore(server.url) as store:
-                await asyncio.gather(*(writer(store) for _ in range(WRITERS)))
+    started = time.monotonic()
+    asyncio.run(write())
+    took["imported"] = time.monotonic() - started
+
+    with HistoryStore(server.url) as store:
+        started = time.monotonic()
+        listed: list[Conversation] = []
+        while page := store.list_conversations(limit=PAGE, offset=len(listed)):
+            listed += page
+        took["listed"] = time.monotonic() - started
+        assert Counter(one.conversation_id for one in listed) == Counter(wanted.keys())
+        updated = [one.updated_at for one in listed]
+        assert updated == sorted(updated, reverse=True)  # type: ignore[type-var]
+        for one in listed:
+            transcript = wanted[one.conversation_id]
+            assert (one.title, one.agent_name) == (transcript.title, transcript.format)
+            assert one.message_count == len(transcript.messages)
+            assert one.characters == sum(map(count_characters, transcript.messages))
+        for kind, count in Counter(transcript.format for transcript in wanted.values()).items():
+            assert len(store.list_conversations(agent_name=kind, limit=len(wanted))) == count
 
         started = time.monotonic()
-        asyncio.run(write())
-        took["imported"] = time.monotonic() - started
+        for conversation_id, transcript in wanted.items():
+            assert _same(store.get(conversation_id), transcript.messages), conversation_id
+        took["read back"] = time.monotonic() - started
 
-        with HistoryStore(server.url) as store:
+        with server.client() as client:
+            memory = client.info("memory")["used_memory"]
+            assert client.dbsize() > 3 * len(wanted)
             started = time.monotonic()
-            listed: list[Conversation] = []
-            while page := store.list_conversations(limit=PAGE, offset=len(listed)):
-                listed += page
-            took["listed"] = time.monotonic() - started
-            assert Counter(one.conversation_id for one in listed) == Counter(wanted.keys())
-            updated = [one.updated_at for one in listed]
-            assert updated == sorted(updated, reverse=True)  # type: ignore[type-var]
-            for one in listed:
-                transcript = wanted[one.conversation_id]
-                assert (one.title, one.agent_name) == (transcript.title, transcript.format)
-                assert one.message_count == len(transcript.messages)
-                assert one.characters == sum(map(count_characters, transcript.messages))
-            for kind, count in Counter(transcript.format for transcript in wanted.values()).items():
-                assert len(store.list_conversations(agent_name=kind, limit=len(wanted))) == count
-
-            started = time.monotonic()
-            for conversation_id, transcript in wanted.items():
-                assert _same(store.get(conversation_id), transcript.messages), conversation_id
-            took["read back"] = time.monotonic() - started
-
-            with server.client() as client:
-                memory = client.info("memory")["used_memory"]
-                assert client.dbsize() > 3 * len(wanted)
-                started = time.monotonic()
-                for conversation_id in wanted:
-                    assert store.delete_conversation(conversation_id)
-                took["deleted"] = time.monotonic() - started
-                assert client.keys("*") == []
-            assert store.list_conversations() == []
-        messages = sum(len(transcript.messages) for transcript in wanted.values())
-        figures = ", ".join(f"{what} in {seconds:.1f} s" for what, seconds in took.items())
-        print(f"\n{len(wanted):,} conversations, {messages:,} messages, {memory / 1e6:,.0f} MB: {figures}")
+            for conversation_id in wanted:
+                assert store.delete_conversation(conversation_id)
+            took["deleted"] = time.monotonic() - started
+            assert lasting(client) == set()
+        assert store.list_conversations() == []
+    messages = sum(len(transcript.messages) for transcript in wanted.values())
+    figures = ", ".join(f"{what} in {seconds:.1f} s" for what, seconds in took.items())
+    print(f"\n{len(wanted):,} conversations, {messages:,} messages, {memory / 1e6:,.0f} MB: {figures}")

@@ -29,7 +29,7 @@ from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
 from tests.conformance.conftest import Awaitable
 from tests.support.cluster import RealCluster
-from tests.support.servers import RealServer, free_port, until
+from tests.support.servers import RealServer, free_port, lasting, until
 
 pytestmark = pytest.mark.parametrize("face", ["sync", "async"])
 Start = Callable[..., RealServer]
@@ -105,7 +105,7 @@ async def test_readonly_for_good(own_server: Start, face: str) -> None:
     replica = own_server(options=("--replicaof", "127.0.0.1", str(free_port())))
     retries = Retries(deadline=1.0)
     async with open_store(face, replica.url, retry=retries.policy) as store:
-        with pytest.raises(BackendRefusedError, match="connect to the primary"):
+        with pytest.raises(BackendRefusedError):
             await store.append("c", user("x"))
         assert len(retries.seen) > 1, "it may be promoted soon"
 
@@ -246,7 +246,7 @@ async def test_oom(own_server: Start, face: str) -> None:
         await store.append("c", user("kept", id="kept"))
         with server.client() as client:
             client.config_set("maxmemory", "1mb")
-        await _refused(server, store, "raise maxmemory or delete conversations", WRITES)
+        await _refused(server, store, "maxmemory", WRITES)
         with server.client() as client:
             client.config_set("maxmemory", "0")
         await _works_again(store)
@@ -268,7 +268,8 @@ async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str,
         assert await store.clear("c") == 3
         assert await store.delete_conversation("c")
         assert await store.list_conversations() == []
-        assert watched or picture(server) == {}
+        with server.client() as client:
+            assert watched or lasting(client) == set()
         if watched:
             events = [await subscription.get(timeout=10) for _ in range(4)]
             assert [type(event) for event in events] == [
@@ -323,7 +324,7 @@ async def test_misconf(own_server: Start, face: str) -> None:
         in_the_way.mkdir()
         with server.client() as client:
             await _save(client, "err")
-            await _refused(server, store, "takes no writes.*disk", {**WRITES, **REMOVALS})
+            await _refused(server, store, "disk", {**WRITES, **REMOVALS})
             in_the_way.rmdir()
             await _save(client, "ok")
         await _works_again(store)
@@ -337,7 +338,7 @@ async def test_noreplicas(own_server: Start, face: str) -> None:
         await store.append("c", user("kept", id="kept"))
         with server.client() as client:
             client.config_set("min-replicas-to-write", 1)
-        await _refused(server, store, "takes no writes.*replicas", {**WRITES, **REMOVALS})
+        await _refused(server, store, "replicas", {**WRITES, **REMOVALS})
         with server.client() as client:
             client.config_set("min-replicas-to-write", 0)
         await _works_again(store)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 from collections.abc import Callable
 from itertools import count, islice
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message, VectorField, user
+from redis_history import AsyncHistoryStore, Compressor, HistoryStore, Message, VectorField, user
 from redis_history.backends.redis.calls import Settings
+from redis_history.backends.redis.indexing import Searching, read_index_form
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import plan
-from redis_history.backends.redis.searching import Searching, read_index_form
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -22,9 +24,10 @@ from redis_history.errors import (
     ConversationNotFoundError,
     MessageNotFoundError,
 )
-from redis_history.operations import Clear
+from redis_history.operations import Clear, ScanConversations, WriteDocuments
 from tests.support.forks import Forked, barrier
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.steps import first_call
 
 
 def documents(server: RealServer, namespace: str = "default") -> int:
@@ -165,10 +168,11 @@ def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServ
     server = own_server()
     with HistoryStore(server.url) as store:
         filled(store, 2500)
-        call = plan(Clear("c"), Settings(Keyspace("default"), 1000))
+        call = first_call(Clear("c"), Settings(Keyspace("default"), 1000))
         with server.client() as client:
             connection = client.connection_pool.get_connection()
-            connection.send_packed_command([call.pack(teach=True)])
+            sent = b"%d000000" % client.time()[0]
+            connection.send_packed_command([call.pack(teach=True, sent=sent)])
             assert connection.read_response(disable_decoding=True)[0] == b"buried"
             client.connection_pool.release(connection)
         assert documents(server) == 2500
@@ -182,6 +186,222 @@ def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServ
         assert store.get_message("c", "new") is not None
         assert documents(server) == 1
         assert graves(server) == []
+
+
+def _killed_before_marks(url: str, then: str) -> None:
+    """Compacts, or expands, and is killed after the server has done it, before the documents are marked."""
+    with HistoryStore(url) as store:
+        if then == "expand":
+            store.compact("c", through="299", summary=SUMMARY)
+        backend: Any = store._backend
+        carry_out = backend.carry_out
+
+        def carrying(work: Any, **options: Any) -> Any:
+            first = work[0] if type(work) is list else work
+            if first.script is not None and first.script.name == "mark":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return carry_out(work, **options)
+
+        backend.carry_out = carrying
+        if then == "expand":
+            store.expand("c", "s")
+        else:
+            store.compact("c", through="299", summary=SUMMARY)
+
+
+SUMMARY = user("a summary", id="s", metadata={"is_summary": True})
+
+
+def _by_archived(search: Callable[..., Any], *where: str) -> tuple[set[str], set[str]]:
+    """What a search finds in the archive, and what among live messages."""
+    hits = [search(*where, "word", limit=5000, token_cap=None, archived=archived) for archived in (True, False)]
+    archived, live = ({hit.message.id for hit in one} for one in hits)
+    return archived, live
+
+
+@pytest.mark.parametrize("by", ["search", "search_all", "another process"])
+@pytest.mark.parametrize("killed", ["compact", "expand"])
+def test_marks_that_a_killed_process_left_are_completed(
+    own_server: Callable[..., RealServer], killed: str, by: str
+) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        every = filled(store, 1000)
+        process = Forked(_killed_before_marks, server.url, killed)
+        wait_until(lambda: not process.running, "the end of the process", 60)
+        process.kill()
+        assert len(graves(server)) == 1  # the note that there is something left
+        archived = {str(n) for n in range(300)} if killed == "compact" else set()
+        assert {one.id for one in store.get("c")} - {"s"} == every - archived
+        if by == "another process":
+            with HistoryStore(server.url) as other:
+                other.append("d", user("x"))
+                other.append("d", user("x"))
+            with server.client() as client:
+                assert client.hget(Keyspace("default").conversation("c").state, "j") is None
+        elif by == "search_all":
+            assert _by_archived(store.search_all) == (archived, every - archived)
+        assert _by_archived(store.search, "c") == (archived, every - archived)
+        assert graves(server) == []
+        assert _by_archived(store.search_all) == (archived, every - archived)
+
+
+def test_marks_are_right_whatever_was_compacted_and_expanded_before_them(own_server: Callable[..., RealServer]) -> None:
+    """Without any marks: a store that does not search leaves all of them to others."""
+    server = own_server()
+    chance = random.Random(7)
+    with HistoryStore(server.url) as store, HistoryStore(server.url, search="off") as silent:
+        every = filled(store, 400)
+        archived: set[str] = set()
+        for number in range(12):
+            live = silent.get("c")
+            summary = next((one for one in live if one.is_summary), None)
+            if summary is not None and chance.random() < 0.4:
+                silent.expand("c", summary.id)
+            else:
+                through = live[chance.randrange(1, len(live) - 1)]
+                silent.compact("c", through=through, summary=replace(SUMMARY, id=f"s{number}"))
+            if chance.random() < 0.3:
+                assert _by_archived(store.search, "c")[0] == every - {one.id for one in store.get("c")}
+        archived = every - {one.id for one in store.get("c")}
+        assert _by_archived(store.search, "c") == (archived, every - archived)
+        assert graves(server) == []
+
+
+def test_documents_written_late_say_where_their_messages_are(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        every = filled(store, 60)
+        messages = tuple(store.get("c"))
+        store.compact("c", through="29", summary=SUMMARY)
+        archived = {str(n) for n in range(30)}
+        store._backend.execute(WriteDocuments("c", messages))
+        assert _by_archived(store.search, "c") == (archived, every - archived)
+        store.expand("c", "s")
+        store._backend.execute(WriteDocuments("c", messages))
+        assert _by_archived(store.search, "c") == (set(), every)
+
+
+def _limited(server: RealServer, without: str) -> str:
+    with server.client() as client:
+        client.execute_command(
+            "ACL", "SETUSER", "limited", "reset", *["on", ">x", "~*", "&*", "+@all"], *without.split()
+        )
+    return f"{server.url}?username=limited&password=x"
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelname == "WARNING" and one.name == "redis_history"]
+
+
+@pytest.mark.parametrize("right", ["hscan", "zpopmin"])
+def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
+    own_server: Callable[..., RealServer], right: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        filled(store, 2500)
+    with HistoryStore(_limited(server, "-zpopmin")) as store:
+        store.clear("c")  # acknowledged, though its documents cannot be removed
+        assert len(graves(server)) == 2
+    caplog.clear()
+    with HistoryStore(_limited(server, f"-{right}")) as store:
+        backend: Any = store._backend
+        for number in range(3):
+            backend._upkeep_at = 0.0
+            store.append("d", user("word", id=str(number)))
+        assert len(_warnings(caplog)) == 1
+        assert len(graves(server)) == 2
+        _limited(server, "")
+        backend._upkeep_at = 0.0
+        assert len(store.get("d")) == 3
+        assert graves(server) == []
+        assert backend._upkeep_at is None
+    assert documents(server) == 3
+
+
+def test_no_read_fails_because_of_what_it_tidies_up(
+    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, HistoryStore(server.url, search="off") as silent:
+        same = [name for name in map(str, range(2000)) if Keyspace.bucket_of(name) == Keyspace.bucket_of("0")][:2]
+        for name in same:
+            store.append(name, user("word"))
+        silent.append_many("c", [user("word", id=str(n)) for n in range(20)])  # without documents
+        with server.client() as client:
+            client.unlink(Keyspace("default").conversation(same[0]).state)  # as if it had expired
+    with HistoryStore(_limited(server, "-zrem -time")) as store:
+        assert {one.conversation_id for one in store.list_conversations()} == {same[1], "c"}
+        assert found(store, "c", "word") == {str(n) for n in range(20)}
+        assert found(store, "c", "word") == {str(n) for n in range(20)}
+    assert 1 <= len(_warnings(caplog)) <= 3
+
+
+def _largest_reply(store: HistoryStore) -> Callable[[], int]:
+    """How many items the largest reply to the store has from now on, and how many those of one round trip have."""
+    backend: Any = store._backend
+    replies, sizes = backend._replies, [0]
+
+    def measured(calls: Any, **options: Any) -> Any:
+        got = replies(calls, **options)
+        sizes.extend(len(one) for one in got if isinstance(one, list))
+        return got
+
+    backend._replies = measured
+    return lambda: max(sizes)
+
+
+def test_replies_stay_small_however_many_conversations_there_are(own_server: Callable[..., RealServer]) -> None:
+    """1,500 conversations, 1,000 of them in one bucket: no reply has more than 256 members, each with its score."""
+    server = own_server()
+    bucket = Keyspace.bucket_of("0")
+    names = [name for name in map(str, range(100_000)) if Keyspace.bucket_of(name) == bucket][:1000]
+    names += [f"other {number}" for number in range(500)]
+    with HistoryStore(server.url, search="off") as silent:
+        for name in names:
+            silent.append(name, user("word"))
+    with HistoryStore(server.url) as store:
+        largest = _largest_reply(store)
+        assert {one.conversation_id for one in store.list_conversations(limit=100_000)} == set(names)
+        assert [one.conversation_id for one in store.list_conversations(limit=2, offset=1000)] == names[499:497:-1]
+        assert 256 <= largest() <= 512
+        compressor = Compressor(store, lambda *_: "", max_entries=10)
+        compressor.run_once()
+        assert compressor.preview() == []
+        progress: list[tuple[int, int]] = []
+        assert store.reindex(on_progress=lambda *now: progress.append(now)).conversations == 1500
+        assert progress[-1] == (1500, 1500)
+        assert progress[0][1] < 1000  # a page, not all
+        assert largest() <= 512
+        assert len(store.search_all("word", limit=5000, token_cap=None)) == 1500
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], moving: bool) -> None:
+    """Also those that change meanwhile, and those of equal scores, which only people can make."""
+    server = own_server("plain")
+    names = [f"c{number}" for number in range(1000)]
+    chance = random.Random(3)
+    with HistoryStore(server.url) as store:
+        for name in names:
+            store.append(name, user("word"))
+        with server.client() as client:
+            for registry in [] if moving else Keyspace("default").registries():
+                client.zadd(registry, dict.fromkeys(client.zrange(registry, 0, 9), 5))
+        seen: set[str] = set()
+        page = store._backend.execute(ScanConversations(limit=64))
+        pages = 1
+        while True:
+            seen.update(one.conversation_id for one in page.conversations)
+            if page.cursor is None:
+                break
+            for name in chance.sample(names, 20 * moving):
+                store.append(name, user("word"))
+            page = store._backend.execute(ScanConversations(limit=64, cursor=page.cursor))
+            pages += 1
+        assert seen == set(names)
+        assert pages > 2
 
 
 def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., RealServer]) -> None:
@@ -204,7 +424,7 @@ def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., 
         wait_until(lambda: store.get("c") == [], "the end of the conversation")
         assert store.search("c", "word") == []
         assert store.search_all("word") == [], "what has expired is not found, though its documents end later"
-        wait_until(lambda: client.dbsize() == 0, "the server to be empty", 3)
+        wait_until(lambda: not lasting(client), "the server to be empty", 3)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -24,14 +24,14 @@ CATCH_UP = 300.0
 class Storm:
     """One server, its writers, and subscribers of all kinds."""
 
-    def __init__(self, server: RealServer, conversations: int, changes: int, long: bool) -> None:
+    def __init__(self, server: RealServer, conversations: int, changes: int, full: bool) -> None:
         self.server = server
         self.names = [f"c{number}" for number in range(conversations)]
         self.changes = changes
         self.ledger = Ledger()
         self.writers = Writers(server.url, self.names, self.ledger, seed=7, namespace=NAMESPACE)
         self.watchers: list[Watcher] = []
-        self.share = 3 if long else 1
+        self.share = 3 if full else 1
         self.asleep = asyncio.Event()
         self.sleeper = self.watcher("the one who sleeps")
 
@@ -138,9 +138,9 @@ async def _follow(subscription: Any, watcher: Watcher, gate: asyncio.Event | Non
             watcher.tell(event)
 
 
-async def test_every_subscriber_has_every_change_or_a_reset(own_server: Callable[..., RealServer], long: bool) -> None:
+async def test_every_subscriber_has_every_change_or_a_reset(own_server: Callable[..., RealServer], full: bool) -> None:
     server = own_server(options=("--appendfsync", "always"))
-    storm = Storm(server, conversations=50 if long else 10, changes=12_000 if long else 200, long=long)
+    storm = Storm(server, conversations=20 if full else 10, changes=2_000 if full else 200, full=full)
     async with storm.watched():
         await _without_loss(storm)
         assert storm.sleeper.events == 0

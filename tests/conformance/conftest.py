@@ -26,6 +26,7 @@ TALK = [
 ]
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
+FACES = ["async", "sync"]
 
 #: Seconds in which an event is there on any machine.
 SOON = 10.0
@@ -131,13 +132,23 @@ class Stores:
         if self.backend == "memory":
             return
         channel = b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
-        await until(lambda: asyncio.to_thread(self._servers.listened_to, self.backend, channel), "somebody to watch")
+        await self._until_listeners(all, channel)
 
     async def until_all_watched(self) -> None:
         """The same for those who watch all conversations."""
         if self.backend == "memory":
             return
-        await until(lambda: asyncio.to_thread(self._servers.listened_to, self.backend, None), "somebody to watch")
+        await self._until_listeners(all, None)
+
+    async def until_none_watches_all(self) -> None:
+        """Return when the server knows that nobody watches all conversations: a closed subscription does not wait."""
+        if self.backend != "memory":
+            await self._until_listeners(lambda counts: not any(counts), None)
+
+    async def _until_listeners(self, right: Callable[[list[int]], bool], channel: bytes | None) -> None:
+        await until(
+            lambda: asyncio.to_thread(lambda: right(self._servers.listeners(self.backend, channel))), "the listeners"
+        )
 
     def other(self) -> Any:
         """A store of another namespace on the same server, which only differs by what a glob would match."""
@@ -149,12 +160,28 @@ class Stores:
         await asyncio.to_thread(self._servers.clear, self._other)
 
 
-@pytest.fixture(params=["async", "sync"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the backends and faces of a test: see CONTRIBUTING.md, "Tests"."""
+    if "stores" not in metafunc.fixturenames:
+        return
+    named = metafunc.definition.get_closest_marker("backends")
+    backends = named.args if named else BACKENDS
+    every = metafunc.config.getoption("--full") or metafunc.definition.get_closest_marker("smoke")
+    chosen = [
+        (backend, face)
+        for backend in backends
+        for face in FACES
+        if every or backend == "memory" or (backend, face) == ("redis", "async")
+    ]
+    metafunc.parametrize(("stores", "face"), chosen, indirect=True)
+
+
+@pytest.fixture
 def face(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture
 async def stores(
     request: pytest.FixtureRequest, face: str, namespace: str, server_of: Servers
 ) -> AsyncIterator[Stores]:

@@ -21,6 +21,7 @@ from redis_history.errors import (
 )
 
 
+@pytest.mark.smoke
 async def test_an_appended_message_is_read_back_as_it_was_returned(store: Any) -> None:
     sent = user("Hello", text("again"), id="m1", scope="channel", trace_id="t", metadata={"channel_name": "general"})
     appended = await store.append("c", sent)
@@ -42,6 +43,7 @@ async def test_every_kind_of_part_survives(store: Any) -> None:
     assert [message.parts for message in await store.get("c")] == [message.parts for message in sent]
 
 
+@pytest.mark.smoke
 async def test_the_same_message_again_changes_nothing(store: Any) -> None:
     first = await store.append("c", user("once", id="m1"))
     again = await store.append("c", user("once", id="m1"))
@@ -123,6 +125,7 @@ async def test_server_times_increase_strictly(store: Any) -> None:
     assert stamps == sorted(set(stamps))
 
 
+@pytest.mark.smoke
 async def test_many_writers_give_dense_sequences_and_revisions(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
 
@@ -186,6 +189,7 @@ async def test_a_repeated_conditional_append_still_succeeds(store: Any) -> None:
         await store.append("c", user("second", id="m2"), expected_revision=5)
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize("conversation_id", ["", "x" * 513, "é" * 257, "lone \ud800", 7, None])
 async def test_bad_conversation_ids(store: Any, conversation_id: Any) -> None:
     for call in (
@@ -211,6 +215,7 @@ async def test_odd_conversation_ids_are_their_own(store: Any, conversation_id: s
     assert [message.text for message in await store.get(conversation_id)] == ["mine"]
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize(
     ("message", "error"),
     [
@@ -238,6 +243,7 @@ async def test_what_cannot_be_stored_is_refused_and_nothing_is_written(store: An
     assert (await store.snapshot("c")).cursor.revision == 0
 
 
+@pytest.mark.backends("memory")
 async def test_nesting_too_deep_is_refused(store: Any) -> None:
     deep: Any = "x"
     for _ in range(2000):
@@ -248,6 +254,7 @@ async def test_nesting_too_deep_is_refused(store: Any) -> None:
     assert await store.get("c") == []
 
 
+@pytest.mark.backends("memory")
 async def test_batches_over_the_caps_are_refused(store: Any) -> None:
     with pytest.raises(BatchTooLargeError):
         await store.append_many("c", [user("x") for _ in range(1001)])

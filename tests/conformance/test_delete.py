@@ -9,6 +9,7 @@ from redis_history import user
 from redis_history.errors import BatchTooLargeError, InvalidInputError, RevisionConflictError
 
 
+@pytest.mark.smoke
 async def test_messages_are_deleted_by_id_and_unknown_ids_ignored(store: Any) -> None:
     await store.append_many("c", [user(name, id=name) for name in "abcde"])
     assert await store.delete_messages("c", ["b", "unknown", "d", "b"]) == 2
@@ -67,6 +68,7 @@ async def test_an_emptied_conversation_still_exists(store: Any) -> None:
     assert (await store.append("c", user("b"), must_exist=True)).revision == 3
 
 
+@pytest.mark.smoke
 async def test_a_deleted_conversation_is_gone_and_begins_anew(store: Any) -> None:
     await store.append_many("c", [user("a", id="a"), user("b")])
     await store.append("other", user("stays"))
@@ -81,6 +83,7 @@ async def test_a_deleted_conversation_is_gone_and_begins_anew(store: Any) -> Non
     assert (await store.snapshot("c")).cursor.epoch != before.epoch
 
 
+@pytest.mark.backends("memory")
 async def test_bad_arguments(store: Any) -> None:
     with pytest.raises(InvalidInputError):
         await store.delete_messages("c", "one-string")

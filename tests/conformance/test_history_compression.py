@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from redis_history import HistoryCompacted, Message, assistant, compression, tool, tool_result, tool_use, user
+from redis_history import (
+    HistoryCompacted,
+    Message,
+    assistant,
+    compression,
+    system,
+    tool,
+    tool_result,
+    tool_result_masking,
+    tool_use,
+    user,
+)
 from redis_history.errors import CompactionConflictError, SummaryError
-from tests.support.histories import history_over, texts
+from tests.support.histories import Dropping, history_over, texts
 from tests.support.servers import until
 
 LOTS = [user(f"Message {number}, which is long enough.", id=f"m{number}") for number in range(12)]
@@ -116,7 +128,7 @@ async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any)
     await history.load("c")
     await history.reduce(max_entries=6)
     await store.append("c", tool(tool_result("1", "after all")))
-    with pytest.raises(CompactionConflictError, match="has its result behind it"):
+    with pytest.raises(CompactionConflictError):
         await history.save()
     assert await history.save() == 0
     assert history.entries == await store.get("c")
@@ -203,6 +215,135 @@ async def test_a_failing_summariser_changes_nothing(stores: Any) -> None:
         await history.reduce(max_entries=6)
     assert await history.save() == 0
     assert (await store.snapshot("c")).cursor.revision == 1
+
+
+# What a reduction must not do, and what it must
+
+
+TURNS = [
+    system("Be kind.", id="s"),
+    *(
+        message
+        for number in range(6)
+        for message in (
+            user(f"Question {number}, which is long enough.", id=f"q{number}"),
+            assistant(tool_use("same", "look", {"n": number}), id=f"c{number}"),
+            tool(tool_result("same", f"Result {number}, which is long enough, too."), id=f"r{number}"),
+            assistant(f"Answer {number}, which is long enough.", id=f"a{number}"),
+        )
+    ),
+]
+NOW = [
+    user("And now?", id="now1"),
+    assistant([tool_use("1", "look"), tool_use("2", "look")], id="now2"),
+    tool(tool_result("1", "one"), id="now3"),
+    tool(tool_result("2", "two"), id="now4"),
+]
+
+
+async def ids_of(store: Any) -> list[str]:
+    every = await store.get("c", include_archived=True)
+    return sorted(message.id for message in every if not message.is_summary)
+
+
+@pytest.mark.backends("memory", "redis")
+@pytest.mark.parametrize("by_itself", [False, True])
+@pytest.mark.parametrize("kind", ["nothing", "masking", "compression", "both", "dropping", "max_length", "max_tokens"])
+async def test_no_reduction_takes_an_acknowledged_message(stores: Any, kind: str, by_itself: bool) -> None:
+    options = {"max_length": {"max_length": 5}, "max_tokens": {"max_tokens": 40}}.get(kind, {})
+    store, history = stores(), history_over(stores(), **options)
+    await store.append_many("c", TURNS)
+    await (history.autosave("c") if by_itself else history.load("c"))
+    if kind in ("masking", "both"):
+        history.use(tool_result_masking(keep_recent_results=1))
+    if kind in ("compression", "both"):
+        history.use(compression(counting))
+    if kind == "dropping":
+        history.use(Dropping())
+    wanted = [message.id for message in TURNS]
+    for bounds in ({"max_entries": 9}, {"max_entries": 4, "max_tokens": 90}, {"max_entries": 2}):
+        added = history.add_text("user", "One more, which is long enough.")
+        wanted.append(added.id)
+        await history.reduce(**bounds)
+        await (history.flush() if by_itself else history.save())
+        assert await ids_of(store) == sorted(wanted)
+    live = await store.get("c")
+    if kind in ("compression", "both"):
+        assert len(live) < len(wanted)
+        await store.expand("c", next(message.id for message in live if message.is_summary))
+    else:
+        assert [message.id for message in live] == wanted
+    assert await ids_of(store) == sorted(wanted)
+    await history.aclose()
+
+
+@pytest.mark.backends("memory", "redis")
+@pytest.mark.parametrize("by_itself", [False, True])
+@pytest.mark.parametrize("keep_recent", [0, 10, 1000])
+@pytest.mark.parametrize(
+    "bounds", [{"max_tokens": 120}, {"max_tokens": 60}, {"max_entries": 10}, {"max_entries": 6}], ids=str
+)
+async def test_the_bounds_hold_and_the_turn_in_progress_stays(
+    stores: Any, bounds: dict[str, int], keep_recent: int, by_itself: bool
+) -> None:
+    store, history = stores(), history_over(stores())
+    await store.append_many("c", TURNS)
+    await history.load("c")
+    for message in NOW[:-1]:
+        history.add_entry(message)
+    plugin = compression(counting, keep_recent=keep_recent, auto_reduce_when=bounds if by_itself else None)
+    history.use(plugin)
+    history.add_entry(NOW[-1])
+    if by_itself:
+        await until(lambda: len(history) < len(TURNS), "its own reduction")
+    else:
+        await history.reduce(**bounds)
+    await history.save()
+    live = await store.get("c")
+    assert history.entries == live
+    assert len(live) <= bounds.get("max_entries", len(live))
+    assert history.total_estimated_tokens <= bounds.get("max_tokens", 10**9)
+    assert [message.id for message in live[-4:]] == [message.id for message in NOW]
+    assert live[0].id == "s"
+    assert [(message.role, message.text[:29]) for message in live if message.is_summary] == [
+        ("user", "[Earlier conversation summary")
+    ]
+    if not by_itself:  # no more than the bounds ask for: one message more would exceed them
+        every = await store.get("c", include_archived=True)
+        kept = {message.id for message in live}
+        nearest = [message for message in every if message.id not in kept][-3:]  # a call and its result are one
+        if "max_entries" in bounds:
+            assert len(live) + len(nearest) > bounds["max_entries"]
+        else:
+            more = sum(map(history.count_tokens, nearest))
+            assert history.total_estimated_tokens + more > bounds["max_tokens"] * 0.75
+
+
+@pytest.mark.backends("memory", "redis")
+@pytest.mark.parametrize("by_itself", [False, True])
+async def test_what_is_older_is_compressed(stores: Any, by_itself: bool) -> None:
+    store, history = stores(), history_over(stores())
+    await store.append_many(
+        "c",
+        [
+            user("hi", id="1", timestamp="2020-01-01"),
+            assistant(tool_use("1", "f"), id="2", timestamp="2020-01-02"),
+            tool(tool_result("1", "r"), id="3", timestamp="2020-01-03"),
+            user("young", id="4"),
+        ],
+    )
+    await history.load("c")
+    bounds = {"older_than": timedelta(days=365)}
+    history.use(compression(counting, auto_reduce_when=bounds if by_itself else None))
+    history.add_text("user", "now")
+    if by_itself:
+        await until(lambda: len(history) == 3, "its own reduction")
+    else:
+        await history.reduce(**bounds)
+    await history.save()
+    assert texts(history) == ["[Earlier conversation summary: nothing + 3]", "young", "now"]
+    assert history.entries == await store.get("c")
+    assert len(await ids_of(store)) == 5
 
 
 async def _await(reduction: Any) -> int:

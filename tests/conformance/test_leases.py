@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from redis_history import user
 from redis_history.operations import KeepLease, Lease, TakeLease
 from tests.conformance.conftest import Awaitable, Stores
@@ -16,6 +18,7 @@ async def execute(store: Any, op: Any) -> Any:
     return await store._backend.execute(op)
 
 
+@pytest.mark.smoke
 async def test_of_many_who_ask_one_has_it(stores: Stores) -> None:
     every = [stores() for _ in range(8)]
     await every[0].append("c", user("x"))

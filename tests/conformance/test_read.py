@@ -53,11 +53,14 @@ async def test_limit_keeps_the_most_recent(store: Any) -> None:
 )
 async def test_bounds_in_all_forms(store: Any, hour_5: Any) -> None:
     await _hours(store)
-    assert _texts(await store.get("c", since=hour_5)) == "56789"
+    assert _texts(await store.get("c", since=hour_5)) == "6789"
     assert _texts(await store.get("c", before=hour_5)) == "01234"
     assert _texts(await store.get("c", before=hour_5, limit=2)) == "34"
-    assert _texts(await store.get("c", since="2024-05-01T02:00:00Z", before=hour_5)) == "234"
-    assert _texts([message async for message in store.iter("c", since=hour_5, batch=2)]) == "56789"
+    assert _texts(await store.get("c", since="2024-05-01T02:00:00Z", before=hour_5)) == "34"
+    assert _texts(await store.get("c", since=hour_5, limit=2)) == "89"
+    assert _texts([message async for message in store.iter("c", since=hour_5, batch=2)]) == "6789"
+    assert await store.get("c", since=hour_5, before=hour_5) == []
+    assert await store.get("c", since="2024-05-01T08:00:00Z", before=hour_5) == []
 
 
 async def test_bounds_by_position_page_through_equal_times(store: Any) -> None:
@@ -68,12 +71,17 @@ async def test_bounds_by_position_page_through_equal_times(store: Any) -> None:
         found = page + found
         bound = page[0].position
     assert _texts(found) == "0123456789"
-    assert _texts(await store.get("c", since=found[4].position)) == "456789"
-    assert _texts(await store.get("c", since=str(found[4].position))) == "456789"
-    assert _texts(await store.get("c", since=DAY)) == "0123456789"
+    assert _texts(await store.get("c", since=found[4].position)) == "56789"
+    assert _texts(await store.get("c", since=str(found[4].position))) == "56789"
+    assert _texts(await store.get("c", since=found[4].position, before=found[7].position)) == "56"
+    assert _texts([one async for one in store.iter("c", since=found[4].position, batch=2)]) == "56789"
+    assert await store.get("c", since=DAY) == [], "all of them are at this time, not after it"
+    assert _texts(await store.get("c", since=DAY - timedelta(microseconds=1))) == "0123456789"
     assert await store.get("c", before=DAY) == []
+    assert _texts(await store.get("c", before=DAY + timedelta(microseconds=1))) == "0123456789"
 
 
+@pytest.mark.smoke
 async def test_filters_hold_together(store: Any) -> None:
     ann, bot = Participant("user", "ann"), Participant("agent", "bot")
     await store.append_many(
@@ -103,6 +111,7 @@ async def test_a_rare_message_is_found_behind_many(store: Any) -> None:
     assert _texts(await store.get("c", roles=["system"], limit=1)) == "rare"
 
 
+@pytest.mark.smoke
 async def test_long_conversations_are_read_whole(store: Any) -> None:
     for batch in range(5):
         await store.append_many("c", [user(f"{batch * 900 + number}") for number in range(900)])
@@ -138,6 +147,7 @@ async def test_what_is_read_is_independent_of_the_store(store: Any) -> None:
     assert (await store.get("c"))[0].metadata == {"tags": ["a"]}
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -157,6 +167,7 @@ async def test_bad_arguments(store: Any, options: dict[str, Any], error: type) -
         await store.get("c", **options)
 
 
+@pytest.mark.backends("memory")
 async def test_bad_batch_and_bad_message_id(store: Any) -> None:
     with pytest.raises(InvalidInputError):
         async for _ in store.iter("c", batch=0):
@@ -170,3 +181,19 @@ def test_positions_have_a_text_form() -> None:
         assert Position.parse(str(position)) == position
     with pytest.raises(InvalidInputError):
         Position.parse("1.5e3")
+
+
+async def test_newest_messages_of_many_conversations(store: Any) -> None:
+    names = [f"c{number}" for number in range(205)]  # more than are read at once
+    for name in (names[0], names[204]):
+        await store.append_many(name, [user("1"), user(f"newest of {name}")])
+    found = await store.newest_messages([*names, names[0]])
+    assert [one and one.text for one in found] == [
+        "newest of c0",
+        *[None] * 203,
+        "newest of c204",
+        "newest of c0",
+    ]
+    assert await store.newest_messages([]) == []
+    with pytest.raises(InvalidInputError):
+        await store.newest_messages(["c0", ""])

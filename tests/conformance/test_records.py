@@ -46,6 +46,7 @@ async def test_of_creators_one_wins(stores: Any) -> None:
     assert (await writers[0].get_conversation("c")).title == winner.title
 
 
+@pytest.mark.smoke
 async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
     created = await store.create_conversation(Conversation("c"))
     await store.append_many("c", [user("1234567", id="a"), assistant("12", tool_use("1", "name", {"k": 1}), id="b")])
@@ -93,9 +94,16 @@ async def test_an_appended_conversation_has_an_empty_record(store: Any) -> None:
     assert conversation.message_count == 1
 
 
+@pytest.mark.backends("memory")
 async def test_what_no_record_can_hold_is_refused(store: Any) -> None:
     for wrong in (
         {"title": 5},
+        {"user_id": True},
+        {"auditing_id": False},
+        {"user_id": 1.0},
+        {"user_id": b"ann"},
+        {"user_id": 2**63},
+        {"auditing_id": -(2**63) - 1},
         {"metadata": None},
         {"metadata": {"a": object()}},
         {"metadata": {"a": (1, 2)}},
@@ -149,6 +157,7 @@ async def test_conversations_are_listed_by_their_last_change(store: Any) -> None
     assert first == await store.get_conversation("c7")
 
 
+@pytest.mark.smoke
 async def test_conversations_of_an_owner_or_agent(store: Any) -> None:
     for number in range(60):
         await store.create_conversation(
@@ -162,6 +171,55 @@ async def test_conversations_of_an_owner_or_agent(store: Any) -> None:
     assert await _ids(store, user_id="nobody") == []
 
 
+OWNERS: list[int | str] = [1, "1", 0, "0", "", -1, "-1", 2**53 + 1, str(2**53 + 1), 2**63 - 1, -(2**63), "ann", "1.0"]
+
+
+async def test_owners_come_back_as_they_were_given(stores: Any) -> None:
+    store, reader = stores(), stores()
+    for number, owner in enumerate(OWNERS):
+        given = Conversation(f"c{number}", user_id=owner, auditing_id=OWNERS[-number - 1])
+        for found in (await store.create_conversation(given), await reader.get_conversation(f"c{number}")):
+            assert (type(found.user_id), found.user_id) == (type(owner), owner)
+            assert (type(found.auditing_id), found.auditing_id) == (type(given.auditing_id), given.auditing_id)
+    listed = {one.conversation_id: one.user_id for one in await reader.list_conversations()}
+    assert [(type(owner), owner) for owner in OWNERS] == [
+        (type(listed[f"c{number}"]), listed[f"c{number}"]) for number in range(len(OWNERS))
+    ]
+
+
+async def test_an_int_and_a_text_are_different_owners(store: Any) -> None:
+    for number, owner in enumerate(OWNERS):
+        await store.create_conversation(Conversation(f"c{number}", user_id=owner, agent_name="a"))
+    await store.append("nobody's", user("x"))
+    for number, owner in enumerate(OWNERS):
+        assert await _ids(store, user_id=owner) == [f"c{number}"]
+        assert await _ids(store, user_id=owner, agent_name="a", limit=5) == [f"c{number}"]
+    assert await _ids(store, user_id=5) == []
+
+
+async def test_an_owner_can_change_its_type(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe("c") as subscription:
+        await writer.create_conversation(Conversation("c", user_id=1))
+        assert (await writer.update_conversation("c", user_id="1", auditing_id=7)).user_id == "1"
+        events = [await subscription.get(timeout=10) for _ in range(2)]
+    assert events[0].fields["user_id"] == 1
+    assert events[1].fields == {"user_id": "1", "auditing_id": 7}
+    assert await _ids(writer, user_id=1) == []
+    assert await _ids(writer, user_id="1") == ["c"]
+    for wrong in ({"user_id": True}, {"auditing_id": 2**64}):
+        with pytest.raises(InvalidInputError):
+            await writer.update_conversation("c", **wrong)
+    assert (await writer.update_conversation("c", user_id=None)).user_id is None
+
+
+async def test_the_schema_version_of_a_conversation_is_1(store: Any) -> None:
+    assert Conversation("c").schema_version == 1
+    assert (await store.create_conversation(Conversation("c", schema_version=9))).schema_version == 1
+    await store.append("d", user("x"))
+    assert [one.schema_version for one in await store.list_conversations()] == [1, 1]
+
+
 async def test_odd_names_are_listed_as_they_are(store: Any) -> None:
     names = ["a|b{c}*:?", "\0\n", "💬", " ", "%41", "x" * 512]
     for name in names:
@@ -169,6 +227,7 @@ async def test_odd_names_are_listed_as_they_are(store: Any) -> None:
     assert sorted(await _ids(store)) == sorted(names)
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -177,7 +236,10 @@ async def test_odd_names_are_listed_as_they_are(store: Any) -> None:
         {"offset": None},
         {"limit": "5"},
         {"offset": -1},
-        {"user_id": 5},
+        {"user_id": True},
+        {"user_id": 1.0},
+        {"user_id": 2**63},
+        {"user_id": ["a"]},
         {"agent_name": ["a"]},
     ],
 )
@@ -186,6 +248,7 @@ async def test_bad_arguments(store: Any, wrong: dict[str, Any]) -> None:
         await store.list_conversations(**wrong)
 
 
+@pytest.mark.backends("memory")
 async def test_an_update_without_fields_is_a_mistake(store: Any) -> None:
     await store.create_conversation(Conversation("c"))
     with pytest.raises(InvalidInputError):

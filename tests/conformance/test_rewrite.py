@@ -22,6 +22,7 @@ def _texts(messages: Any) -> list[str]:
     return [message.text for message in messages]
 
 
+@pytest.mark.smoke
 async def test_an_update_keeps_the_place(store: Any) -> None:
     appended = await store.append_many("c", [user(name, id=name) for name in "abc"])
     updated = await store.update_message(
@@ -80,6 +81,7 @@ async def test_of_updates_that_expect_one_revision_one_wins(stores: Any) -> None
     assert await writers[0].get("c") == [winner.message]
 
 
+@pytest.mark.smoke
 async def test_clear_keeps_the_conversation(store: Any) -> None:
     await store.append_many("c", [user(name, id=name) for name in "abc"])
     assert await store.clear("c") == 2
@@ -97,6 +99,7 @@ async def test_clearing_nothing_creates_nothing(store: Any) -> None:
     assert await store.get_conversation("nobody") is None
 
 
+@pytest.mark.smoke
 async def test_restore_puts_messages_in_place_of_all(store: Any) -> None:
     old = await store.append_many("c", [user(name, id=name) for name in "abc"])
     assert await store.restore("c", [old[2].message, user("new", id="n"), user("A", id="a")]) == 2

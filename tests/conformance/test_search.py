@@ -12,8 +12,10 @@ from redis_history import (
     AttachmentPart,
     Participant,
     SearchHit,
+    assistant,
     conversation_search_tool,
     tool_result,
+    tool_use,
     user,
 )
 from redis_history.errors import CapabilityError, InvalidConversationIdError, InvalidInputError
@@ -55,6 +57,16 @@ async def test_what_is_found(talk: Any, query: str, found: set[str]) -> None:
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
+@pytest.mark.parametrize("name", ["the-conversation", "-", "p0", "PARAMS", "c"])
+async def test_no_name_is_taken_for_something_else(store: Any, name: str) -> None:
+    await store.append("c", user("word", id="1", participant=Participant(id=name, kind="user")))
+    await store.append("c", assistant("word", tool_use("call", name, {}), id="2"))
+    await store.append("c", user("word", id="3", participant=Participant(id="other", kind="user")))
+    assert ids(await store.search("c", "word", participant_ids=[name])) == ["1"]
+    assert ids(await store.search("c", "word", tool_names=[name])) == ["2"]
+    assert ids(await store.search("c", name, participant_ids=["other"])) == []
+
+
 @pytest.mark.parametrize(
     ("filters", "found"),
     [
@@ -62,9 +74,12 @@ async def test_what_is_found(talk: Any, query: str, found: set[str]) -> None:
         ({"roles": ["user"]}, {"u1", "u2"}),
         ({"roles": ["assistant", "tool"]}, {"a1", "t1", "a2"}),
         ({"roles": []}, set()),
-        ({"since": "2026-01-03"}, {"t1", "a2", "u2"}),
+        ({"since": "2026-01-03"}, {"a2", "u2"}),
+        ({"since": "2026-01-02T23:59:59.999999Z"}, {"t1", "a2", "u2"}),
         ({"before": "2026-01-03"}, {"u1", "a1"}),
-        ({"since": "2026-01-02", "before": "2026-01-04"}, {"a1", "t1"}),
+        ({"since": "2026-01-02", "before": "2026-01-04"}, {"t1"}),
+        ({"since": "2026-01-03", "before": "2026-01-03"}, set()),
+        ({"since": "2026-01-04", "before": "2026-01-02"}, set()),
         ({"tool_names": ["find_luggage"]}, {"a1"}),
         ({"tool_names": ["find"]}, set()),
         ({"scope": "dm"}, set()),
@@ -79,7 +94,10 @@ async def test_positions_are_exact(store: Any) -> None:
     given = [user(f"same {number}", id=str(number), timestamp="2026-01-01") for number in range(6)]
     stored = [one.message for one in await store.append_many("c", given)]
     hits = await store.search("c", "same", since=stored[2].position, before=stored[4].position)
-    assert set(ids(hits)) == {"2", "3"}
+    assert set(ids(hits)) == {"3"}
+    hits = await store.search("c", "same", since=str(stored[2].position))
+    assert set(ids(hits)) == {"3", "4", "5"}
+    assert await store.search("c", "same", since=stored[4].position, before=stored[2].position) == []
 
 
 async def test_participants_and_scope(store: Any) -> None:
@@ -111,6 +129,54 @@ async def test_limit_offset_and_token_cap(store: Any) -> None:
     assert ids(await store.search("c", "word", token_cap=5)) == every[:1], "the best one, though it does not fit"
 
 
+def tokens(hits: list[SearchHit], counter: Any = None) -> int:
+    """Of what a model is shown of the hits."""
+
+    def size(text: str) -> int:
+        return 0 if not text else -(-len(text) // 4) if counter is None else counter(text)
+
+    return sum(
+        size(hit.message.text if hit.excerpt is None else hit.excerpt)
+        + sum(size(one.text) for one in (*hit.before, *hit.after))
+        for hit in hits
+    )
+
+
+@pytest.mark.parametrize("counter", [None, lambda text: len(text.split())], ids=["estimated", "words"])
+async def test_results_never_exceed_the_token_cap(store: Any, stores: Any, counter: Any) -> None:
+    sizes = [1, 5, 30, 200, 1_000, 5_000]
+    texts = ["blah " * (size // 2) + f"needle number{size} " + "blah " * (size // 2) for size in sizes]
+    await store.append_many("c", [user(text, id=str(size)) for size, text in zip(sizes, texts, strict=True)])
+    for cap in (1, 10, 100, 500, 2_000, 10_000):
+        options = {"limit": 100, "token_cap": cap, "token_counter": counter, "context": cap % 3}
+        found = [await store.search("c", "needle", **options)]
+        if stores.backend not in ("plain", "cluster") and not stores.custom:
+            found.append(await store.search_all("needle", **options))
+        for hits in found:
+            assert hits
+            assert tokens(hits, counter) <= cap
+            for hit in hits:
+                assert hit.message == await store.get_message("c", hit.message.id), "whole, as it is stored"
+                assert hit.truncated is (hit.excerpt is not None)
+                assert hit.excerpt is None or hit.excerpt in hit.message.text
+                if hit.excerpt is not None and cap >= 100:
+                    assert "needle" in hit.excerpt
+
+
+async def test_a_message_that_is_too_long_comes_with_the_passage_that_matches(store: Any) -> None:
+    await store.append("c", user("x " * 3_000 + "the needle is here " + "x " * 3_000))
+    [hit] = await store.search("c", "needle", token_cap=20, highlight=True)
+    assert hit.truncated
+    assert "the needle is here" in hit.excerpt
+    assert len(hit.excerpt) <= 80
+    assert [one.marked("<", ">") for one in hit.highlights] == [hit.excerpt.replace("needle", "<needle>")]
+    [whole] = await store.search("c", "needle", token_cap=None)
+    assert (whole.truncated, whole.excerpt) == (False, None)
+    for wrong in (5, "words"):
+        with pytest.raises(InvalidInputError):
+            await store.search("c", "needle", token_counter=wrong)
+
+
 async def test_neighbours_and_highlights(talk: Any) -> None:
     [hit] = await talk.search("c", '"return flight"', context=2, highlight=True)
     assert [one.id for one in hit.before] == ["t1", "a2"]
@@ -121,6 +187,7 @@ async def test_neighbours_and_highlights(talk: Any) -> None:
     assert first.highlights == ()
 
 
+@pytest.mark.smoke
 async def test_changes_are_found_at_once(talk: Any) -> None:
     await talk.update_message("c", user("I lost my umbrella.", id="u1"))
     assert ids(await talk.search("c", "lisbon")) == []
@@ -165,6 +232,7 @@ async def test_attachments_and_encoded_bytes(store: Any) -> None:
     assert ids(await store.search("c", "iVBORw0KGgo*")) == []
 
 
+@pytest.mark.smoke
 async def test_all_conversations(talk: Any, stores: Any) -> None:
     if stores.backend in ("plain", "cluster") or stores.custom:
         with pytest.raises(CapabilityError, match="search"):
@@ -179,6 +247,10 @@ async def test_all_conversations(talk: Any, stores: Any) -> None:
     assert ids(await talk.search_all("suitcase", roles=["assistant"])) == ["a2"]
     assert await talk.search_all("nothing of that") == []
     assert await talk.search_all("") == []
+    window = {"since": "2026-01-01", "before": "2026-01-05"}
+    assert ids(await talk.search_all("porto lisbon upgrade tomorrow", roles=["user", "assistant"], **window)) == ["a2"]
+    for since in ("2026-01-05", "2030-01-01"):
+        assert await talk.search_all("suitcase", since=since, before="2026-01-05") == []
     first = await talk.search_all("suitcase", limit=1)
     assert ids(first) + ids(await talk.search_all("suitcase", offset=1)) == ids(await talk.search_all("suitcase"))
     await talk.delete_conversation("other")
@@ -189,7 +261,8 @@ async def test_the_tool_for_models(talk: Any) -> None:
     """Over a real store: the conversation it was made for, what is long cut to where the words are."""
     await talk.append("c", user("filler " * 1_500 + "needle", id="long"))
     # The synchronous store itself, not the tests' face of it.
-    tool = conversation_search_tool(getattr(talk, "_target", talk), "c")
+    target = getattr(talk, "_target", talk)
+    tool = conversation_search_tool(target, "c")
     synchronous = not isinstance(tool, AsyncConversationSearchTool)
 
     async def call(**arguments: Any) -> str:
@@ -199,15 +272,22 @@ async def test_the_tool_for_models(talk: Any) -> None:
 
     told = await call(query="suitcase", limit=2)
     assert told.startswith("2 messages found, the best first.")
-    assert "[1] 2026-01-0" in told
+    assert '{"number":1,"time":"2026-01-0' in told
     assert "secret" not in await call(query="secret suitcase", limit=20)
     assert await call(query="unheard") == "No message found. Try fewer, other or more general words."
     assert (await call(query=" ")).startswith("Error: query is required")
     found = await call(query="needle")
     assert "needle" in found, "above the usual token_cap, and far from its beginning"
-    assert len(found) < 1_200
+    assert len(found) < 1_400
+    for cap in (1, 5, 20, 60, 100, 300, 2_000):
+        brief = conversation_search_tool(target, "c", token_cap=cap)
+        for query in ("suitcase", "needle", "unheard", " "):
+            arguments = {"query": query, "limit": 20}
+            told = await asyncio.to_thread(brief, **arguments) if synchronous else await brief(**arguments)
+            assert 0 < len(told) <= 4 * cap
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -233,6 +313,7 @@ async def test_bad_arguments(store: Any, arguments: dict[str, Any], says: str) -
         await store.search_all(**{"query": "x", **arguments})
 
 
+@pytest.mark.backends("memory")
 async def test_a_bad_conversation_id(store: Any) -> None:
     with pytest.raises(InvalidConversationIdError):
         await store.search("", "x")

@@ -10,6 +10,7 @@ from redis_history.errors import InvalidCursorError
 from tests.conformance.conftest import SOON, take
 
 
+@pytest.mark.smoke
 async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
@@ -155,12 +156,14 @@ async def test_a_cursor_of_a_former_life_gives_a_reset(store: Any) -> None:
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize("cursor", ["", "0", "a:b:c", "0:0:0", 5, f"{'0' * 16}:-1:{'0' * 16}"])
 async def test_bad_cursors(store: Any, cursor: Any) -> None:
     with pytest.raises(InvalidCursorError):
         store.subscribe("c", after=cursor)
 
 
+@pytest.mark.smoke
 async def test_callbacks_are_called_in_order_and_may_fail(stores: Any) -> None:
     writer, reader = stores(), stores()
     seen: list[int] = []

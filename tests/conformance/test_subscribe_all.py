@@ -19,6 +19,7 @@ def _revisions(events: list[Any]) -> dict[str, list[int]]:
     return dict(found)
 
 
+@pytest.mark.smoke
 async def test_changes_of_all_conversations_arrive_in_order_each_once(stores: Any) -> None:
     writer, reader = stores(), stores()
     await writer.append("a", user("before"))
@@ -134,6 +135,7 @@ async def test_what_was_deleted_meanwhile_gives_a_reset(stores: Any) -> None:
     async with reader.subscribe_all(after={}) as subscription:
         await take(subscription, 3)
         cursors = subscription.cursors
+    await stores.until_none_watches_all()
     await writer.delete_conversation("gone")
     await writer.delete_conversation("replaced")
     await writer.append("replaced", user("y"))
@@ -231,6 +233,7 @@ async def test_callbacks_are_called_for_all(stores: Any) -> None:
     assert errors == ["of the callback"]
 
 
+@pytest.mark.backends("memory")
 @pytest.mark.parametrize(
     ("after", "error"),
     [

@@ -85,6 +85,7 @@ async def test_a_message_that_is_there_with_other_content_is_told_and_the_rest_i
     assert transcript.messages[1].id in problems[0].reason
 
 
+@pytest.mark.smoke
 async def test_out_and_in_again_is_the_same(stores: Any, tmp_path: Any) -> None:
     store = stores()
     await store.create_conversation(Conversation("c1", user_id="ann", title="T", metadata={"k": [1, None]}))
@@ -107,6 +108,22 @@ async def test_out_and_in_again_is_the_same(stores: Any, tmp_path: Any) -> None:
         assert bare(await store.get(name)) == bare(expected)
     record = await store.get_conversation("c1")
     assert (record.user_id, record.title, record.metadata) == ("ann", "T", {"k": [1, None]})
+
+
+async def test_owners_go_out_and_in_with_their_types(store: Any, tmp_path: Any) -> None:
+    owners: dict[str, tuple[Any, Any]] = {"a": (1, "1"), "b": ("1", 1), "c": (0, -(2**63)), "d": (2**63 - 1, "")}
+    for name, (owner, auditing) in owners.items():
+        await store.create_conversation(Conversation(name, user_id=owner, auditing_id=auditing))
+        await store.append(name, user("x"))
+    path = tmp_path / "out.jsonl"
+    await exported(store, path)
+    for name in owners:
+        await store.delete_conversation(name)
+    await _import(store, path)
+    for name, expected in owners.items():
+        record = await store.get_conversation(name)
+        found = (record.user_id, record.auditing_id)
+        assert (found, [type(one) for one in found]) == (expected, [type(one) for one in expected])
 
 
 async def test_some_conversations_into_a_stream(store: Any) -> None:

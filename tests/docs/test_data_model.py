@@ -15,11 +15,11 @@ from redis_history import Conversation, HistoryStore, Participant, assistant, to
 from redis_history._time import from_microseconds
 from redis_history.backends.redis.calls import Call, Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import plan
 from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import Clear, TakeLease
 from tests.docs.pages import DOCS, code, rows, sections
 from tests.support.servers import RealServer, wait_until
+from tests.support.steps import first_call
 
 SECTIONS = sections(DOCS / "data-model.md")
 
@@ -35,6 +35,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
                 name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<life>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<life>", name)
+                name = re.sub(r":o:[0-9a-f]{16}$", ":o:<token>", name)
+                name = re.sub(r":j[01]$", ":j<minute>", name)
                 name = re.sub(r":a:\d+$", ":a:<revision>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
@@ -45,20 +47,21 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         assert len(found) == 5
         store.compact("a b", through=store.get("a b")[0], summary="y")
         look()
-        assert len(found) == 6
+        assert len(found) == 7
         assert store._backend.execute(TakeLease("a b", 30)) is not None
         look()
-        assert len(found) == 7
+        assert len(found) == 8
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
-        _send(client, plan(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
+        _send(client, first_call(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
         look()
     assert found == {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
 
 
 def _send(client: Any, call: Call) -> None:
+    seconds, microseconds = client.time()
     connection = client.connection_pool.get_connection()
-    connection.send_packed_command([call.pack(teach=True)])
+    connection.send_packed_command([call.pack(teach=True, sent=b"%d%06d" % (seconds, microseconds))])
     connection.read_response(disable_decoding=True)
     client.connection_pool.release(connection)
 
@@ -119,7 +122,8 @@ def test_the_state(server: RealServer, namespace: str) -> None:
     assert "51 bytes" in SECTIONS["State"]
     assert "5 bytes for each tool call and result" in SECTIONS["State"]
     assert place[:19] == member[:19]
-    assert struct.unpack(">QII", place[19:35]) == (2, 10, 3)
+    assert (int.from_bytes(place[19:24], "big"), *struct.unpack(">II", place[27:35])) == (2, 10, 3)
+    assert place[24:27] == bytes.fromhex(state[b"x"].decode())[:3]
     assert place[35:51] == body_digest(encode_body(message))
     assert place[51:] == b"u" + body_digest(b"call-1")[:4] + b"r" + body_digest(b"call-0")[:4]
     assert stored.position is not None
@@ -150,7 +154,7 @@ def test_the_state_after_a_compaction(server: RealServer, namespace: str) -> Non
             store.compact("c", through=through, summary=user("y", id=name, metadata={"is_summary": True}))
         state = client.hgetall(keys.state)
         assert set(client.hgetall(keys.state)) - before == {
-            *(b":s1", b":s2", b"^s1", b"^s2", b"#2", b"#3"),
+            *(b":s1", b":s2", b"^s1", b"^s2", b"#2", b"#3", b"g"),
             *(str(code(row[0])).encode() for row in rows(SECTIONS["Compaction"]) if len(str(code(row[0]))) == 1),
         }
         assert (state[b"s"], state[b"m"], state[b"a"], state[b"h"]) == (b"s2", b"2", b"0", b"3")
@@ -220,7 +224,8 @@ def test_the_memory(server: RealServer, namespace: str, count: int) -> None:
 def test_the_picture_shows_all_keys() -> None:
     """By what follows the conversation, or the bucket, in a key."""
     picture = "".join(ElementTree.parse(DOCS / "images" / "data-model.svg").getroot().itertext())
+    example = {"conversation": "order%2042", "life": "1b7…", "token": "6db…", "minute": "0"}
     for row in rows(SECTIONS["Keys"]):
         key = str(code(row[0])).replace("rh:{<namespace>:<bucket>}:", "…:").replace("{<namespace>:<bucket>}", "…")
-        shown = key.replace("<conversation>", "order%2042").replace("<life>", "1b7…")
-        assert shown.replace("<revision>", "4").replace("<sequence>", "4") in picture, key
+        shown = re.sub(r"<(\w+)>", lambda name: example.get(name[1], "4"), key)
+        assert shown in picture, key

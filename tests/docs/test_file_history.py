@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redis_history import user
-from tests.docs.pages import DOCS, ROOT, blocks
+from tests.docs.pages import DOCS, blocks
 
 EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -50,8 +49,3 @@ def test_a_failed_save_leaves_the_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_page_shows_the_file() -> None:
     shown = [block.content for block in blocks(DOCS / "how-to" / "histories.md")]
     assert (EXAMPLES / "file_history.py").read_text(encoding="utf-8") in shown
-
-
-def test_the_file_is_typed() -> None:
-    file = EXAMPLES / "file_history.py"
-    subprocess.run([sys.executable, "-m", "mypy", "--strict", str(file)], cwd=ROOT, check=True, timeout=100)

@@ -142,8 +142,8 @@ def test_the_log_texts_are_those_of_the_code() -> None:
     for level, begins, _ in found:
         text = code(begins)
         assert text is not None
-        calls = re.findall(r"_logger\.(\w+)\(\s*f?\"([^\"]*)", source)
-        levels = {"exception": "ERROR"}
+        calls = re.findall(r"_(?:logger\.)?(\w+)\(\s*f?\"([^\"]*)", source)
+        levels = {"exception": "ERROR", "warn": "WARNING"}
         assert level in {levels.get(name, name.upper()) for name, logged in calls if text in logged}, text
 
 

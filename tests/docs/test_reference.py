@@ -215,6 +215,7 @@ def test_the_attributes_of_stores_and_subscriptions() -> None:
         ("Message", Role),
         ("Message", Scope),
         ("LeftOutReason", redis_history.LeftOutReason),
+        ("AddressedReason", redis_history.AddressedReason),
     ],
 )
 def test_the_values_of(name: str, values: Any) -> None:

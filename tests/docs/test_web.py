@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import get_args
 
 import click
-from starlette.routing import Route
 
-from redis_history import AsyncHistoryStore
 from redis_history.cli.serve import command
 from redis_history.web import (
     _answers,
@@ -24,8 +23,9 @@ from redis_history.web import (
     _writing,
     access,
     application,
-    routes,
+    routing,
 )
+from redis_history.web.access import Action
 from redis_history.web.routing import API
 from tests.docs.pages import DOCS, code, prose, rows, sections
 
@@ -38,26 +38,26 @@ def _table(section: str) -> dict[str, list[str]]:
     return {str(code(row[0])): row[1:] for row in rows(SECTIONS[section]) if code(row[0])}
 
 
-async def test_every_path_with_its_parameters() -> None:
-    async with AsyncHistoryStore("memory://") as store:
-        there = {
-            f"{method} {route.path[1:]}"
-            for route in routes(store, page=False)
-            if isinstance(route, Route) and route.methods
-            for method in route.methods - {"HEAD"}
-        }
-    every = ((f"{method} {path[1:]}", endpoint) for path, by in API.items() for method, endpoint in by.items())
-    found = dict(every)
-    assert set(found) == there
+def test_every_path_with_its_rights_parameters_and_fields() -> None:
+    found = {f"{method} {path[1:]}": row for path, by in API.items() for method, row in by.items()}
     described = _table("The HTTP interface")
     assert set(described) == set(found)
-    asked = r'(?:text|needed|number|flag)\("(\w+)"'
-    for path, endpoint in found.items():
-        source = inspect.getsource(endpoint)
-        named = set(re.findall(r"`(\w+)", described[path][0]))
-        used = set(re.findall(asked, source))
-        used |= set(re.findall(r'_position\(asked, "(\w+)"\)', source))
-        assert used <= named | {"conversation"}, path
+    for path, row in found.items():
+        rights, parameters, _ = described[path]
+        needed = [row.right]
+        if row.right == "list" and "conversation" in row.parameters:
+            needed.append("read")
+        if row.as_fields:
+            needed.append("append_as")
+        assert [one for one in re.findall(r"`(\w+)`", rights) if one in get_args(Action)] == needed, path
+        asked, _, body = parameters.partition("body")
+        assert set(re.findall(r"`(\w+)", asked)) == set(row.parameters), path
+        assert set(re.findall(r"`(\w+)", body)) == {*(row.fields or ()), *row.as_fields}, path
+
+
+def test_every_action() -> None:
+    described = {row[0].strip('`"') for row in rows(SECTIONS["In an application of yours"])}
+    assert described == set(get_args(Action))
 
 
 def test_every_event() -> None:
@@ -67,7 +67,7 @@ def test_every_event() -> None:
 
 def test_every_error() -> None:
     codes: set[str] = set()
-    for module in (_answers, _asking, _messages, _reading, _writing, access, application):
+    for module in (_answers, _asking, _messages, _reading, _view, _writing, access, application, routing):
         source = inspect.getsource(module)
         codes |= set(re.findall(r'(?:Refused|refusal)\(\s*\d{3}, "(\w+)"', source))
         codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
@@ -82,7 +82,8 @@ def test_every_option_of_serve() -> None:
     assert set(described) == set(options)
     for name, option in options.items():
         default = option.default
-        shown = "off" if option.is_flag else f"`{default}`" if isinstance(default, str | int) else ""
+        switch = option.is_flag and not option.secondary_opts
+        shown = "off" if switch else f"`{default}`" if isinstance(default, str | int) else ""
         assert described[name][0] == shown, name
         if isinstance(option.envvar, str):
             assert f"`{option.envvar}`" in described[name][1]
@@ -99,6 +100,12 @@ def test_figures() -> None:
         f"At most {_asking.MOST:,} messages or conversations",
         f"about {_messages._FULL // 10**6} MB",
         f"more than {_asking.MAX_BODY:,} bytes",
+        f"at most {_reading._LIST_END:,}",
+        f"looks at {_reading._LOOKED_AT} conversations",
+        f"among the best {_reading._MOST_HITS}",
+        f"ends after {application._ENDS // 3600} hours",
+        f"After {application._SIGN_IN_AGAIN // 86_400} days",
+        f"works once, for {application._INVITED} s",
         f"(over {_encoding._LARGEST // 10**6} MB",
         f"after {int(re.findall(rb'retry: ([0-9]+)', _streaming._OPENING)[0]) // 1000} s",
     ):

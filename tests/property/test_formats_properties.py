@@ -21,13 +21,16 @@ ids = st.text("abcXYZ019_-", min_size=1, max_size=12)
 base64s = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
 urls = st.builds(lambda name: f"https://x.test/{name}.png", ids)
 images = st.builds(
-    AttachmentPart, modality=st.just("image"), reference=urls | base64s.map(lambda b: f"data:image/png;base64,{b}")
+    AttachmentPart,
+    modality=st.just("image"),
+    reference=ids | urls | base64s.map(lambda b: f"data:image/png;base64,{b}"),
 )
 documents = st.builds(
     AttachmentPart,
     modality=st.just("document"),
     name=st.none() | ids,
-    reference=ids.map(lambda name: f"https://x.test/{name}.pdf")
+    reference=ids
+    | ids.map(lambda name: f"https://x.test/{name}.pdf")
     | base64s.map(lambda b: f"data:application/pdf;base64,{b}"),
 )
 results = st.builds(

@@ -33,6 +33,7 @@ from tests.support.faults import flaky
 from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
+OWNERS: st.SearchStrategy[int | str] = st.sampled_from(["u", 1, "1", 0])
 IDS = st.sampled_from([f"m{number}" for number in range(8)])
 SUMMARY_IDS = st.sampled_from(["s0", "s1", "s2", "s3"])
 ANY_IDS = st.one_of(IDS, SUMMARY_IDS)
@@ -208,9 +209,17 @@ class RedisLikeMemory(RuleBasedStateMachine):
     def restore(self, client: int, conversation: str, messages: list[Message], revision: int | None) -> None:
         self.both(client, "restore", conversation, messages, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from([None, "t"]))
-    def create_conversation(self, client: int, conversation: str, title: str | None) -> None:
-        self.both(client, "create_conversation", Conversation(conversation, user_id="u", title=title))
+    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from([None, "t"]), owner=OWNERS)
+    def create_conversation(self, client: int, conversation: str, title: str | None, owner: int | str) -> None:
+        self.both(client, "create_conversation", Conversation(conversation, user_id=owner, title=title))
+
+    @rule(owner=OWNERS)
+    def list_of_an_owner(self, owner: int | str) -> None:
+        found = [
+            {(one.conversation_id, type(one.user_id), one.user_id) for one in store.list_conversations(user_id=owner)}
+            for store in (self.model, self.clients[0])
+        ]
+        assert found[0] == found[1]
 
     @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from(["a", "b"]), revision=REVISIONS)
     def update_conversation(self, client: int, conversation: str, title: str, revision: int | None) -> None:
@@ -325,16 +334,16 @@ class CappedRedisLikeMemory(RedisLikeMemory):
 
 
 @pytest.mark.parametrize("machine", [RedisLikeMemory, CappedRedisLikeMemory])
-def test_redis_does_what_memory_does(own_server: Any, long: bool, machine: type[RedisLikeMemory]) -> None:
+def test_redis_does_what_memory_does(own_server: Any, full: bool, machine: type[RedisLikeMemory]) -> None:
     machine.server = own_server()
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=400 if long else 12,
+            max_examples=100 if full else 12,
             stateful_step_count=50,
             deadline=None,
             # Shrinking a failure takes minutes: done when asked for the long run.
-            phases=list(Phase) if long else [phase for phase in Phase if phase is not Phase.shrink],
+            phases=list(Phase) if full else [phase for phase in Phase if phase is not Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -34,8 +34,10 @@ CALL = Message(
         ({"tool_names": ["weather"]}, True),
         ({"tool_names": ("clock", "x")}, True),
         ({"tool_names": ["x"]}, False),
-        ({"since": Position(20, 7)}, True),
-        ({"since": Position(20, 8)}, False),
+        ({"since": Position(20, 6)}, True),
+        ({"since": Position(20, 7)}, False),
+        ({"since": Position(20, 2**53 - 1)}, False),
+        ({"since": Position(19, 2**53 - 1), "before": Position(21, 0)}, True),
         ({"before": Position(20, 7)}, False),
         ({"before": Position(20, 8), "since": Position(20, 0)}, True),
         ({"archived": True}, True),
@@ -45,6 +47,25 @@ def test_wants(options: Any, wanted: bool) -> None:
     filters = make_filters(**options)
     assert filters.wants(CALL) is wanted
     assert filters.impossible is (options == {"roles": []})
+
+
+@pytest.mark.parametrize(
+    ("since", "before", "impossible"),
+    [
+        (Position(30, 0), Position(20, 0), True),
+        (Position(20, 2**53 - 1), Position(20, 0), True),
+        (Position(20, 7), Position(20, 7), True),
+        (Position(20, 7), Position(20, 8), True),
+        (Position(20, 7), Position(20, 9), False),
+        (Position(20, 2**53 - 1), Position(21, 0), True),
+        (Position(20, 2**53 - 1), Position(21, 1), False),
+        (Position(20, 2**60), Position(20, 2**61), True),
+    ],
+)
+def test_bounds_with_no_position_between_them_are_impossible(
+    since: Position, before: Position, impossible: bool
+) -> None:
+    assert make_filters(since=since, before=before).impossible is impossible
 
 
 def test_a_message_without_what_is_asked_for() -> None:

@@ -1,7 +1,7 @@
 """No query, filter or id leaves its conversation or its namespace, and none makes the server fail.
 
 Documents are written by hand, so what is proved is the language of the calls; that the store uses them is proved where
-the store is tested. `--long` runs it with 10,000 examples.
+the store is tested. `--full` runs it with 1,000 examples.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ def indexes(make_index: Callable[..., Index]) -> list[Index]:
     return both
 
 
-def thorough(long: bool) -> Any:
+def thorough(full: bool) -> Any:
     # Shrinking is for the long run: each example asks a server.
-    phases = list(Phase) if long else [phase for phase in Phase if phase is not Phase.shrink]
+    phases = list(Phase) if full else [phase for phase in Phase if phase is not Phase.shrink]
     return settings(
-        max_examples=10_000 if long else 200, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+        max_examples=1_000 if full else 100, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
     )
 
 
-def test_no_query_leaves_its_conversation(indexes: list[Index], long: bool) -> None:
-    @thorough(long)
+def test_no_query_leaves_its_conversation(indexes: list[Index], full: bool) -> None:
+    @thorough(full)
     @given(st.sampled_from(indexes), st.sampled_from(CONVERSATIONS), QUERIES)
     def search(index: Index, conversation: str, query: str) -> None:
         for found in index.search([conversation], query):
@@ -101,10 +101,10 @@ def test_no_query_leaves_its_conversation(indexes: list[Index], long: bool) -> N
     search()
 
 
-def test_no_filter_leaves_its_conversation(indexes: list[Index], long: bool) -> None:
+def test_no_filter_leaves_its_conversation(indexes: list[Index], full: bool) -> None:
     index = indexes[0]
 
-    @thorough(long)
+    @thorough(full)
     @given(st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
     def search(conversation: str, query: str, filters: Filters) -> None:
         found = index.search([conversation], query, filters)
@@ -124,10 +124,10 @@ def test_no_filter_leaves_its_conversation(indexes: list[Index], long: bool) -> 
     search()
 
 
-def test_no_id_is_taken_for_another(make_index: Callable[..., Index], long: bool) -> None:
+def test_no_id_is_taken_for_another(make_index: Callable[..., Index], full: bool) -> None:
     index, other = make_index(), make_index()
 
-    @thorough(long)
+    @thorough(full)
     @given(st.lists(HOSTILE, min_size=2, max_size=4, unique=True))
     def write_and_search(ids: list[str]) -> None:
         for conversation in ids:

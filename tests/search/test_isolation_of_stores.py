@@ -1,6 +1,6 @@
 """No query, filter or id leaves its conversation or its namespace: through the store, as users call it.
 
-`test_isolation.py` is about the language of the calls. `--long` runs it with 10,000 examples.
+`test_isolation.py` is about the language of the calls. `--full` runs it with 1,000 examples.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore])
             assert store.search(other, word) == []
 
 
-def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], long: bool) -> None:
-    @thorough(long)
+def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], full: bool) -> None:
+    @thorough(full)
     @given(st.sampled_from(sorted(stores)), st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
     def search(namespace: str, conversation: str, query: str, filters: dict[str, Any]) -> None:
         check(namespace, conversation, stores[namespace].search(conversation, query, **filters))
@@ -103,11 +103,11 @@ def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, Histor
     search()
 
 
-def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], long: bool) -> None:
+def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], full: bool) -> None:
     if stores["isolated"].capabilities.search != "server":
         pytest.skip("a search of all conversations needs an index")
 
-    @thorough(long)
+    @thorough(full)
     @given(st.sampled_from(sorted(stores)), QUERIES, FILTERS)
     def search(namespace: str, query: str, filters: dict[str, Any]) -> None:
         for hit in stores[namespace].search_all(query, **filters):
@@ -116,10 +116,10 @@ def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], long: bo
     search()
 
 
-def test_no_id_is_taken_for_another(stores: dict[str, HistoryStore], long: bool) -> None:
+def test_no_id_is_taken_for_another(stores: dict[str, HistoryStore], full: bool) -> None:
     store, other = stores["isolated"], stores["isolated2"]
 
-    @thorough(long)
+    @thorough(full)
     @given(st.lists(NAMES.filter(lambda name: name not in CONVERSATIONS), min_size=2, max_size=3, unique=True))
     def write_and_search(names: list[str]) -> None:
         try:

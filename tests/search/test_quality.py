@@ -1,17 +1,13 @@
-"""How often search finds the turn that answers a question: LoCoMo, where a developer has it (see `tests/unit`'s real
-data). One message a turn, "speaker: text"; three conversations in one namespace; the question as it stands.
+"""How often search finds the turn that answers a question, over conversations in the form of LoCoMo.
 
-Not part of the project; without the data there is nothing to collect here.
+One message a turn, "speaker: text"; all conversations of a file in one namespace; the question as it stands.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +16,8 @@ from redis_history import HistoryStore, Message, user
 from redis_history.search.query import parse_query
 from redis_history.search.scan import Scan
 from tests.search.index import Index
+from tests.support.transcripts import FILES, opened
 
-FOLDER = Path(os.environ.get("REDIS_HISTORY_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
-FILE = FOLDER / "locomo_dev_0-2.json.gz"
 DEPTH = 10
 
 Search = Callable[[str, str], list[int]]
@@ -57,72 +52,71 @@ def measured(conversations: list[Conversation], search: Search) -> tuple[float, 
     return sum(recalls) / len(recalls), sum(ranks) / len(ranks)
 
 
-if FILE.exists():
+@pytest.fixture(
+    scope="module", params=[path for path in FILES if path.name.startswith("locomo")], ids=lambda path: path.name
+)
+def conversations(request: pytest.FixtureRequest) -> list[Conversation]:
+    with opened(request.param) as file:
+        return [Conversation(raw) for raw in json.load(file)]
 
-    @pytest.fixture(scope="module")
-    def conversations(long: bool) -> list[Conversation]:
-        """With all questions, or every second."""
-        found = [Conversation(raw) for raw in json.loads(gzip.decompress(FILE.read_bytes()))]
-        assert sum(len(one.questions) for one in found) == 383
-        for one in found:
-            one.questions = one.questions[:: 1 if long else 2]
-        return found
 
-    def test_recall_with_an_index(index: Index, conversations: list[Conversation]) -> None:
-        for one in conversations:
-            index.add(one.name, one.messages)
-        recall, mrr = measured(conversations, lambda name, question: index.sequences([name], question))
-        assert recall >= 0.70
-        assert mrr >= 0.50
+def test_recall_with_an_index(index: Index, conversations: list[Conversation]) -> None:
+    for one in conversations:
+        index.add(one.name, one.messages)
+    recall, mrr = measured(conversations, lambda name, question: index.sequences([name], question))
+    assert recall >= 0.70
+    assert mrr >= 0.50
 
-    @pytest.mark.parametrize(
-        ("kind", "stemmed", "least"),
-        [("redis", True, 0.63), ("plain", True, 0.60), ("plain", False, 0.55)],
-        ids=["with an index", "with the extra", "with the core alone"],
-    )
-    def test_recall_of_a_store(
-        server_of: Any,
-        namespace: str,
-        conversations: list[Conversation],
-        monkeypatch: pytest.MonkeyPatch,
-        kind: str,
-        stemmed: bool,
-        least: float,
-    ) -> None:
-        """As users call it, by the token cap they get if they say nothing."""
-        if kind == "plain":
-            if stemmed:
-                pytest.importorskip("Stemmer")
-            else:
-                monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
-        with HistoryStore(server_of(kind).url, namespace=namespace) as store:
-            assert store.capabilities.search == ("server" if kind == "redis" else "client")
-            for one in conversations:
-                store.append_many(one.name, [user(message.text, id=str(message.sequence)) for message in one.messages])
 
-            def search(name: str, question: str) -> list[int]:
-                return [int(hit.message.id) for hit in store.search(name, question, limit=DEPTH)]
-
-            recall, mrr = measured(conversations, search)
-        print(f"recall@{DEPTH} {recall:.3f}, MRR {mrr:.3f}")
-        assert recall >= least
-        assert mrr >= 0.50
-
-    @pytest.mark.parametrize(("stemmed", "least"), [(True, 0.70), (False, 0.65)])
-    def test_recall_without_an_index(
-        conversations: list[Conversation], monkeypatch: pytest.MonkeyPatch, stemmed: bool, least: float
-    ) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stemmed", "least"),
+    [("redis", True, 0.63), ("plain", True, 0.60), ("plain", False, 0.55)],
+    ids=["with an index", "with the extra", "with the core alone"],
+)
+def test_recall_of_a_store(
+    server_of: Any,
+    namespace: str,
+    conversations: list[Conversation],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    stemmed: bool,
+    least: float,
+) -> None:
+    """As users call it, by the token cap they get if they say nothing."""
+    if kind == "plain":
         if stemmed:
             pytest.importorskip("Stemmer")
         else:
             monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
-        messages = {one.name: one.messages for one in conversations}
+    with HistoryStore(server_of(kind).url, namespace=namespace) as store:
+        assert store.capabilities.search == ("server" if kind == "redis" else "client")
+        for one in conversations:
+            store.append_many(one.name, [user(message.text, id=str(message.sequence)) for message in one.messages])
 
         def search(name: str, question: str) -> list[int]:
-            scan = Scan(parse_query(question))
-            scan.add(messages[name])
-            return [found.sequence for found in scan.ranked()]
+            return [int(hit.message.id) for hit in store.search(name, question, limit=DEPTH)]
 
         recall, mrr = measured(conversations, search)
-        assert recall >= least
-        assert mrr >= 0.50
+    print(f"recall@{DEPTH} {recall:.3f}, MRR {mrr:.3f}")
+    assert recall >= least
+    assert mrr >= 0.50
+
+
+@pytest.mark.parametrize(("stemmed", "least"), [(True, 0.70), (False, 0.65)])
+def test_recall_without_an_index(
+    conversations: list[Conversation], monkeypatch: pytest.MonkeyPatch, stemmed: bool, least: float
+) -> None:
+    if stemmed:
+        pytest.importorskip("Stemmer")
+    else:
+        monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+    messages = {one.name: one.messages for one in conversations}
+
+    def search(name: str, question: str) -> list[int]:
+        scan = Scan(parse_query(question))
+        scan.add(messages[name])
+        return [found.sequence for found in scan.ranked()]
+
+    recall, mrr = measured(conversations, search)
+    assert recall >= least
+    assert mrr >= 0.50

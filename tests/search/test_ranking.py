@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from redis_history import Message, Participant, user
+from redis_history import Message, Participant, TextPart, tool_use, user
 from redis_history.search import languages
 from redis_history.search.filters import make_filters
+from redis_history.search.highlight import passage
 from redis_history.search.hits import SearchHit, cut_to_tokens
 from redis_history.search.query import Query, Term, parse_query
-from redis_history.search.ranking import Matches, fuse, merge, rank
+from redis_history.search.ranking import Matches, fuse, rank
 from redis_history.search.scan import Scan
-from redis_history.tokens import count_characters, estimate_tokens
+from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
+from tests.property.strategies import messages
 from tests.search.index import Index
+
+NOTHING = Query(())
 
 
 def query_of(count: int) -> Query:
@@ -90,12 +95,6 @@ def test_any_matches_have_an_order(found: list[Matches], size: int | None, toget
     assert {one.sequence for one in ranked} >= {n for one in found for n in one.scores.get("c", {})}
     assert len({one.sequence for one in ranked}) == len(ranked)
     assert all(one.score >= other.score >= 0 for one, other in pairwise(ranked))
-
-
-def test_what_several_servers_found_is_one() -> None:
-    merged = merge([Matches(9, {"a": {1: 8.0, 2: 2.0}}), Matches(0, {}), Matches(1, {"b": {1: 0.5}})])
-    assert merged == Matches(10, {"a": {1: 1.0, 2: 0.25}, "b": {1: 1.0}})
-    assert merge([]) == Matches(0, {})
 
 
 def test_fusion() -> None:
@@ -205,11 +204,14 @@ def test_hits_are_cut_to_tokens() -> None:
         return SearchHit(user("x" * length), 1.0, "c", **beside)
 
     hits = [hit(40), hit(4_000), hit(20), hit(36, before=(user("x" * 400),)), hit(4)]
-    assert cut_to_tokens(hits, 20) == [hits[0], hits[2], hits[4]]
-    assert cut_to_tokens(hits, None) == hits
-    assert cut_to_tokens(hits, 0) == []
-    kept = cut_to_tokens(hits, 120)
-    assert sum(estimate_tokens(count_characters(m)) for h in kept for m in (*h.before, h.message)) <= 120
+    assert cut_to_tokens(hits, 20, NOTHING) == [hits[0], hits[2], hits[4]], "no room for a useful excerpt"
+    assert cut_to_tokens(hits, None, NOTHING) == hits
+    assert cut_to_tokens(hits, 0, NOTHING) == []
+    kept = cut_to_tokens(hits, 130, NOTHING)
+    assert [one.message for one in kept] == [one.message for one in hits]
+    assert [one.truncated for one in kept] == [False, True, False, False, False]
+    assert kept[1].excerpt == "x" * 120, "a quarter of what is left for four hits"
+    assert kept[3].before == ()
 
 
 def test_what_is_found_is_never_all_cut_away() -> None:
@@ -218,12 +220,89 @@ def test_what_is_found_is_never_all_cut_away() -> None:
 
     beside = user("x" * 400, id="beside")
     long, longer = hit("long", 400, before=(beside,)), hit("longer", 800)
-    [kept] = cut_to_tokens([long, longer], 99)
-    assert (kept.message.id, kept.before) == ("long", ()), "the best one, alone"
-    [kept] = cut_to_tokens([longer, long], 199)
-    assert (kept.message.id, kept.before) == ("long", ()), "one that fits comes before a better one that does not"
-    [first, second] = cut_to_tokens([long, hit("short", 4)], 150)
+    for cap in (1, 2, 20, 99):
+        [kept] = cut_to_tokens([long], cap, NOTHING)
+        assert (kept.message.id, kept.before, kept.excerpt) == ("long", (), "x" * 4 * cap)
+    [first, second] = cut_to_tokens([longer, long], 199, NOTHING)
+    assert (first.excerpt, second.excerpt, second.before) == ("x" * 4 * 99, None, ())
+    [first, second] = cut_to_tokens([long, hit("short", 4)], 150, NOTHING)
     assert (first.before, second.message.id) == ((), "short"), "neighbours that do not fit are left out"
-    [whole] = cut_to_tokens([long], 200)
-    assert whole.before == (beside,)
-    assert cut_to_tokens([], 5) == []
+    [whole] = cut_to_tokens([long], 200, NOTHING)
+    assert (whole.before, whole.truncated) == ((beside,), False)
+    assert cut_to_tokens([], 5, NOTHING) == []
+
+
+def test_an_excerpt_is_the_passage_that_matches() -> None:
+    filler = "filler " * 1_000
+    spread = f"{filler}a lone needle {filler}needle beside needle {filler}"
+    [kept] = cut_to_tokens([SearchHit(user(spread), 1.0, "c")], 30, parse_query("needle"))
+    assert kept.excerpt is not None
+    assert "needle beside needle" in kept.excerpt, "where most terms are"
+    assert kept.excerpt in spread
+    assert 100 <= len(kept.excerpt) <= 120
+    assert kept.message.text == spread, "the message stays as it is stored"
+    hidden = Message(role="assistant", parts=(TextPart(filler), tool_use("1", "find", {"of": f"{filler} needle"})))
+    [kept] = cut_to_tokens([SearchHit(hidden, 1.0, "c")], 30, parse_query("needle"))
+    assert (kept.excerpt or "").endswith("needle"), "found in the input of a tool"
+
+
+COUNTERS: list[TokenCounter | None] = [
+    None,
+    len,
+    lambda text: len(text.split()),
+    lambda text: len(text.encode()) // 3 + 3,
+    lambda text: 7 * (len(text) % 5) + len(text) // 4,
+]
+
+
+def total(hits: list[SearchHit], counter: TokenCounter | None) -> int:
+    def size(text: str) -> int:
+        return 0 if not text else estimate_tokens(len(text)) if counter is None else counter(text)
+
+    return sum(
+        size(hit.excerpt)
+        if hit.excerpt is not None
+        else sum(message_tokens(one, counter) for one in (*hit.before, hit.message, *hit.after))
+        for hit in hits
+    )
+
+
+@given(
+    st.lists(st.tuples(messages(), st.lists(messages(), max_size=2)), max_size=8),
+    st.integers(0, 400),
+    st.sampled_from(COUNTERS),
+    st.integers(1, 200),
+)
+def test_hits_never_have_more_tokens_than_the_cap(
+    found: list[tuple[Message, list[Message]]], cap: int, counter: TokenCounter | None, times: int
+) -> None:
+    hits = [
+        SearchHit(replace(one, id=str(n), parts=one.parts * times), 1.0, "c", (), tuple(beside), tuple(beside))
+        for n, (one, beside) in enumerate(found)
+    ]
+    kept = cut_to_tokens(hits, cap, parse_query("a x 0"), counter=counter)
+    assert total(kept, counter) <= cap
+    assert bool(kept) is bool(hits and cap)
+    places = [int(one.message.id) for one in kept]
+    assert places == sorted(set(places)), "in the order of the hits"
+    for place, one in zip(places, kept, strict=True):
+        assert one.message == hits[place].message
+        if message_tokens(one.message, counter) > cap:
+            assert one.truncated
+
+
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=300),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)), max_size=5),
+    st.integers(0, 320),
+)
+def test_a_passage_is_no_longer_than_asked(text: str, places: list[tuple[int, int]], size: int) -> None:
+    ranges: list[tuple[int, int]] = []
+    for first, length in sorted(places):
+        if first + length <= len(text) and (not ranges or ranges[-1][1] < first):
+            ranges.append((first, first + length))
+    start, stop = passage(text, ranges, size)
+    assert 0 <= start <= stop <= len(text)
+    assert stop - start <= size
+    if any(last - first <= size for first, last in ranges):
+        assert any(start <= first and last <= stop for first, last in ranges)

@@ -21,7 +21,6 @@ from redis_history.search.redisearch import (
     count_command,
     create_arguments,
     document,
-    is_timeout,
     read_found,
     read_matches,
     search_commands,
@@ -75,15 +74,17 @@ def test_a_document_has_what_a_message_tells() -> None:
 
 @pytest.mark.parametrize("scope", [[], "", "abc", ()])
 def test_a_scope_is_never_empty(scope: Any) -> None:
-    with pytest.raises(InvalidInputError, match="at least one conversation id"):
+    with pytest.raises(InvalidInputError):
         search_commands(b"i", scope, parse_query("x"))
     with pytest.raises(InvalidInputError):
         count_command(b"i", scope)
 
 
 def test_filters_that_nothing_passes_are_not_asked() -> None:
-    with pytest.raises(InvalidInputError, match="empty list"):
+    with pytest.raises(InvalidInputError, match="filters"):
         count_command(b"i", ["c"], make_filters(roles=[]))
+    bounds = make_filters(since=Position(30, 0), before=Position(20, 0))
+    assert search_commands(b"i", ["c"], parse_query("tea"), bounds) == []
 
 
 def test_an_index_is_never_over_everything() -> None:
@@ -122,21 +123,19 @@ def test_replies_of_both_protocols() -> None:
         b"results": [{b"id": b"k:1", b"score": 1.5}, {b"id": b"k:2", b"score": 0.5}],
         b"warning": [],
     }
-    assert read_found(resp2) == read_found(resp3) == (2, [(b"k:1", 1.5), (b"k:2", 0.5)], False)
-    assert read_found([7]) == (7, [], False)
+    assert read_found(resp2) == read_found(resp3) == (2, [(b"k:1", 1.5), (b"k:2", 0.5)])
+    assert read_found([7]) == (7, [])
     assert read_found([2, b"k:1", b"k:2"], scored=False).documents == [(b"k:1", 0.0), (b"k:2", 0.0)]
-    assert read_found({**resp3, b"warning": [b"Timeout limit was reached"]}).partial
-    assert is_timeout("Timeout limit was reached")
 
 
 @pytest.mark.parametrize("reply", [None, [], b"OK", {}, [b"x"], [1, b"k"], [1, b"k", b"x"], {b"results": 3}])
 def test_other_replies(reply: Any) -> None:
-    with pytest.raises(CorruptDataError, match="no reply to"):
+    with pytest.raises(CorruptDataError):
         read_found(reply)
 
 
 def test_a_reply_for_each_command() -> None:
-    with pytest.raises(CorruptDataError, match="1 replies"):
+    with pytest.raises(CorruptDataError):
         read_matches([[0]], parse_query("one two three"), lambda key: None)
 
 
@@ -225,6 +224,10 @@ def test_stemming_is_of_the_language(make_index: Callable[..., Index]) -> None:
         ({"tool_names": ["x,y"]}, {4}),
         ({"tool_names": ["x", "y"]}, set()),
         ({"since": Position(20, 0)}, {2, 3, 4}),
+        ({"since": Position(20, 2**53 - 1)}, {3, 4}),
+        ({"since": Position(20, 2**53 - 1), "before": Position(30, 0)}, set()),
+        ({"since": Position(40, 0), "before": Position(20, 0)}, set()),
+        ({"since": Position(20, 2**53 - 1), "before": Position(20, 0)}, set()),
         ({"before": Position(20, 0)}, {1}),
         ({"since": Position(20, 0), "before": Position(40, 0)}, {2, 3}),
         ({"since": Position(20, 0), "before": Position(40, 1)}, {2, 3, 4}),
@@ -247,7 +250,8 @@ def test_filters(index: Index, options: Any, expected: set[int]) -> None:
     index.add("c", messages[3:], archived=True)
     filters = make_filters(**options)
     assert set(index.sequences(["c"], "tea", filters)) == expected
-    assert index.count(["c"], filters) == len(expected)
+    if not filters.impossible:
+        assert index.count(["c"], filters) == len(expected)
 
 
 def test_scopes(index: Index) -> None:
@@ -300,5 +304,5 @@ def test_dimensions(dimension: Any) -> None:
 
 @pytest.mark.parametrize("vector", [[1.0], [1.0, float("nan")], ["a", "b"], None, [1e300, 0.0]])
 def test_vectors_that_are_none(vector: Any) -> None:
-    with pytest.raises(InvalidInputError, match="the embedder gave"):
+    with pytest.raises(InvalidInputError):
         pack(vector, 2)

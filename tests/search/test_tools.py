@@ -6,13 +6,19 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from redis_history import Message, Participant, user
+from redis_history import HistoryStore, Message, Participant, user
 from redis_history.errors import BackendUnavailableError, InvalidConversationIdError, InvalidInputError
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import SearchHit
 from redis_history.search.query import parse_query
+from redis_history.tokens import TokenCounter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
+from tests.property.strategies import messages
+from tests.support.prompts import HOSTILE
 
 LONG = user("filler " * 1_000 + "needle")
 HITS = [
@@ -54,28 +60,56 @@ class AsyncStore(Store):
         return super().search(conversation_id, query, **options)
 
 
+def data(told: str) -> list[str]:
+    """The lines between the delimiters, which nobody can guess."""
+    _, begin, *lines, end = told.split("\n")
+    assert begin.startswith("<messages-")
+    assert end == begin.replace("<", "</")
+    return lines
+
+
 def test_what_a_model_is_told() -> None:
     store = Store()
     tool = conversation_search_tool(store, "mine")
     assert isinstance(tool, ConversationSearchTool)
     told = tool(query="dog")
     assert store.asked == [("mine", "dog", 5)]
-    head, first, second = told.split("\n\n")
-    assert head == "2 messages found, the best first."
-    assert first == "[1] 2026-05-08 13:56 UTC, Ada (user): I adopted a dog"
-    assert second.startswith("[2] user: … filler")
+    head, begin, first, second, end = told.split("\n")
+    assert head.startswith("2 messages found, the best first.")
+    assert end == begin.replace("<", "</")
+    assert json.loads(first) == {
+        "number": 1, "time": "2026-05-08 13:56 UTC", "role": "user", "name": "Ada", "text": "I adopted a dog",
+    }  # fmt: skip
+    assert json.loads(second)["text"].startswith("… filler")
     assert "needle" in second
     assert len(second) < 1_200
     assert tool(query="nothing").startswith("No message found.")
     assert tool.run({"query": "dog", "limit": 1}).startswith("1 message found")
-    assert tool.run(b'{"query": "dog", "limit": 1}') == tool.run('{"query": "dog", "limit": 1}')
+    assert data(tool.run(b'{"query": "dog", "limit": 1}')) == data(tool.run('{"query": "dog", "limit": 1}'))
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_text_ends_the_data_or_becomes_an_instruction(hostile: str) -> None:
+    with HistoryStore("memory://") as store:
+        tool = conversation_search_tool(store, "mine")
+        store.append("mine", user("a dog"))
+        head, begin, *_ = tool(query="dog").split("\n")
+        forged = hostile.replace("MARK", begin.removeprefix("<messages-").removesuffix(">"))
+        store.append("mine", user(forged + " a cat", participant=Participant("user", "u1", forged)))
+        again, begin, line, end = tool(query="cat").splitlines()
+    assert (again, end) == (head, begin.replace("<", "</"))
+    found = json.loads(line)
+    assert found["text"] == forged + " a cat"
+    assert found["role"] == "user"
+    assert "</" not in line
+    assert begin not in line
 
 
 async def test_the_same_with_await() -> None:
     store = AsyncStore()
     tool = conversation_search_tool(store, "mine")
     assert isinstance(tool, AsyncConversationSearchTool)
-    assert await tool(query="dog") == conversation_search_tool(Store(), "mine")(query="dog")
+    assert data(await tool(query="dog")) == data(conversation_search_tool(Store(), "mine")(query="dog"))
     assert (await tool.run("no json")).startswith("Error: ")
     assert await tool.run({"query": "wrong"}) == "Error: this query is wrong"
     assert store.asked == [("mine", "dog", 5), ("mine", "wrong", 5)]
@@ -161,5 +195,54 @@ def test_declarations_are_valid_for_the_providers_types(form: str, module: str, 
 def test_the_conversation_is_checked_at_once(conversation_id: Any) -> None:
     with pytest.raises(InvalidConversationIdError):
         conversation_search_tool(Store(), conversation_id)
-    with pytest.raises(InvalidInputError, match="needs a store"):
+    with pytest.raises(InvalidInputError):
         conversation_search_tool(None, "mine")  # type: ignore[call-overload]
+
+
+COUNTERS: list[TokenCounter | None] = [
+    None,
+    len,
+    lambda text: len(text.split()),
+    lambda text: len(text.encode()) // 3 + 3,
+    lambda text: 7 * (len(text) % 5) + len(text) // 4,
+]
+
+
+@given(
+    st.lists(st.tuples(messages(), st.integers(1, 200)), max_size=20),
+    st.integers(1, 1_000),
+    st.sampled_from(COUNTERS),
+)
+def test_an_answer_never_has_more_tokens_than_the_cap(
+    found: list[tuple[Message, int]], cap: int, counter: TokenCounter | None
+) -> None:
+    class Fixed(Store):
+        def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:  # type: ignore[override]
+            said = [replace(message, parts=message.parts * times) for message, times in found]
+            return [SearchHit(one, 1.0, "mine", highlights=highlights(one, parse_query("a 0"))) for one in said]
+
+    tool = conversation_search_tool(Fixed(), "mine", token_cap=cap, token_counter=counter)
+    for arguments in ({"query": "a"}, {"query": ""}, {"unknown": 1}):
+        told = tool.run(arguments)
+        assert (-(-len(told) // 4) if counter is None else counter(told) if told else 0) <= cap
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    told = conversation_search_tool(Store(), "mine", token_cap=75)(query="dog")
+    [line] = data(told)
+    assert json.loads(line)["text"] == "I adopted a dog"
+    assert len(told) <= 300
+    both = conversation_search_tool(Store(), "mine", token_cap=130)(query="dog")
+    _, second = data(both)
+    assert json.loads(second)["text"].endswith("needle"), "cut to the passage that matches"
+    assert len(both) <= 520
+    assert len(conversation_search_tool(Store(), "mine", token_cap=None)(query="dog")) > 1_000
+    nothing = conversation_search_tool(Store(), "mine", token_cap=5)(query="dog")
+    assert "dog" not in nothing, "no text of a message without the delimiters around it"
+    assert len(nothing) <= 20
+
+
+@pytest.mark.parametrize("options", [{"token_cap": 0}, {"token_cap": True}, {"token_cap": "5"}, {"token_counter": 5}])
+def test_bad_caps(options: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        conversation_search_tool(Store(), "mine", **options)

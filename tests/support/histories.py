@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from redis_history import AsyncRedisHistory, RedisHistory
+from redis_history import AsyncRedisHistory, Message, Plugin, RedisHistory, ReduceOptions
 
 _AWAITED = {"load", "save", "autosave", "flush", "aclose"}
 
@@ -24,6 +25,14 @@ class Threaded:
 
     def __len__(self) -> int:
         return len(self._target)
+
+
+class Dropping(Plugin):
+    """Leaves out all but the newest `max_entries` entries."""
+
+    def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Any:
+        assert options.max_entries is not None
+        return list(entries)[max(0, len(entries) - options.max_entries) :]
 
 
 def history_over(store: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses replies: the request arrives, the answer does not, the connection breaks."""
+"""A TCP proxy that does harm: it loses, halves, delays and repeats what passes, and lets requests arrive late."""
 
 from __future__ import annotations
 
@@ -6,21 +6,68 @@ import contextlib
 import random
 import socket
 import threading
+from collections import Counter
+from collections.abc import Mapping
+
+#: What can happen to bytes on their way to the server, and to those that come back.
+REQUEST_FAULTS = ("request_lost", "request_halved", "request_delayed", "request_late", "request_repeated")
+REPLY_FAULTS = ("reply_lost", "reply_halved", "reply_delayed")
 
 
 class LossyProxy:
-    """Forwards loopback connections to a port; drops a share of the replies, cutting the connection instead."""
+    """Forwards loopback connections to a port. `faults` are the probabilities of each fault, for each piece of bytes;
+    `loss` is that of a lost reply, `delay` the most seconds that one fault delays them.
 
-    def __init__(self, port: int, *, loss: float, seed: int = 1) -> None:
-        self._target = port
-        self._loss = loss
+    `request_late`: the client gets no answer, and the bytes reach the server up to `latest` seconds later, mostly when
+    the client has repeated them. `request_repeated`: they reach the server at once, and once more later. One in twenty
+    of both is as late as `latest`, the others come within a tenth of it.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        loss: float = 0.0,
+        faults: Mapping[str, float] | None = None,
+        delay: float = 0.1,
+        latest: float = 5.0,
+        seed: int = 1,
+    ) -> None:
+        self._target: int | None = port
+        self.faults = {"reply_lost": loss, **(faults or {})}
+        self._delay = delay
+        self._latest = latest
         self._random = random.Random(seed)
-        self.dropped = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.counts: Counter[str] = Counter()
+        self._closed = threading.Event()
+        self._connecting = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._sockets: set[socket.socket] = set()
+        self._late: set[threading.Thread] = set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
+
+    @property
+    def dropped(self) -> int:
+        """How many replies were lost."""
+        return self.counts["reply_lost"]
+
+    def refuse(self) -> None:
+        """Cut all connections, and accept none until `forward`."""
+        with self._connecting:
+            self._target = None
+            self._cut(*tuple(self._sockets))
+
+    def forward(self, port: int) -> None:
+        """Forward new connections to this port from now on."""
+        self._target = port
+
+    def settle(self) -> None:
+        """End all faults, and return when everything late has arrived."""
+        self.faults = {}
+        for thread in tuple(self._late):
+            thread.join()
 
     def _accept(self) -> None:
         while True:
@@ -28,27 +75,108 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            self._sockets |= {client, server}
+            with self._connecting:
+                server = self._connect()
+                if server is None:
+                    client.close()
+                    continue
+                self._sockets |= {client, server}
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
             for work in (self._requests, self._replies):
                 thread = threading.Thread(target=work, args=(client, server), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
+    def _connect(self) -> socket.socket | None:
+        target = self._target
+        if target is None:
+            return None
+        try:
+            server = socket.create_connection(("127.0.0.1", target))
+        except OSError:
+            return None
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return server
+
+    def _fault(self, kinds: tuple[str, ...]) -> str:
+        """What happens to the next piece of bytes; '' if nothing does."""
+        chance = self._random.random()
+        for kind in kinds:
+            chance -= self.faults.get(kind, 0.0)
+            if chance < 0:
+                self.counts[kind] += 1
+                return kind
+        return ""
+
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := client.recv(65536):
+            while data := client.recv(1 << 20):
+                fault = self._fault(REQUEST_FAULTS)
+                if fault == "request_late":
+                    self._sockets.discard(server)
+                    self._send_late(data, server)
+                    if self._random.random() < 0.8:
+                        break  # the client learns at once that its connection is gone
+                    client.recv(1 << 20)  # it waits in vain
+                    break
+                if fault == "request_lost":
+                    break
+                if fault == "request_halved":
+                    server.sendall(data[: len(data) // 2])
+                    break
+                if fault == "request_delayed":
+                    self._closed.wait(self._random.uniform(0.0, self._delay))
+                if fault == "request_repeated" and data.startswith(b"*"):
+                    self._send_late(data, None)
                 server.sendall(data)
-        self._cut(client, server)
+        self._cut(client, *({server} & self._sockets))
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := server.recv(65536):
-                if self._random.random() < self._loss:
-                    self.dropped += 1
+            while data := server.recv(1 << 20):
+                fault = self._fault(REPLY_FAULTS)
+                if server not in self._sockets:  # the request was held: nobody waits for its reply
+                    return
+                if fault == "reply_lost":
                     break
+                if fault == "reply_halved":
+                    client.sendall(data[: len(data) // 2])
+                    break
+                if fault == "reply_delayed":
+                    self._closed.wait(self._random.uniform(0.0, self._delay))
                 client.sendall(data)
-        self._cut(client, server)
+        if server in self._sockets:
+            self._cut(client, server)
+
+    def _send_late(self, data: bytes, server: socket.socket | None) -> None:
+        """Send bytes after a while: on the connection they came on, or if there is none or it has ended, on a new
+        one. What is answered is thrown away."""
+        longest = self._latest if self._random.random() < 0.05 else self._latest / 10
+        wait = self._random.uniform(0.0, longest)
+
+        def send(connection: socket.socket) -> bool:
+            with contextlib.closing(connection), contextlib.suppress(OSError):
+                connection.settimeout(1.0)
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 20):
+                    pass
+                return True
+            return False
+
+        def deliver() -> None:
+            if self._closed.wait(wait):
+                if server is not None:
+                    server.close()
+            elif server is None or not send(server):
+                another = self._connect()
+                if another is not None:
+                    send(another)
+            self._late.discard(thread)
+
+        thread = threading.Thread(target=deliver, daemon=True)
+        self._late.add(thread)
+        thread.start()
 
     def _cut(self, *sockets: socket.socket) -> None:
         for one in sockets:
@@ -58,9 +186,10 @@ class LossyProxy:
             self._sockets.discard(one)
 
     def close(self) -> None:
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() alone does not
         self._listener.close()
         self._cut(*tuple(self._sockets))
-        for thread in self._threads:
+        for thread in (*self._threads, *self._late):
             thread.join(5)

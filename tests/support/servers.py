@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,14 @@ def wait_until_replicated(primary: RealServer, replica: RealServer) -> None:
     """Until the replica has what the primary has now. WAIT speaks of nothing but its own connection's writes."""
     offset = replication(primary)["master_repl_offset"]
     wait_until(lambda: replication(replica)["slave_repl_offset"] >= offset, "the replica to have it all")
+
+
+def lasting(client: Any, pattern: str = "*") -> set[bytes]:
+    """The keys, but for those of journals. These must end by themselves, within two minutes."""
+    found = set(client.keys(pattern))
+    journals = {key for key in found if re.search(rb":(j[01]|o:[0-9a-f]{16})$", key)}
+    assert all(client.pttl(key) in (-2, *range(120_001)) for key in journals)
+    return found - journals
 
 
 def wait_until(condition: Any, what: str, seconds: float = DEADLINE) -> Any:

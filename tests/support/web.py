@@ -69,12 +69,11 @@ class _Here(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[int]:
+async def listening(app: Any, **options: Any) -> AsyncIterator[int]:
     """Any application in this event loop; its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-        )
+        settings: dict[str, Any] = {"access_log": False, "lifespan": "off", "ws": "none", **options}
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, **settings)
         server = _Here(config)
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:

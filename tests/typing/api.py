@@ -23,6 +23,7 @@ from redis_history import (
     CompressionProgress,
     Compressor,
     CompressorStats,
+    Conversation,
     ConversationDeleted,
     ConversationSearchTool,
     ConversationUpdated,
@@ -70,6 +71,7 @@ from redis_history import (
     openai_summarizer,
     system,
     text,
+    tiktoken_counter,
     tool,
     tool_result,
     tool_use,
@@ -77,6 +79,7 @@ from redis_history import (
 )
 from redis_history.compaction import Plan, Policy
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.model import Metadata
 
 assert_type(__version__, str)
 
@@ -89,6 +92,16 @@ assert_type(user(part for part in (text("a"), text("b"))), Message)
 assert_type(assistant("Looking.", tool_use("c", "find", {"q": 1}), ReasoningPart("hm", signature="s")), Message)
 assert_type(tool(tool_result("c", [{"type": "text", "text": "found"}], is_error=False, name="find")), Message)
 assert_type(system("Be brief.", participant=Participant("system", "ops", "Ops")), Message)
+assert_type(user("hi", id=None, sources=[Source("d")], trace_id="t", provider_meta={"openai": {}}), Message)
+notes: Metadata = {"channel_id": "C1"}
+anything: dict[str, Any] = {"score": 1}
+assert_type(
+    [user("hi", metadata=notes), user("hi", metadata=anything), user("hi", metadata={"score": 1})], list[Message]
+)
+user("hi", particpant=Participant("user", "bob"))  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+assistant("hi", participant="bob")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+tool("hi", scope="private")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+system("hi", sequence=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 assert_type(text("x"), TextPart)
 assert_type(tool_use("c", "n"), ToolUsePart)
 assert_type(tool_result("c"), ToolResultPart)
@@ -276,6 +289,15 @@ def synchronous() -> None:
         assert_type(store.expand("c", "s1"), Expanded)
         assert_type(store.get("c", include_archived=True), list[Message])
         assert_type(store.delete_conversation("c"), bool)
+        record = store.create_conversation(Conversation("c", user_id=1, auditing_id="a"))
+        assert_type(record, Conversation)
+        assert_type(record.user_id, int | str | None)
+        assert_type(record.auditing_id, int | str | None)
+        assert_type(record.schema_version, int)
+        assert_type(store.update_conversation("c", user_id="1", auditing_id=2), Conversation)
+        assert_type(store.get_conversation("c"), Conversation | None)
+        assert_type(store.list_conversations(user_id=1), list[Conversation])
+        store.list_conversations(user_id=b"1")  # type: ignore[arg-type]
         assert_type(store.snapshot("c", limit=10), Snapshot)
         assert_type(store.snapshot("c").messages, list[Message])
         assert_type(store.snapshot("c").message_count, int)
@@ -293,6 +315,11 @@ def synchronous() -> None:
         assert_type(hits[0].message, Message)
         assert_type(hits[0].highlights, tuple[Highlight, ...])
         assert_type(hits[0].before, tuple[Message, ...])
+        assert_type(hits[0].excerpt, str | None)
+        assert_type(hits[0].truncated, bool)
+        store.search("c", "word", token_cap=100, token_counter=tiktoken_counter())
+        store.search_all("word", token_counter=len)
+        store.search("c", "word", token_counter=5)  # type: ignore[arg-type]
         assert_type(store.search_all("word", token_cap=None, tool_names={"f"}), list[SearchHit])
         assert_type(store.reindex(on_progress=print), Reindexed)
         search_tool = conversation_search_tool(store, "c")
@@ -332,6 +359,9 @@ async def asynchronous() -> None:
         plan = Policy(max_tokens=1000, older_than=timedelta(days=1)).plan(await store.get("c"))
         assert_type(plan, Plan | None)
         assert_type(await store.delete_conversation("c"), bool)
+        assert_type(await store.create_conversation(Conversation("c", user_id="1")), Conversation)
+        assert_type(await store.update_conversation("c", user_id=1, auditing_id=None), Conversation)
+        assert_type(await store.list_conversations(user_id="1", limit=5), list[Conversation])
         snapshot = await store.snapshot("c")
         assert_type(snapshot, Snapshot)
 
@@ -347,6 +377,7 @@ async def asynchronous() -> None:
         assert_type(await store.reindex(), Reindexed)
         search_tool = conversation_search_tool(store, "c")
         assert_type(search_tool, AsyncConversationSearchTool)
+        conversation_search_tool(store, "c", token_cap=500, token_counter=len)
         assert_type(await search_tool.run('{"query": "word"}'), str)
 
         assert_type(await store.subscribe_all(), AsyncNamespaceSubscription)

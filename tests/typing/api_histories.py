@@ -9,6 +9,8 @@ from typing import Any, assert_type
 import redis.asyncio
 
 from redis_history import (
+    Addressed,
+    AddressedReason,
     AssembledPrompt,
     AsyncCapture,
     AsyncHistoryStore,
@@ -26,10 +28,12 @@ from redis_history import (
     RedisHistory,
     ReduceOptions,
     Reduction,
+    Summarizer,
     __version__,
     assemble_messages,
     assemble_prompt,
     capture,
+    extractive_summarizer,
     tiktoken_counter,
     tool_result_masking,
     tool_use,
@@ -59,11 +63,11 @@ assert_type(__version__, str)
 # Prompts and capture
 
 
-def summarize(messages: list[Message]) -> str:
+def summarize(messages: Sequence[Message], previous_summary: str | None) -> str:
     return messages[0].text
 
 
-async def summarize_later(messages: list[Message]) -> Message | None:
+async def summarize_later(messages: Sequence[Message], previous_summary: str | None) -> str | None:
     return None
 
 
@@ -77,7 +81,13 @@ def prompts(store: HistoryStore) -> None:
     assert_type(prompt.report.counts, dict[LeftOutReason, int])
     assert_type(prompt.report.ids("budget"), list[str])
     assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=None)
-    assemble_prompt(store, "c", "bot", None, None, summarize_later)  # type: ignore[arg-type]
+    every: list[Summarizer] = [summarize, summarize_later, extractive_summarizer()]
+    assemble_prompt(store, "c", "bot", None, None, every[2])
+    assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[call-overload]
+    assert_type(prompt.report.addressed, tuple[Addressed, ...])
+    assert_type(prompt.report.addressed[0].reason, AddressedReason)
+    PromptOptions(addressed_only_mode="strict")
+    PromptOptions(addressed_only_mode="loose")  # type: ignore[arg-type]
     assert_type(assemble_messages(store.iter("c"), "bot", "Bot", summarizer=summarize), AssembledPrompt)
     PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))
     PromptOptions(scope="room")  # type: ignore[arg-type]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import assert_type
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute
+from starlette.routing import Mount
 
-from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history.web import Action, Authorize, Limits, routes
+from redis_history import AsyncHistoryStore, HistoryStore, Participant
+from redis_history.web import Action, Authorize, Limits, LiveView, SignedIn, allow_all
 
 
 async def permitted(request: Request, conversation_id: str | None, action: Action) -> bool:
@@ -23,14 +23,30 @@ def nobody(request: Request) -> bool:
     return False
 
 
+def signed_in(request: Request) -> Participant | None:
+    return None
+
+
+async def signed_in_later(request: Request) -> Participant:
+    return Participant("user", "ann")
+
+
 asked: Authorize = permitted
 asked = everybody
+asked = allow_all
+who: SignedIn = signed_in
+who = signed_in_later
 
 
-def live(store: AsyncHistoryStore) -> None:
-    assert_type(routes(store), list[BaseRoute])
-    assert_type(routes(store, authorize=permitted, page=False, limits=Limits(streams=5)), list[BaseRoute])
-    assert_type(routes(store, authorize=lambda *_: True, read_only=False, address="here"), list[BaseRoute])
-    routes(HistoryStore("memory://"))  # type: ignore[arg-type]
-    routes(store, authorize=nobody)  # type: ignore[arg-type]
+async def live(store: AsyncHistoryStore) -> None:
+    view = LiveView(store, authorize=permitted, page=False, limits=Limits(streams=5))
+    assert_type(view, LiveView)
+    LiveView(store, authorize=lambda *_: True, participant=signed_in, read_only=False, address="here")
+    Mount("/history", view)
+    async with view as same:
+        assert_type(same, LiveView)
+    LiveView(store)  # type: ignore[call-arg]
+    LiveView(store, authorize=None)  # type: ignore[arg-type]
+    LiveView(HistoryStore("memory://"), authorize=allow_all)  # type: ignore[arg-type]
+    LiveView(store, authorize=nobody)  # type: ignore[arg-type]
     Limits(streams="5")  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ def carried(part: Any) -> tuple[Any, ...]:
             return ("result", part.tool_use_id, _value(_told(part.content)), part.is_error)
         case UnknownPart():
             return ("unknown", _value(part.data))
-    return ("file", part.modality or "document", part.reference or part.id)
+    return ("file", part.modality or "document", part.reference)
 
 
 def _told(content: Any) -> Any:

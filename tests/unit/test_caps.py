@@ -74,7 +74,7 @@ def test_depth_under_the_cap(place: str, maps: bool) -> None:
 @places
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 10, 5000])
 def test_depth_over_the_cap(place: str, levels: int) -> None:
-    with pytest.raises(MessageTooLargeError, match="nested deeper"):
+    with pytest.raises(MessageTooLargeError):
         encode_body(PLACES[place](nested(levels)))
 
 

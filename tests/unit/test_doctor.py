@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from redis_history.backends.redis.indexing import IndexState, Searching
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.searching import IndexState, Searching
 from redis_history.capabilities import Capabilities
 from redis_history.doctor.finding import Finding
 from redis_history.doctor.here import EXTRAS
@@ -39,6 +39,18 @@ def test_a_server_without_a_fault() -> None:
     assert [one.fix for one in findings().values()] == [None] * 7
 
 
+def test_a_file_that_was_not_rewritten_since_the_start_is_to_be_rewritten_if_it_was_truncated() -> None:
+    def fix(where: Where = WHERE, rewritten: str = "-1", **changes: Any) -> str:
+        found = findings(where, {"info": [{"aof_last_rewrite_time_sec": rewritten}]}, **changes)["persistence"]
+        assert found.state == "ok"
+        return found.fix or ""
+
+    assert fix().endswith("BGREWRITEAOF")
+    assert fix(rewritten="0") == ""
+    assert fix(backend="valkey", version="9.1.0") == ""
+    assert fix(WHERE._replace(private=True)) == ""
+
+
 @pytest.mark.parametrize(
     ("backend", "version", "first"),
     [
@@ -61,27 +73,27 @@ def test_versions_with_the_hole(backend: str, version: str, first: str | None) -
 @pytest.mark.parametrize(
     ("changes", "answers", "check", "state", "said"),
     [
-        ({"version": None}, {}, "version", "limited", "does not tell its version"),
-        ({"mode": "sentinel"}, {}, "servers", "limited", "none has a replica"),
+        ({"version": None}, {}, "version", "limited", "version unknown"),
+        ({"mode": "sentinel"}, {}, "servers", "limited", "no replica could take over"),
         ({"mode": "sentinel", "replicas": 2}, {}, "servers", "ok", "sentinel, 2 replicas"),
-        ({}, {"info": [{"role": "slave"}]}, "servers", "problem", "takes no writes"),
-        ({"eviction": "volatile-lru"}, {}, "memory", "problem", "throws conversations away"),
+        ({}, {"info": [{"role": "slave"}]}, "servers", "problem", "read-only replica"),
+        ({"eviction": "volatile-lru"}, {}, "memory", "problem", "deletes conversations"),
         ({}, {"info": [{"used_memory": "95", "maxmemory": "100"}]}, "memory", "limited", "nearly full"),
         ({}, {"info": [{"used_memory": "5", "maxmemory": "100"}]}, "memory", "ok", "5 bytes in use of 100 bytes"),
         ({}, {"info": [{"aof_last_write_status": "err"}]}, "disk", "problem", "aof_last_write_status"),
         ({"aof": False}, {}, "persistence", "problem", "all since the last snapshot"),
         ({"aof": False, "snapshots": False}, {}, "persistence", "problem", "loses everything"),
-        ({"aof": None}, {}, "persistence", "limited", "does not tell"),
+        ({"aof": None}, {}, "persistence", "limited", "does not report"),
         ({"appendfsync": "no"}, {}, "persistence", "problem", "never fsynced"),
-        ({"appendfsync": "always"}, {}, "persistence", "ok", "loses nothing that was confirmed"),
+        ({"appendfsync": "always"}, {}, "persistence", "ok", "loses no confirmed write"),
         ({"version": "7.0.0"}, {}, "durability", "limited", "came with version 7.2"),
         ({"backend": "valkey", "version": "9.1.2"}, {}, "durability", "limited", "confirms before it has fsynced"),
-        ({}, {"refusal": "NOPERM"}, "rights", "problem", "cannot be run: NOPERM"),
-        ({}, {"missing": None}, "rights", "ok", "this server does not tell"),
-        ({}, {"missing": {"storing": ["xadd"]}}, "rights", "problem", "lacks what is needed to store and read: xadd"),
+        ({}, {"refusal": "NOPERM"}, "rights", "problem", "cannot run: NOPERM"),
+        ({}, {"missing": None}, "rights", "ok", "cannot report single rights"),
+        ({}, {"missing": {"storing": ["xadd"]}}, "rights", "problem", "to store and read: xadd"),
         ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited", "to keep a search index: ft.search"),
         ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok", "module|list"),
-        ({"notifications": None}, {}, "notifications", "limited", "may not see"),
+        ({"notifications": None}, {}, "notifications", "limited", "may not read the setting"),
         ({"notifications": False}, {}, "notifications", "ok", "the first subscriber turns them on"),
         ({"notifications": False}, {"settable": False}, "notifications", "limited", "may not turn them on"),
     ],
@@ -119,10 +131,10 @@ def test_search_that_this_user_may_not_use() -> None:
     ("module", "index", "stored", "state", "said"),
     [
         (None, None, True, "limited", "no search module"),
-        ("search 8.0.0", None, False, "limited", "empty results at times"),
-        ("search 8.4.0", None, False, "ok", "the index is made when something is stored"),
-        ("search 8.4.0", None, True, "limited", "no index: nothing is found"),
-        ("search 8.4.0", IndexState(b"i", 5, 0.5, complete=False), True, "limited", "being filled: 50 %"),
+        ("search 8.0.0", None, False, "limited", "sometimes returns no results"),
+        ("search 8.4.0", None, False, "ok", "the first message that is stored creates the index"),
+        ("search 8.4.0", None, True, "limited", "no index: searches find nothing"),
+        ("search 8.4.0", IndexState(b"i", 5, 0.5, complete=False), True, "limited", "being built: 50 %"),
         ("search 8.4.0", IndexState(b"i", 0, 1.0, complete=True), True, "limited", "though there are conversations"),
         ("search 8.4.0", IndexState(b"i", 5, 1.0, complete=True), True, "ok", "5 messages in the index (german)"),
         (None, IndexState(b"i", 5, 1.0, complete=True), True, "ok", "5 messages in the index"),

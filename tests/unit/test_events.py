@@ -78,7 +78,7 @@ A = "0123456789abcdef"
     ids=lambda wrong: repr(wrong)[:30],
 )
 def test_text_that_is_no_cursor(wrong: str) -> None:
-    with pytest.raises(InvalidCursorError, match=r"is not a cursor.*from an event") as caught:
+    with pytest.raises(InvalidCursorError, match="cursor") as caught:
         Cursor.parse(wrong)
     assert len(str(caught.value)) < 250
 

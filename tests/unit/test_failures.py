@@ -166,12 +166,12 @@ def test_every_error_of_redis_py_has_one_of_ours(kind: str) -> None:
     ids=str,
 )
 def test_a_retry_policy_that_makes_no_sense(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="retry policy"):
+    with pytest.raises(ConfigurationError):
         RetryPolicy(**fields)
 
 
 def test_a_hook_that_would_have_to_be_awaited() -> None:
-    with pytest.raises(ConfigurationError, match="plain function"):
+    with pytest.raises(ConfigurationError):
         RetryPolicy(on_retry=asyncio.sleep)
 
 

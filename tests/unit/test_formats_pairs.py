@@ -67,7 +67,7 @@ def test_what_has_no_partner_is_left_out_and_told() -> None:
     ]
     assert [(one.id, len(one.parts)) for one in paired(messages, on_loss=told.append)] == [("a", 1), ("w", 1)]
     assert [(loss.message_id, loss.part) for loss in told] == [("r0", 0), ("a", 1), ("w", 1), ("b", 0)]
-    assert {loss.reason for loss in told} == {"a tool result whose call is not there", "a tool call without a result"}
+    assert {loss.reason for loss in told} == {"a tool result without its call", "a tool call without a result"}
 
 
 def test_one_message_with_results_of_several_calls() -> None:

@@ -24,18 +24,20 @@ from redis_history.formats import (
     Loss,
     from_anthropic,
     from_gemini,
+    from_langchain,
     from_mistral,
     from_openai_chat,
     from_openai_responses,
     to_anthropic,
     to_gemini,
     to_gemini_system,
+    to_langchain,
     to_mistral,
     to_openai_chat,
     to_openai_responses,
 )
 from tests.support.sdk import validate
-from tests.unit.format_cases import FORMATS
+from tests.unit.format_cases import FORMATS, through_storage
 
 every_format = pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
 
@@ -258,3 +260,116 @@ def test_text_documents_go_to_anthropic_as_text():
     (item,) = to_anthropic([user(note)], on_loss=pytest.fail)
     assert item["content"][0]["source"] == {"type": "text", "media_type": "text/plain", "data": "hi"}
     assert isinstance(user("x").parts[0], TextPart)
+
+
+# Files by reference
+
+FILE_IDS = ["file-abc123", "file_011CNha8iCJcU1wXNR6q4V8w", "3b6d45eb-e30b-416f-8019-f47e2e93d930"]
+
+
+@every_format
+@pytest.mark.parametrize("reference", FILE_IDS)
+@pytest.mark.parametrize("modality", [None, "document", "image", "file", "text"])
+def test_a_file_id_reaches_every_provider_that_takes_file_ids(format_, reference, modality):
+    part = AttachmentPart(name="report.pdf", modality=modality, reference=reference)
+    losses = []
+    items = format_.to([user("see", part, id="m")], on_loss=losses.append)
+    validate(format_.name, items)
+    if format_.name == "gemini":
+        assert reference not in str(items)
+        assert [(loss.message_id, loss.part) for loss in losses] == [("m", 1)]
+        return
+    block = items[0]["content"][1]
+    assert {
+        "anthropic": block.get("source") == {"type": "file", "file_id": reference},
+        "mistral": block == {"type": "file", "file_id": reference},
+        "openai_chat": block == {"type": "file", "file": {"file_id": reference, "filename": "report.pdf"}},
+        "openai_responses": block["type"] == ("input_image" if modality == "image" else "input_file")
+        and block["file_id"] == reference,
+    }[format_.name]
+    for shape in ("valid", "original", "request"):
+        stored = through_storage(format_.from_(items))
+        assert stored[0].parts[1].reference == reference
+        assert format_.to(stored, shape=shape) == items
+    kept = stored[0].parts[1].modality == (modality if modality == "image" else "document")
+    assert len(losses) == (not kept)
+
+
+@every_format
+@pytest.mark.parametrize(
+    "reference", ["uploads/a.pdf", "a.pdf", "s3://bucket/a.pdf", "C:\\a.pdf", "ftp://x.test/a", ""]
+)
+def test_what_is_neither_a_file_id_nor_a_url_is_reported(format_, reference):
+    losses = []
+    assert format_.to([user(AttachmentPart(reference=reference), id="m")], on_loss=losses.append) == []
+    assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0)]
+
+
+UPLOADED = {
+    "anthropic": {"type": "document", "source": {"type": "file", "file_id": "f 1:x"}},
+    "mistral": {"type": "file", "file_id": "f 1:x"},
+    "openai_chat": {"type": "file", "file": {"file_id": "f 1:x"}},
+    "openai_responses": {"type": "input_file", "file_id": "f 1:x"},
+}
+
+
+@pytest.mark.parametrize("here", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("there", UPLOADED)
+def test_an_imported_file_id_is_given_back_but_to_no_other_provider(here, there):
+    from_ = next(format_.from_ for format_ in FORMATS if format_.name == there)
+    [message] = through_storage(from_([{"role": "user", "content": [UPLOADED[there]]}]))
+    losses = []
+    items = here.to([message], on_loss=losses.append)
+    if here.name.partition("_")[0] == there.partition("_")[0]:  # both forms of OpenAI have the same files
+        assert "f 1:x" in str(items)
+        assert not losses
+    else:
+        assert (items, len(losses)) == ([], 1)
+    edited = msgspec.structs.replace(message.parts[0], reference="data:application/pdf;base64,AAAA")
+    assert "f 1:x" not in str(here.to([user(edited)]))
+    assert "AAAA" in str(here.to([user(edited)]))
+
+
+@pytest.mark.parametrize("data", ["AAAA", "aGk="])
+@pytest.mark.parametrize(
+    ("from_", "to", "block"),
+    [
+        (from_openai_chat, to_openai_chat, {"type": "file", "file": {"file_data": "{}"}}),
+        (from_openai_responses, to_openai_responses, {"type": "input_file", "file_data": "{}"}),
+    ],
+)
+def test_inline_data_is_not_taken_for_a_file_id(data, from_, to, block):
+    theirs = [
+        {"role": "user", "content": [msgspec.json.decode(msgspec.json.encode(block).replace(b"{}", data.encode()))]}
+    ]
+    stored = through_storage(from_(theirs))
+    assert to(stored) == theirs
+    losses = []
+    assert to_anthropic(stored, on_loss=losses.append) == []
+    assert len(losses) == 1
+
+
+def test_file_ids_in_tool_results_stay_with_their_provider():
+    content = [{"type": "document", "source": {"type": "file", "file_id": "file_1"}}]
+    messages = [user("x"), assistant(tool_use("c", "f")), tool(tool_result("c", content))]
+    assert to_anthropic(messages)[2]["content"][0]["content"] == content
+    losses = []
+    assert "file_1" not in str(to_openai_responses(messages, on_loss=losses.append))
+    assert len(losses) == 1
+
+
+def test_the_ids_that_0_1_0_stored_are_sent():
+    """It kept file ids in `id`."""
+    old = AttachmentPart(id="file-1", modality="document")
+    for to in (to_anthropic, to_mistral, to_openai_chat, to_openai_responses):
+        assert "file-1" in str(to([user(old)]))
+
+
+def test_langchain_takes_file_ids():
+    part = AttachmentPart(modality="document", reference="file-1")
+    items = to_langchain([user("see", part)])
+    assert items[0]["data"]["content"][1] == {"type": "file", "file_id": "file-1"}
+    [message] = through_storage(from_langchain(items))
+    assert message.parts[1].reference == "file-1"
+    assert to_langchain([message]) == items
+    assert "file-1" in str(to_mistral([message]))

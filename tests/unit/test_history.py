@@ -17,11 +17,10 @@ from redis_history import (
     History,
     Message,
     Reduction,
-    assistant,
     system,
     text,
-    tool,
     tool_result,
+    tool_result_masking,
     tool_use,
     user,
 )
@@ -31,9 +30,9 @@ from redis_history.errors import (
     InvalidTimestampError,
     MessageConflictError,
 )
-from redis_history.history._groups import groups
+from redis_history.model.pairs import groups
 from tests.property.strategies import TURNS, messages
-from tests.support.histories import texts
+from tests.support.histories import Dropping, texts
 
 
 def test_adding() -> None:
@@ -145,7 +144,7 @@ def test_a_snapshot_is_the_same_until_something_changes() -> None:
 
 
 def test_events_in_order() -> None:
-    history = History()
+    history = History().use(Dropping())
     told: list[Any] = []
     ends = [
         history.on("entry", lambda message: told.append(("entry", message.text))),
@@ -320,42 +319,30 @@ def test_no_pair_is_ever_torn(turns: Any, max_length: int, max_tokens: int | Non
 # Reducing
 
 
-def test_reducing_without_a_plugin() -> None:
-    history = History([system("s"), *(user(str(number)) for number in range(6))])
-    outcome = history.reduce(max_entries=4)
-    assert isinstance(outcome, Reduction)
-    assert outcome.removed == 3
-    assert texts(history) == ["s", "3", "4", "5"]
-    assert history.reduce(max_tokens=3).removed == 1
-    assert texts(history) == ["s", "4", "5"]
-    assert history.reduce(max_entries=0).removed == 1
-    assert texts(history) == ["s", "5"]
-    assert history.reduce().removed == 0
+def test_reduce_without_a_plugin_that_reduces_does_nothing() -> None:
+    entries = [system("s"), *(user(str(number), timestamp="2020-01-01") for number in range(6))]
+    for history in (History(entries), History(entries).use(tool_result_masking())):
+        before = history.get_snapshot()
+        told: list[Any] = []
+        history.subscribe(told.append)
+        for bounds in ({"max_entries": 1}, {"max_tokens": 1}, {"older_than": timedelta(days=1)}, {}):
+            outcome = history.reduce(**bounds)
+            assert isinstance(outcome, Reduction)
+            assert outcome.removed == 0
+        assert history.get_snapshot() is before
+        assert told == []
 
 
-async def test_reducing_may_be_awaited() -> None:
-    history = History([user(str(number)) for number in range(6)])
-    assert await history.reduce(max_entries=2) == 4
-    assert texts(history) == ["4", "5"]
+async def test_reduce_without_a_plugin_may_be_awaited() -> None:
+    assert await History([user("1"), user("2")]).reduce(max_entries=1) == 0
 
 
-def test_reducing_by_age() -> None:
-    history = History(
-        [
-            assistant(tool_use("1", "f"), timestamp="2020-01-01"),
-            user("old", timestamp="2020-01-02"),
-            tool(tool_result("1", "young"), timestamp="2026-01-01"),
-            user("newest", timestamp="2020-01-03"),
-        ]
-    )
-    assert history.reduce(older_than="2025-01-01").removed == 1
-    assert texts(history) == ["", "young", "newest"]
-    assert history.reduce(older_than=timedelta(days=3650)).removed == 0
-    history.add_text("user", "now")
-    assert history.reduce(older_than=datetime.now(UTC) + timedelta(seconds=5)).removed == 3
-    assert texts(history) == ["now"]
-    with pytest.raises(InvalidTimestampError):
-        history.reduce(older_than=float("inf"))
+@pytest.mark.parametrize(
+    "bounds", [{"max_entries": -1}, {"max_tokens": "4"}, {"max_tokens": True}, {"older_than": float("inf")}]
+)
+def test_reduce_checks_its_bounds(bounds: Any) -> None:
+    with pytest.raises((InvalidInputError, InvalidTimestampError)):
+        History().reduce(**bounds)
 
 
 # Copies and JSON

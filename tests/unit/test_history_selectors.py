@@ -21,7 +21,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError
-from redis_history.history._groups import groups
+from redis_history.model.pairs import groups
 from tests.property.strategies import TURNS
 
 # Counting
@@ -52,7 +52,7 @@ def test_counting_with_tiktoken() -> None:
     history = History([user("ab ab")], token_counter=tiktoken_counter(encoding))
     assert history.total_estimated_tokens == 3
     assert history.count_tokens(user("<|end|>")) == 7
-    with pytest.raises(ConfigurationError, match="knows no model"):
+    with pytest.raises(ConfigurationError):
         tiktoken_counter("no such model")
 
 
@@ -90,6 +90,26 @@ def test_selectors() -> None:
     lines = ["System: s", "User: Here", "File: report.pdf", "Assistant: Thanks", "Tool: 42", "Assistant: Done"]
     assert history.recent_text(100) == "\n".join([*lines, "Tool: late"])
     assert history.recent_text(2) == "Assistant: Done\nTool: late"
+
+
+def test_the_newest_are_without_results_whose_call_was_cut_off() -> None:
+    far, near = tool_use("1", "f"), tool_use("2", "f")
+    history = History(
+        [
+            assistant(far),
+            assistant(near),
+            tool(tool_result("2", "x"), tool_result("1", "y")),
+            tool(tool_result("3", "answers nothing")),
+            user("q"),
+        ]
+    )
+    entries = history.entries
+    assert history.recent(5) == entries
+    four = history.recent(4)
+    assert [four[0], *four[2:]] == [entries[1], *entries[3:]]
+    assert four[1].parts == entries[2].parts[:1]
+    assert history.recent(3) == entries[3:]
+    assert history.recent(2) == entries[3:]
 
 
 def test_the_newest_that_fit() -> None:

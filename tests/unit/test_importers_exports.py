@@ -253,7 +253,7 @@ def test_a_folder_is_read_file_by_file(tmp_path):
 def test_a_bundle_without_records(tmp_path, make):
     path = tmp_path / "nothing"
     make(path)
-    with pytest.raises(InvalidInputError, match="cannot be read"):
+    with pytest.raises(InvalidInputError):
         read_transcripts(path)
 
 

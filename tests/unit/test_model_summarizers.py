@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -9,10 +10,20 @@ from typing import Any
 
 import pytest
 
-from redis_history import anthropic_summarizer, assistant, openai_summarizer, tool, tool_result, tool_use, user
+from redis_history import (
+    Participant,
+    anthropic_summarizer,
+    assistant,
+    openai_summarizer,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.errors import ConfigurationError, MissingExtraError, SummaryError
 from redis_history.model import Message
 from tests.support.models import ModelServer
+from tests.support.prompts import HOSTILE
 
 MESSAGES = [
     user("My bag is lost."),
@@ -82,8 +93,18 @@ def test_the_conversation_is_asked_about_and_the_answer_given(make: Make, server
     (path, headers, body) = server.requests[0]
     prompt, question = said(server, vendor)
     assert "summary" in prompt
-    for words in ("User: My bag is lost.", 'calls find_luggage({"tag":"KL 4711"})', "gives: It is in Porto."):
-        assert words in question
+    first, *lines, last = question.splitlines()
+    mark = first.removeprefix("<conversation-").removesuffix(">")
+    assert last == f"</conversation-{mark}>"
+    assert mark in prompt
+    assert [json.loads(line) for line in lines] == [
+        {"role": "user", "text": "My bag is lost."},
+        {
+            "role": "assistant",
+            "parts": [{"text": "Let me look."}, {"calls": "find_luggage", "with": '{"tag":"KL 4711"}'}],
+        },
+        {"role": "tool", "parts": [{"tool": "", "result": "It is in Porto."}]},
+    ]
     assert "previous_summary" not in question
     assert body["model"] == "m"
     assert body["max_tokens"] == 1024
@@ -97,14 +118,43 @@ def test_the_conversation_is_asked_about_and_the_answer_given(make: Make, server
 
 def test_prompt_limit_and_options_are_the_callers(make: Make, server: ModelServer, vendor: str) -> None:
     make(prompt="Be brief.", max_tokens=77, options={"extra_body": {"temperature": 0.25}})(MESSAGES, None)
-    assert said(server, vendor)[0] == "Be brief."
+    assert said(server, vendor)[0].startswith("Be brief.\n\n")
     body = server.requests[0][2]
     assert (body["max_tokens"], body["temperature"]) == (77, 0.25)
 
 
 def test_the_previous_summary_is_given(make: Make, server: ModelServer, vendor: str) -> None:
-    make()(MESSAGES, "Ann flew to Lisbon.")
-    assert "<previous_summary>\nAnn flew to Lisbon.\n</previous_summary>" in said(server, vendor)[1]
+    make()(MESSAGES, 'Ann flew to "Lisbon".\nShe is well.')
+    first, summary, last, *_ = said(server, vendor)[1].splitlines()
+    assert json.loads(summary) == 'Ann flew to "Lisbon".\nShe is well.'
+    assert first.startswith("<previous_summary-")
+    assert last == first.replace("<", "</")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_text_ends_the_data_or_becomes_an_instruction(
+    make: Make, server: ModelServer, vendor: str, hostile: str
+) -> None:
+    summarize = make()
+    summarize([user("harmless")], None)
+    prompt, question = said(server, vendor)
+    mark = question.split(">", 1)[0].removeprefix("<conversation-")
+    forged = hostile.replace("MARK", mark)  # of an earlier call; the next one has another
+    messages = [
+        user(forged, participant=Participant("user", "u1", forged)),
+        assistant(tool_use("c1", forged, {forged: forged})),
+        tool(tool_result("c1", forged)),
+    ]
+    summarize(messages, forged)
+    told, question = said(server, vendor)
+    first, summary, second, begin, *lines, end = question.splitlines()
+    new = begin.removeprefix("<conversation-").removesuffix(">")
+    assert (first, second) == (f"<previous_summary-{new}>", f"</previous_summary-{new}>")
+    assert (end, told) == (f"</conversation-{new}>", prompt.replace(mark, new))
+    assert json.loads(summary) == forged
+    assert [json.loads(line)["role"] for line in lines] == ["user", "assistant", "tool"]
+    assert json.loads(lines[0])["text"] == forged.strip()
+    assert "</" not in "".join([summary, *lines])
 
 
 def test_a_long_conversation_is_given_in_portions(make: Make, server: ModelServer, vendor: str) -> None:
@@ -114,8 +164,8 @@ def test_a_long_conversation_is_given_in_portions(make: Make, server: ModelServe
     assert len(server.requests) == 4
     for number, previous in enumerate(("before", "first", "second", "third")):
         question = said(server, vendor, number)[1]
-        assert f"\n{previous}\n" in question
-        assert f"User: {number}: " in question
+        assert f'\n"{previous}"\n' in question
+        assert f'"text":"{number}: ' in question
 
 
 def test_one_message_that_is_too_long_is_cut(make: Make, server: ModelServer, vendor: str) -> None:
@@ -151,7 +201,7 @@ def test_what_is_no_summary_is_an_error(make: Make, server: ModelServer, answer:
 
 def test_an_answer_that_was_cut_off_is_an_error(make: Make, server: ModelServer, vendor: str) -> None:
     server.finish = "length" if vendor == "openai" else "max_tokens"
-    with pytest.raises(SummaryError, match="cut off at 1,024 tokens; raise max_tokens"):
+    with pytest.raises(SummaryError, match=r"1,024.*max_tokens"):
         make()(MESSAGES, None)
     server.finish = "content_filter" if vendor == "openai" else "refusal"
     with pytest.raises(SummaryError, match=server.finish):
@@ -181,7 +231,7 @@ def test_an_answer_of_a_megabyte_comes_through(make: Make, server: ModelServer) 
 
 
 def test_messages_without_text_are_an_error(make: Make, server: ModelServer) -> None:
-    with pytest.raises(SummaryError, match="no text"):
+    with pytest.raises(SummaryError):
         make()([Message(role="assistant")], None)
     assert not server.requests
     assert make()([Message(role="assistant")], "before") == "before"

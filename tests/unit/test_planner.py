@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from redis_history.backends.redis.calls import Call, Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
 from redis_history.errors import (
     ConversationExistsError,
@@ -40,6 +39,7 @@ from redis_history.operations import (
 )
 from redis_history.requests import append
 from tests.property.strategies import conversation_ids, message_ids, messages, microseconds
+from tests.support.steps import first_call, outcome
 
 KEYSPACE = Keyspace("n")
 SETTINGS = Settings(KEYSPACE, log_length=500, database=3)
@@ -66,7 +66,7 @@ def parsed(packed: bytes) -> list[bytes]:
     return found
 
 
-def script_call(call: Call, script: Script, keys: list[bytes], **how: bool) -> list[bytes]:
+def script_call(call: Call, script: Script, keys: list[bytes], **how: Any) -> list[bytes]:
     """The ARGV of a call, whose command and KEYS must be these."""
     teach = how.get("teach", False)
     command, body, count, *rest = parsed(call.pack(**how))
@@ -84,15 +84,15 @@ def appending(*given_: Message, **condition: Any) -> Append:
 
 
 def decoded(op: Op[Any], reply: Any) -> Any:
-    return plan(op, SETTINGS).decode(reply)
+    return outcome(op, SETTINGS, reply)
 
 
 @given(st.lists(messages(), min_size=1, max_size=4, unique_by=lambda message: message.id))
 def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
     op = appending(*given_)
-    args = script_call(plan(op, SETTINGS), APPEND, WRITING)
+    args = script_call(first_call(op, SETTINGS), APPEND, WRITING)
     totals = [b"%d" % sum(entry.characters for entry in op.entries), b"%d" % sum(entry.tokens for entry in op.entries)]
-    # token, condition (2), log length, name, ttl, again, channel, write in any case
+    # token, condition (2), log length, name, ttl, sent, channel, write in any case
     header = [op.token.encode(), b"", b"", b"500", KEYS.name, b"", b"0", b"", b""]
     assert args[:OWN] == header
     # replace, most messages, totals (2), how many
@@ -104,13 +104,13 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
         assert timestamp == (b"" if entry.timestamp is None else str(entry.timestamp).encode())
         totals_of_it = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big")
         assert size == totals_of_it + entry.digest + entry.tools
-        assert (len(size) % 5, body) == (24 % 5, entry.body)
+        assert body == entry.body
 
 
 @given(microseconds)
 def test_timestamps_are_whole_numbers_to_the_last_digit(timestamp: int) -> None:
     op = appending(placed(user("x"), 1, timestamp))
-    assert int(script_call(plan(op, SETTINGS), APPEND, WRITING)[OWN + 6]) == timestamp
+    assert int(script_call(first_call(op, SETTINGS), APPEND, WRITING)[OWN + 6]) == timestamp
 
 
 @pytest.mark.parametrize(
@@ -129,31 +129,31 @@ def test_preconditions_as_they_are_sent(condition: Precondition, sent: list[byte
         (DeleteMessages("c", ("m",), condition, T1), DELETE),
         (DeleteConversation("c", condition, T1), DELETE_CONVERSATION),
     ):
-        args = script_call(plan(op, SETTINGS), script, WRITING)  # type: ignore[arg-type]
+        args = script_call(first_call(op, SETTINGS), script, WRITING)  # type: ignore[arg-type]
         assert args[:5] == [T1.encode(), *sent, b"500", KEYS.name]
 
 
 @given(st.lists(message_ids, unique=True, max_size=5))
 def test_a_deletion_as_it_is_sent(ids: list[str]) -> None:
     op = DeleteMessages("c", tuple(ids), token=T1)
-    first = script_call(plan(op, SETTINGS), DELETE, WRITING)
+    first = script_call(first_call(op, SETTINGS), DELETE, WRITING)
     assert first[5:] == [b"", b"0", b"", b"", *(message_id.encode() for message_id in ids)]
-    again = script_call(plan(op, SETTINGS), DELETE, WRITING, again=True)
-    assert again == [*first[:6], b"1", *first[7:]], "a repeated call says so, and nothing else changes"
+    sent = script_call(first_call(op, SETTINGS), DELETE, WRITING, sent=b"-17")
+    assert sent == [*first[:6], b"-17", *first[7:]], "only the time of the first copy differs"
 
 
 def test_deleting_a_conversation_names_its_doorbell() -> None:
-    args = script_call(plan(DeleteConversation("c"), SETTINGS), DELETE_CONVERSATION, WRITING)
+    args = script_call(first_call(DeleteConversation("c"), SETTINGS), DELETE_CONVERSATION, WRITING)
     assert args[5:] == [b"", b"0", b"", b"", b"60000", b"__keyspace@3__:" + KEYS.log]
     assert SETTINGS.doorbell_channel(KEYS) == args[OWN + 1]
 
 
 def test_reads_as_they_are_sent() -> None:
-    found = script_call(plan(FindMessage("c", "m\u00e9"), SETTINGS), FIND, [KEYS.state, KEYS.messages])
+    found = script_call(first_call(FindMessage("c", "m\u00e9"), SETTINGS), FIND, [KEYS.state, KEYS.messages])
     assert found == ["m\u00e9".encode()]
-    head = script_call(plan(ReadHead("c", 20), SETTINGS), HEAD, [KEYS.state, KEYS.log, KEYS.messages])
+    head = script_call(first_call(ReadHead("c", 20), SETTINGS), HEAD, [KEYS.state, KEYS.log, KEYS.messages])
     assert head == [b"20"]
-    changes = plan(ReadChanges("c", Cursor(T1, 7, T2), limit=50), SETTINGS)
+    changes = first_call(ReadChanges("c", Cursor(T1, 7, T2), limit=50), SETTINGS)
     revision, most, size = script_call(changes, CHANGES, [KEYS.state, KEYS.log])
     assert (revision, most) == (b"7", b"51"), "the subscriber's own change, and as many as it wants"
     assert int(size) > 0
@@ -162,32 +162,30 @@ def test_reads_as_they_are_sent() -> None:
 @pytest.mark.parametrize(
     ("bounds", "sent"),
     [
-        ({"since": Position(5, 0)}, [b"5", b"0", b"", b""]),
         ({"before": Position(-5, 3)}, [b"", b"", b"-5", b"3"]),
         ({"after": Position(5, 7)}, [b"5", b"8", b"", b""]),
-        ({"since": Position(5, 0), "after": Position(5, 7)}, [b"5", b"8", b"", b""]),
-        ({"since": Position(6, 0), "after": Position(5, 7)}, [b"6", b"0", b"", b""]),
-        ({"since": Position(-9, 1), "before": Position(2**53 - 1, 2)}, [b"-9", b"1", b"9007199254740991", b"2"]),
+        ({"after": Position(5, 2**53 - 1)}, [b"5", b"9007199254740992", b"", b""]),
+        ({"after": Position(-9, 1), "before": Position(2**53 - 1, 2)}, [b"-9", b"2", b"9007199254740991", b"2"]),
     ],
 )
 @pytest.mark.parametrize("newest", [True, False])
 def test_windows_as_they_are_sent(bounds: dict[str, Position], sent: list[bytes], newest: bool) -> None:
     op = ReadPage("c", 10, newest, **bounds)
-    assert script_call(plan(op, SETTINGS), PAGE, [KEYS.messages]) == [b"10", b"1" if newest else b"0", *sent]
+    assert script_call(first_call(op, SETTINGS), PAGE, [KEYS.messages]) == [b"10", b"1" if newest else b"0", *sent]
 
 
 @pytest.mark.parametrize(("newest", "ranks"), [(True, [b"-10", b"-1"]), (False, [b"0", b"9"])])
 def test_a_page_without_bounds_needs_no_script(newest: bool, ranks: list[bytes]) -> None:
-    call = plan(ReadPage("c", 10, newest), SETTINGS)
-    for how in ({}, {"teach": True}, {"again": True}):
+    call = first_call(ReadPage("c", 10, newest), SETTINGS)
+    for how in ({}, {"teach": True}, {"sent": b"17"}):
         assert parsed(call.pack(**how)) == [b"ZRANGE", KEYS.messages, *ranks]
 
 
-@given(st.lists(st.binary(max_size=30), max_size=8), st.booleans(), st.booleans())
-def test_any_arguments_are_packed_exactly(args: list[bytes], teach: bool, again: bool) -> None:
+@given(st.lists(st.binary(max_size=30), max_size=8), st.booleans(), st.binary(max_size=9))
+def test_any_arguments_are_packed_exactly(args: list[bytes], teach: bool, sent: bytes) -> None:
     call = Call(APPEND, KEYS.writing, args, lambda reply: reply)
-    assert script_call(call, APPEND, WRITING, teach=teach, again=again) == args
-    assert parsed(Call(None, b"", args, lambda reply: reply).pack(teach=teach, again=again)) == args
+    assert script_call(call, APPEND, WRITING, teach=teach, sent=sent) == args
+    assert parsed(Call(None, b"", args, lambda reply: reply).pack(teach=teach, sent=sent)) == args
 
 
 @given(conversation_ids)
@@ -197,12 +195,12 @@ def test_every_key_of_a_call_is_in_one_slot(conversation_id: str) -> None:
         DeleteMessages(conversation_id, ("m",)),
         DeleteConversation(conversation_id),
         FindMessage(conversation_id, "m"),
-        ReadPage(conversation_id, 1, True, since=Position(0, 0)),
+        ReadPage(conversation_id, 1, True, after=Position(0, 0)),
         ReadHead(conversation_id),
         ReadChanges(conversation_id, BEGINNING),
     ]
     for op in ops:
-        sent = parsed(plan(op, SETTINGS).pack())
+        sent = parsed(first_call(op, SETTINGS).pack())
         keys = sent[3 : 3 + int(sent[2])]
         assert keys
         assert len({key[key.index(b"{") : key.index(b"}")] for key in keys}) == 1
@@ -233,21 +231,21 @@ each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
 
 @each_op
 def test_another_revision(op: Op[Any]) -> None:
-    with pytest.raises(RevisionConflictError, match=r"'c' is at revision 9, not at 3") as caught:
+    with pytest.raises(RevisionConflictError, match=r"'c'.*9.*3") as caught:
         decoded(op, [b"revision", 9])
     assert (caught.value.current_revision, caught.value.expected_revision) == (9, 3)
 
 
 @each_op
 def test_no_such_conversation(op: Op[Any]) -> None:
-    with pytest.raises(ConversationNotFoundError, match="no conversation 'c'"):
+    with pytest.raises(ConversationNotFoundError, match="'c'"):
         decoded(op, [b"missing"])
 
 
 def test_other_refusals_of_an_append() -> None:
-    with pytest.raises(ConversationExistsError, match=r"'c' exists already.*5"):
+    with pytest.raises(ConversationExistsError, match=r"'c'.*5"):
         decoded(OPS[0], [b"exists", 5])
-    with pytest.raises(MessageConflictError, match=r"m\u00e9.*other content") as caught:
+    with pytest.raises(MessageConflictError, match="m\u00e9") as caught:
         decoded(OPS[0], [b"conflict", "m\u00e9".encode()])
     assert caught.value.message_id == "m\u00e9"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from redis_history import HistoryStore, Message, Participant, assistant, system, tool, tool_result, tool_use, user
 from redis_history.backends.memory import MemoryBackend
 from redis_history.compaction import Plan, Policy
-from redis_history.compaction.policy import due_at
+from redis_history.compaction.policy import due_at, turn_in_progress
 from redis_history.errors import InvalidInputError
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import message_tokens
@@ -48,7 +49,8 @@ def test_too_many_messages() -> None:
     plan = planned(Policy(max_entries=10, keep_recent=2).plan(talk(20)))
     assert ids(plan.messages) == [str(number) for number in range(16)]
     assert plan.reason == "20 messages, 10 allowed"
-    assert ids(planned(Policy(max_entries=1, keep_recent=0).plan(talk(2))).messages) == ["0", "1"]
+    answered = [user("q", id="q"), assistant("a", id="a")]
+    assert ids(planned(Policy(max_entries=1, keep_recent=0).plan(answered)).messages) == ["q", "a"]
 
 
 def test_too_old() -> None:
@@ -62,7 +64,7 @@ def test_too_old() -> None:
         "2",
     ]
     plan = planned(Policy(older_than=timedelta(days=1), keep_recent=6, summary_tokens=1).plan(messages, now=now))
-    assert (ids(plan.messages), plan.enough) == (["1", "2", "3"], False)
+    assert (ids(plan.messages), plan.enough) == (list("12345678"), True)
     assert plan.reason == "some are older than allowed"
     both = planned(Policy(older_than="2026-01-03", max_entries=4, keep_recent=0, summary_tokens=1).plan(messages))
     assert len(both.messages) == 8
@@ -77,17 +79,39 @@ def test_when_more_may_leave_because_it_is_older() -> None:
     assert due is not None
     assert policy.plan(messages, now=due - timedelta(microseconds=1)) is None
     assert policy.plan(messages, now=due) is not None
-    assert due_at(messages[:4], policy, now) is None  # they stay however old
+    assert due_at(messages[:1], policy, now) is None  # the turn in progress stays, however old
+    assert due_at(messages[:4], policy, now) is not None
     assert due_at(messages, Policy(max_entries=100), now) is None
 
 
-def test_the_newest_and_system_messages_stay() -> None:
+def test_the_turn_in_progress_and_system_messages_stay() -> None:
     messages = [system("x" * 4000, id="s"), *talk(10), system("y", id="t"), user("z", id="z")]
     policy = Policy(max_tokens=50, keep_recent=4, summary_tokens=10)
     plan = planned(policy.plan(messages))
-    assert ids(plan.messages) == ["0", "1", "2", "3", "4", "5", "6"]
+    assert ids(plan.messages) == [str(number) for number in range(10)]
     assert not plan.enough
-    assert policy.plan([system("x" * 4000), *talk(4)]) is None
+    turn = [user("z", id="z"), assistant(tool_use("1", "f"), id="c"), tool(tool_result("1", "r"), id="r")]
+    for count in range(1, 4):
+        plan = planned(policy.plan([*messages[:-1], *turn[:count]]))
+        assert ids(plan.messages) == [str(number) for number in range(10)]
+    plan = planned(policy.plan([*messages[:-1], *turn, assistant("done", id="d")]))
+    assert ids(plan.messages)[-4:] == ["z", "c", "r", "d"]
+    assert policy.plan([system("x" * 4000), *talk(2)]) is None
+
+
+def test_recent_messages_stay_if_the_limits_allow_it() -> None:
+    for keep, left in ((0, 4), (4, 4), (5, 5), (9, 9), (10, 4), (1000, 4)):  # beside the summary
+        plan = planned(Policy(max_entries=10, keep_recent=keep).plan(talk(20)))
+        assert (20 - len(plan.seen), plan.enough) == (left, True)
+
+
+@pytest.mark.parametrize("keep_recent", [0, 3, 10, 1000])
+def test_limits_hold_whatever_is_to_be_kept(keep_recent: int) -> None:
+    messages = talk(8)
+    old = [user("x", id=str(day), timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
+    assert planned(Policy(max_entries=4, keep_recent=keep_recent).plan(messages)).enough
+    assert planned(Policy(max_tokens=60, summary_tokens=10, keep_recent=keep_recent).plan(messages)).enough
+    assert len(planned(Policy(older_than="2026-01-05", keep_recent=keep_recent).plan(old)).seen) == 4
 
 
 def test_the_former_summary_comes_first() -> None:
@@ -100,8 +124,9 @@ def test_the_former_summary_comes_first() -> None:
 
 def test_a_summary_alone_is_nothing_to_do() -> None:
     summary = user("s" * 4000, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
-    policy = Policy(max_tokens=10, max_entries=1, older_than="2025-01-01", keep_recent=2, summary_tokens=1)
-    assert policy.plan([summary, *talk(2)]) is None
+    policy = Policy(max_tokens=10, max_entries=1, older_than="2025-01-01", keep_recent=0, summary_tokens=1)
+    assert policy.plan([summary, *talk(1)]) is None
+    assert Policy(max_tokens=10_000).plan([summary, summary, *talk(1)]) is None
 
 
 def test_what_is_older_than_the_summary_leaves_with_it() -> None:
@@ -113,7 +138,8 @@ def test_what_is_older_than_the_summary_leaves_with_it() -> None:
     assert plan.previous == summary
     plan = planned(Policy(max_entries=10, keep_recent=4, target=1).plan([*old, summary, *new]))
     assert ids(plan.seen) == [*map(str, range(6)), "s"]
-    assert Policy(max_entries=6, keep_recent=5).plan([*old, summary, *new]) is None
+    plan = planned(Policy(max_entries=6, keep_recent=5, target=1).plan([*old, summary, *new]))
+    assert ids(plan.seen) == [*map(str, range(6)), "s"]
     with HistoryStore(backend=MemoryBackend()) as store:
         store.append_many("c", [user(str(number), timestamp="2026-01-02") for number in range(10)])
         store.compact("c", through=store.get("c")[4], summary="s")
@@ -126,22 +152,26 @@ def test_what_is_older_than_the_summary_leaves_with_it() -> None:
 def test_what_would_not_help_is_not_done() -> None:
     """Else it would be done again and again."""
     policy = Policy(max_tokens=100, keep_recent=1, summary_tokens=50)
-    assert policy.plan([*talk(5), user("x" * 4000)]) is None
-    assert planned(policy.plan([*talk(6), user("x" * 4000)])).enough is False
+    assert policy.plan([*talk(1), user("x" * 4000)]) is None
+    assert planned(policy.plan([*talk(2), user("x" * 4000)])).enough is False
     assert Policy(max_entries=1, keep_recent=1).plan(talk(2)) is None
 
 
-def test_what_is_shorter_than_any_summary_stays() -> None:
-    """Also beside a former summary, which would be made again for nothing, and lose something each time."""
-    summary = user("s" * 4000, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
+def test_a_few_words_leave_unless_fewer_tokens_are_wanted() -> None:
+    """A summary of them has no fewer tokens, but the other limits hold then."""
+    summary = user("s" * 40, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
     old = [user("ok", id=f"o{number}", timestamp="2020-01-01") for number in range(17)]
     for policy in (Policy(older_than="2025-01-01", keep_recent=2), Policy(max_entries=3, keep_recent=2)):
         for before in ([], [summary]):
-            assert policy.plan([*before, *old[:16], *talk(2)]) is None
-            assert len(planned(policy.plan([*before, *old, *talk(2)])).messages) == 17
-    policy = Policy(max_entries=3, keep_recent=2, counter=len)  # of its own tokens
-    assert policy.plan([*old, *talk(2)]) is None
-    assert policy.plan([*old, *old, *talk(2)]) is not None
+            plan = planned(policy.plan([*before, *old[:16], *talk(2)]))
+            assert (len(plan.messages), plan.enough) == (16, True)
+    policy, big = Policy(max_tokens=100, keep_recent=2), user("x" * 4000)
+    for before in ([], [summary]):
+        assert policy.plan([*before, *old[:16], big]) is None
+        assert len(planned(policy.plan([*before, *old, big])).messages) == 17
+    policy = Policy(max_tokens=100, counter=len)  # of its own tokens
+    assert policy.plan([*old, big]) is None
+    assert policy.plan([*old, *old, big]) is not None
 
 
 def test_a_pair_is_not_torn() -> None:
@@ -154,7 +184,8 @@ def test_a_pair_is_not_torn() -> None:
     ]
     policy = Policy(max_entries=2, keep_recent=1, summary_tokens=1)
     assert ids(planned(policy.plan(messages)).messages) == ["q", "a", "t2", "t1"]
-    assert Policy(max_entries=2, keep_recent=2, summary_tokens=1).plan(messages) is None
+    policy = Policy(max_entries=2, keep_recent=2, summary_tokens=1)
+    assert ids(planned(policy.plan(messages)).messages) == ["q", "a", "t2", "t1"]
     policy = Policy(older_than="2026-01-01", keep_recent=2, summary_tokens=1)
     assert policy.plan(messages) is None
 
@@ -243,6 +274,19 @@ def _torn(gone: list[Message], left: list[Message]) -> bool:
     return False
 
 
+def _meeting(live: list[Message], policy: Policy) -> Iterator[int]:
+    """Each number of messages that could be left so that the limits hold, system messages not counted."""
+    turn, ends = turn_in_progress(live), good_ends(live)
+    leaving = [index for index, message in enumerate(live) if not stays(message)]
+    for number, index in enumerate(leaving, 1):
+        rest = [message for at, message in enumerate(live) if stays(message) or at > index]
+        if ends[index] and index < turn and not any(message.is_summary for message in rest) and len(leaving) > 1:
+            tokens = sum(map(message_tokens, rest)) + policy.summary_tokens
+            fits = policy.max_tokens is None or tokens <= policy.max_tokens
+            if fits and (policy.max_entries is None or len(rest) + 1 <= policy.max_entries):
+                yield len(leaving) - number
+
+
 @given(TALKS, LIMITS)
 def test_plans_keep_their_promises(messages: list[Message], limits: dict[str, Any]) -> None:
     """And come to an end: each is taken by a store as it is, until there is nothing to do."""
@@ -258,7 +302,12 @@ def test_plans_keep_their_promises(messages: list[Message], limits: dict[str, An
             gone = list(plan.seen)
             left = [message for message in live if message not in gone]
             assert gone == [message for message in live if not stays(message)][: len(gone)]
-            assert len([message for message in left if not stays(message)]) >= policy.keep_recent
+            turn = live[turn_in_progress(live) :]
+            assert [message for message in turn if message not in left] == []
+            meeting = list(_meeting(live, policy))
+            assert plan.enough == bool(meeting)
+            if any(number >= policy.keep_recent for number in meeting):
+                assert len([message for message in left if not stays(message)]) >= policy.keep_recent
             assert not _torn(gone, left)
             summary = user("y" * 4 * policy.summary_tokens or "y", id=f"s{number}", metadata={"is_summary": True})
             done = store.compact("c", through=plan.through, summary=summary, seen=plan.seen)

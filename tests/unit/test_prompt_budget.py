@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def test_the_older_turns_are_summarised() -> None:
     talk.insert(3, system("an old note", id="o"))
     given: list[list[str]] = []
 
-    def summarize(messages: list[Message]) -> str:
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
         given.append([message.id for message in messages])
         return "they talked"
 
@@ -89,7 +90,7 @@ def test_the_older_turns_are_summarised() -> None:
     assert given == [["0", "1"]]
     assert [message.id for message in found.messages] == ["s", "summary", "o", "2", "3", "4", "5", "n"]
     assert found.messages[1].text == "[Earlier conversation summary: they talked]"
-    assert found.messages[1].role == "user"
+    assert found.messages[1].role == "system"
     assert found.messages[1].is_summary
     assert found.report.ids("summarised") == ["0", "1"]
     assert ids(talk, rolling_summary_threshold=6, summarizer=summarize)[1] == "0"
@@ -100,15 +101,16 @@ def test_an_earlier_summary_is_used_or_absorbed() -> None:
     earlier = user("they met", id="y", metadata={"is_summary": True})
     talk = [user("0", id="0"), earlier, *(user(str(n), id=str(n)) for n in range(1, 5))]
     assert shown(talk)[0] == ("user", "[Earlier conversation summary: they met]")
-    given: list[str] = []
+    given: list[Any] = []
 
-    def summarize(messages: list[Message]) -> Message:
-        given.extend(message.id for message in messages)
-        return user("they met and talked", id="new")
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        given.extend([*(message.id for message in messages), previous])
+        return "they met and talked"
 
     found = prompt(talk, rolling_summary_threshold=3, summarizer=summarize)
-    assert given == ["y", "0", "1"]
-    assert [message.id for message in found.messages] == ["new", "2", "3", "4"]
+    assert given == ["0", "1", "they met"]
+    assert [message.id for message in found.messages] == ["summary", "2", "3", "4"]
+    assert found.report.ids("summarised") == ["0", "y", "1"]
     assert found.messages[0].text == "[Earlier conversation summary: they met and talked]"
 
 
@@ -124,31 +126,32 @@ def test_a_pair_is_not_split_by_a_summary() -> None:
         prompt(
             talk,
             rolling_summary_threshold=threshold,
-            summarizer=lambda messages: given.append([message.id for message in messages]),
+            summarizer=lambda messages, previous: given.append([message.id for message in messages]),
         )
     assert given == [["a", "call", "result"], ["a", "call", "result"], ["a"]]
-    kept = ids(talk[:3], rolling_summary_threshold=1, summarizer=lambda messages: "they met")
+    kept = ids(talk[:3], rolling_summary_threshold=1, summarizer=lambda messages, previous: "they met")
     assert kept == ["summary", "call", "result"], "the newest turn is not summarised, however long"
 
 
-@pytest.mark.parametrize("nothing", [None, "", "  ", user("")])
+@pytest.mark.parametrize("nothing", [None, "", "  ", "[Earlier conversation summary: ]"])
 def test_without_a_summary_the_older_are_left_to_the_budget(nothing: Any) -> None:
     talk = [user(str(n), id=str(n)) for n in range(50)]
-    assert len(ids(talk, summarizer=lambda messages: nothing)) == 50
+    assert len(ids(talk, summarizer=lambda messages, previous: nothing)) == 50
     assert len(ids(talk)) == 50
 
 
 def test_what_a_summarizer_does_wrong() -> None:
     talk = [user(str(n)) for n in range(50)]
-    with pytest.raises(InvalidInputError, match="a summarizer returns"):
-        prompt(talk, summarizer=lambda messages: 7)
+    for wrong in (7, user("a message"), b"bytes"):
+        with pytest.raises(InvalidInputError, match="summarizer"):
+            prompt(talk, summarizer=lambda messages, previous, wrong=wrong: wrong)
     with pytest.raises(ZeroDivisionError):
-        prompt(talk, summarizer=lambda messages: 1 / 0)
+        prompt(talk, summarizer=lambda messages, previous: 1 / 0)
 
-    async def asynchronous(messages: list[Message]) -> str:
+    async def asynchronous(messages: Sequence[Message], previous: str | None) -> str:
         return "x"
 
     with pytest.raises(InvalidInputError, match="AsyncHistoryStore"):
-        prompt(talk, summarizer=lambda messages: asynchronous(messages))
+        prompt(talk, summarizer=lambda messages, previous: asynchronous(messages, previous))
     with HistoryStore("memory://") as store, pytest.raises(InvalidInputError, match="AsyncHistoryStore"):
-        assemble_prompt(store, "c", "a", "A", {}, asynchronous)  # type: ignore[call-overload]
+        assemble_prompt(store, "c", "a", "A", {}, asynchronous)

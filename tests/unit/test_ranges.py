@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from redis_history import Message, Participant, assistant, system, tool, tool_result, tool_use, user
 from redis_history.model.ranges import Ranges, good_ends, tears
+from tests.support.pairs import naive_pairs
 
 ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
 
@@ -40,6 +41,9 @@ def test_a_call_whose_id_another_call_has_too_waits_for_a_result_of_its_own() ->
     swapped = [calls[1], calls[0], by_bob[0], user("w")]
     assert good(swapped) == "nnnn"  # Ann's call still waits
     assert good([*swapped, assistant("x", participant=ANN)]) == "nnyyy"
+    # A result of another agent may be followed by one of its own, and then none of them is torn off.
+    assert good([calls[1], by_bob[2], user("w")]) == "nyy"
+    assert good([calls[1], by_bob[2], user("w"), by_bob[0]]) == "nnny"
 
 
 def test_an_answered_call_does_not_answer_again() -> None:
@@ -84,32 +88,12 @@ MESSAGES = st.builds(
 )
 
 
-def call_of(messages: list[Message], at: int, part: Any, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
-    """The call a result answers, looked for by reading backwards."""
-    found = []
-    for index in range(at, -1, -1):
-        parts = messages[index].parts
-        before = parts.index(part) if index == at else len(parts)
-        for place in range(before - 1, -1, -1):
-            one = parts[place]
-            if one in messages[index].tool_uses and one.id == part.tool_use_id and (index, place) not in taken:  # type: ignore[union-attr]
-                found.append((index, place))
-    by = messages[at].participant
-    own = [place for place in found if by is not None and messages[place[0]].participant == by]
-    return (own or found or [None])[0]
-
-
 @given(st.lists(MESSAGES, max_size=14))
 def test_no_range_tears_a_pair(messages: list[Message]) -> None:
     """And every one that tears none is allowed, but for calls that are still waited for."""
-    taken: set[tuple[int, int]] = set()
-    pairs = []
-    for index, message in enumerate(messages):
-        for part in message.tool_results:
-            call = call_of(messages, index, part, taken)
-            if call is not None:
-                taken.add(call)
-                pairs.append((call[0], index))
+    found = naive_pairs(messages)
+    taken = {(index, at) for index, at, _, _ in found}
+    pairs = [(index, answer) for index, _, answer, _ in found]
     awaited = [
         index
         for index, message in enumerate(messages)

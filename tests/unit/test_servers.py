@@ -38,10 +38,10 @@ def test_servers_that_will_do(fields: dict[str, str], server: Server) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"redis_version": "2.8.9"}, "this is redis 2.8.9.*needs redis 6.2"),
-        ({"redis_version": "6.0.20"}, "this is redis 6.0.20.*needs redis 6.2"),
-        ({"redis_version": "6.1.240"}, "this is redis 6.1.240.*needs redis 6.2"),
-        ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, "this is valkey 7.1.9.*needs valkey 7.2"),
+        ({"redis_version": "2.8.9"}, r"redis 2.8.9.*redis 6.2"),
+        ({"redis_version": "6.0.20"}, r"redis 6.0.20.*redis 6.2"),
+        ({"redis_version": "6.1.240"}, r"redis 6.1.240.*redis 6.2"),
+        ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, r"valkey 7.1.9.*valkey 7.2"),
     ],
 )
 def test_servers_that_are_too_old(fields: dict[str, str], says: str) -> None:
@@ -51,7 +51,7 @@ def test_servers_that_are_too_old(fields: dict[str, str], says: str) -> None:
 
 @pytest.mark.parametrize("said", ["", "unknown", "7.x.1", "seven", "9" * 5000, "."])
 def test_servers_that_do_not_say(said: str) -> None:
-    with pytest.raises(UnsupportedServerError, match="does not say which version") as caught:
+    with pytest.raises(UnsupportedServerError) as caught:
         read_info(info(redis_version=said))
     assert len(str(caught.value)) < 150
 

@@ -12,6 +12,7 @@ from redis_history.errors import ConfigurationError
 from redis_history.history._steps import stamped
 from redis_history.history.shared import SharedHistory
 from redis_history.operations import ReadChanges
+from tests.support.histories import Dropping
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
     for number in range(3):
         history.add_text("user", str(number))
     assert texts(history) == ["0", "1", "2"]
-    history.reduce(max_entries=1)
+    history.use(Dropping()).reduce(max_entries=1)
     assert texts(history) == ["2"]
     store.append("c", user("by others"))
     hear(store, history)

@@ -10,9 +10,9 @@ from redis.exceptions import AskError, ClusterDownError, MovedError
 
 from redis_history.backends.redis.calls import Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.slots import Address, Topology, read_slots, redirected_to, slot_of
 from redis_history.operations import ReadConversation, ReadHead, ReadPage
+from tests.support.steps import first_call
 
 ASKED = Address("asked", 7000)
 
@@ -65,4 +65,4 @@ def test_a_call_is_of_the_slot_of_its_keys(namespace: str, conversation_id: str)
     settings = Settings(Keyspace(namespace), 1000)
     slot = key_slot(settings.keyspace.conversation(conversation_id).state)
     for op in (ReadHead(conversation_id), ReadConversation(conversation_id), ReadPage(conversation_id, 5, newest=True)):
-        assert slot_of(plan(op, settings)) == slot
+        assert slot_of(first_call(op, settings)) == slot

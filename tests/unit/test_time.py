@@ -128,7 +128,7 @@ def test_years_that_no_score_holds(outside: Any) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_no_instant(number: float) -> None:
-    with pytest.raises(InvalidTimestampError, match="not finite"):
+    with pytest.raises(InvalidTimestampError):
         to_microseconds(number)
 
 

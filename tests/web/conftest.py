@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore
-from redis_history.web._view import Limits, View
+from redis_history.web._view import View
+from redis_history.web.access import holder
 from redis_history.web.application import application
 from tests.support.servers import RealServer
 from tests.support.web import TOKEN, client
@@ -26,10 +27,9 @@ async def make(store: AsyncHistoryStore) -> AsyncIterator[Any]:
     """Makes the application of `redis-history serve`; ends its streams at the end."""
     views: list[View] = []
 
-    def make(*, hosts: tuple[str, ...] = (), **options: Any) -> Any:
-        settings: dict[str, Any] = {"authorize": None, "read_only": True, "address": None, "limits": Limits()}
-        views.append(View(options.pop("store", store), **settings | options))
-        return application(views[-1], token=TOKEN, hosts=hosts)
+    def make(*, hosts: tuple[str, ...] = (), secure: bool | None = None, **options: Any) -> Any:
+        views.append(View(options.pop("store", store), **{"authorize": holder} | options))
+        return application(views[-1], token=TOKEN, hosts=hosts, secure=secure)
 
     yield make
     for view in views:

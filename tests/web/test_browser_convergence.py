@@ -74,7 +74,7 @@ class _SlowAnswers:
 
 
 @pytest.mark.parametrize("seed", [3])
-async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Site, long: bool) -> None:
+async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Site, full: bool) -> None:
     name = site.name("converge")
     changes = _Changes(site.store, name, seed)
     begun = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,7 +84,7 @@ async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Si
     slow = _SlowAnswers(seed)
     await page.route("**/api/messages?*", slow)
     wander = random.Random(seed)
-    for _ in range(600 if long else 90):
+    for _ in range(300 if full else 60):
         making = asyncio.to_thread(changes.make)
         moving = page.evaluate(
             "by => { document.querySelector('#timeline').scrollTop += by }", wander.randrange(-9000, 7000)

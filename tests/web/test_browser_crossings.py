@@ -153,7 +153,7 @@ async def test_the_header_knows_what_happened_meanwhile(window: Window, site: Si
     await expect(page).to_have_title("Another name · redis-history")
     window.outage = True
     await window.follow(site.name("nowhere"))
-    await expect(page.locator("#banner")).to_contain_text("There is no such conversation")
+    await expect(page.locator("#banner")).to_contain_text("This conversation does not exist")
 
 
 async def test_the_later_wish_counts(window: Window, site: Site) -> None:

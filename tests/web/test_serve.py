@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -107,7 +108,6 @@ def test_no_server() -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--token", "short"), "16 to 256 characters"),
         (("--host", "no.such.host.invalid"), "--host"),
         (("--host", "192.0.2.1"), "cannot listen"),
         (("--port", "70000"), "--port"),
@@ -119,6 +119,19 @@ def test_wrong_arguments(server: RealServer, namespace: str, arguments: tuple[st
     assert why in done.stderr
 
 
+def test_a_token_that_is_too_short(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_HISTORY_TOKEN", "short")
+    done = failed("--url", server.url, "serve", "--port", "0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "REDIS_HISTORY_TOKEN" in done.stderr
+
+
+def children(process_id: int) -> list[int]:
+    """Processes that a process has started."""
+    found = Path(f"/proc/{process_id}/task/{process_id}/children")
+    return [int(one) for one in found.read_text().split()] if found.exists() else []
+
+
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = failed("serve")
@@ -127,8 +140,8 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_browser_opens_and_json_tells_the_address(server: RealServer, namespace: str, tmp_path: Path) -> None:
-    shown, browser = tmp_path / "shown", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.new && mv {shown}.new {shown}\n')
+    shown, browser, secret = tmp_path / "shown", tmp_path / "browser", tmp_path / "page"
+    browser.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {secret}\necho "$@" > {shown}.new && mv {shown}.new {shown}\n')
     browser.chmod(browser.stat().st_mode | stat.S_IEXEC)
     argv = [sys.executable, "-m", "redis_history.cli", "--json", "--url", server.url, "--namespace", namespace]
     argv += ["serve", "--port", "0", "--open"]
@@ -137,10 +150,27 @@ def test_the_browser_opens_and_json_tells_the_address(server: RealServer, namesp
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
+        base, _, token = url.partition("?token=")
         wait_until(shown.exists, "the browser")
-        assert shown.read_text().strip() == url
+        page = Path(shown.read_text().strip().removeprefix("file://"))
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
+        assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+        link = re.findall(r"url=([^']+)", secret.read_text())[0]
+        assert link.startswith(base)
+        code = link.partition("?code=")[2]
+        for process_id in (process.pid, *children(process.pid)):
+            arguments = Path(f"/proc/{process_id}/cmdline").read_bytes()
+            assert token.encode() not in arguments
+            assert code.encode() not in arguments
+        assert token not in shown.read_text() + secret.read_text()
+        assert code not in shown.read_text()
+        with httpx.Client() as entered, httpx.Client() as late:
+            assert "set-cookie" in entered.get(link).headers
+            assert entered.get(base + "api/status").status_code == 200
+            assert late.get(link).status_code == 401, "a code works once"
         process.terminate()
         assert process.communicate(timeout=20) == ("", "")
+        assert not page.exists()
     finally:
         process.kill()
         process.wait()
@@ -155,7 +185,7 @@ def test_other_addresses(server: RealServer, namespace: str, host: str) -> None:
             assert client.get(view.base + "api/status", headers={"Host": "view.example"}).status_code == 200
             assert client.get(view.base + "api/status", headers={"Host": "evil.example"}).status_code == 403
         errors = view.end()[1]
-        assert ("Warning: it listens on 0.0.0.0" in errors) == (host == "0.0.0.0")
+        assert ("Warning: listening on 0.0.0.0" in errors) == (host == "0.0.0.0")
 
 
 async def test_it_searches_with_the_index_that_is_there(server: RealServer, namespace: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
 
-from redis_history import user
+from redis_history import Participant, user
+from redis_history.web import Action, LiveView, allow_all
 from tests.support.web import TOKEN, client, of
 
 CHANGES = [
-    ("POST", "api/messages", {"role": "user", "text": "hi"}),
+    ("POST", "api/messages", {"text": "hi"}),
     ("DELETE", "api/messages", {"ids": ["m1"]}),
     ("PATCH", "api/conversation", {"title": "T"}),
     ("DELETE", "api/conversation", {}),
@@ -18,17 +23,23 @@ CHANGES = [
 ]
 
 
+@pytest.fixture
+async def trusted(make: Any) -> AsyncIterator[Any]:
+    """A client that may do everything, in any role too."""
+    async with client(make(authorize=allow_all, read_only=False)) as found:
+        yield found
+
+
 async def test_changes(writable: Any, store: Any) -> None:
-    body = {"role": "user", "text": "hi", "id": "m1", "participant": {"kind": "user", "id": "ann"}}
+    body = {"text": "hi", "id": "m1"}
     done = await writable.post("api/messages" + of("c"), json=body)
     assert (done.status_code, done.json()["revision"], done.json()["duplicate"]) == (201, 1, False)
-    assert done.json()["message"]["participant"]["id"] == "ann"
     again = await writable.post("api/messages" + of("c"), json=body)
     assert (again.status_code, again.json()["duplicate"]) == (200, True)
     other = await writable.post("api/messages" + of("c"), json={**body, "text": "other"})
     assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
     (stored,) = await store.get("c")
-    assert (stored.id, stored.text, stored.participant.id) == ("m1", "hi", "ann")
+    assert (stored.id, stored.text, stored.role, stored.participant) == ("m1", "hi", "user", None)
 
     done = await writable.patch("api/conversation" + of("c"), json={"title": "Lost"})
     assert (done.status_code, done.json()["title"]) == (200, "Lost")
@@ -90,8 +101,8 @@ async def test_with_the_cookie_of_the_own_page(make: Any, store: Any) -> None:
         (b"{", 400, "not JSON"),
         (b"[" * 5000, 400, "not JSON"),
         (b"[]", 400, "not a JSON object"),
-        (b"{}", 400, "needs a text"),
-        (b'{"text": 1}', 400, "needs a text"),
+        (b"{}", 400, "text"),
+        (b'{"text": 1}', 400, "text"),
         (b'{"text": "x", "role": "king"}', 400, "king"),
         (b'{"text": "x", "id": 7}', 400, "message id"),
         (b'{"text": "x", "id": ""}', 400, "message id"),
@@ -103,9 +114,9 @@ async def test_with_the_cookie_of_the_own_page(make: Any, store: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_bodies_that_are_refused(writable: Any, store: Any, body: bytes, status: int, why: str) -> None:
+async def test_bodies_that_are_refused(trusted: Any, store: Any, body: bytes, status: int, why: str) -> None:
     json = {"Content-Type": "application/json; charset=utf-8"}
-    refused = await writable.post("api/messages" + of("c"), content=body, headers=json)
+    refused = await trusted.post("api/messages" + of("c"), content=body, headers=json)
     assert refused.status_code == status, refused.text
     assert why in refused.json()["error"]["message"]
     assert await store.get("c") == []
@@ -128,3 +139,73 @@ async def test_bodies_that_are_refused(writable: Any, store: Any, body: bytes, s
 async def test_changes_that_cannot_be(writable: Any, method: str, path: str, body: dict[str, Any], status: int) -> None:
     refused = await writable.request(method, path + of("nobody"), json=body)
     assert refused.status_code == status, refused.text
+
+
+#: What each right covers.
+NEEDED: dict[Action, list[tuple[str, str, dict[str, Any]]]] = {
+    "append": [("POST", "api/messages", {"text": "hi", "id": "new"})],
+    "append_as": [
+        ("POST", "api/messages", {"text": "hi", "role": "assistant"}),
+        ("POST", "api/messages", {"text": "hi", "role": "user"}),
+        ("POST", "api/messages", {"text": "hi", "role": None}),
+        ("POST", "api/messages", {"text": "hi", "participant": {"kind": "agent", "id": "bot"}}),
+    ],
+    "rename": [("PATCH", "api/conversation", {"title": "T"})],
+    "delete": [
+        ("DELETE", "api/messages", {"ids": ["m1"]}),
+        ("POST", "api/expand", {"summary": "m1"}),
+        ("DELETE", "api/conversation", {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("right", NEEDED)
+async def test_each_change_needs_its_own_right(store: Any, right: Action) -> None:
+    await store.append("c", user("1", id="m1"))
+    rights: set[Action] = {"list", "read", *NEEDED}
+
+    def authorize(request: Request, conversation_id: str | None, action: Action) -> bool:
+        return action in rights
+
+    app = Starlette(routes=[Mount("/", LiveView(store, authorize=authorize, read_only=False))])
+    async with client(app, headers={}) as web:
+        rights -= {right}
+        before = await store.snapshot("c")
+        for method, path, body in NEEDED[right]:
+            refused = await web.request(method, path + of("c"), json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden"), body
+        assert await store.snapshot("c") == before
+        rights = {right}
+        for method, path, body in NEEDED[right]:
+            done = await web.request(method, path + of("c"), json=body)
+            assert done.status_code in (200, 201, 404), done.text
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_an_appended_message_is_of_who_is_signed_in(store: Any, kind: str) -> None:
+    def plain(request: Request) -> Participant | None:
+        return Participant("user", request.headers["x-test"])
+
+    async def later(request: Request) -> Participant | None:
+        return plain(request)
+
+    view = LiveView(store, authorize=allow_all, participant=plain if kind == "plain" else later, read_only=False)
+    async with client(Starlette(routes=[Mount("/", view)]), headers={"x-test": "ann"}) as web:
+        assert (await web.post("api/messages" + of("c"), json={"text": "1"})).status_code == 201
+        as_bot = {"text": "2", "role": "assistant", "participant": {"kind": "agent", "id": "bot"}}
+        assert (await web.post("api/messages" + of("c"), json=as_bot)).status_code == 201
+    found = [(one.role, one.participant and one.participant.id) for one in await store.get("c")]
+    assert found == [("user", "ann"), ("assistant", "bot")]
+
+
+async def test_a_participant_of_another_type_is_a_failure(store: Any) -> None:
+    view = LiveView(store, authorize=allow_all, participant=lambda _: "ann", read_only=False)  # type: ignore[arg-type,return-value]
+    async with client(Starlette(routes=[Mount("/", view)]), headers={}) as web:
+        assert (await web.post("api/messages" + of("c"), json={"text": "1"})).status_code == 500
+    assert await store.get("c") == []
+
+
+async def test_serve_lets_nobody_choose_a_role(writable: Any, store: Any) -> None:
+    for _, path, body in NEEDED["append_as"]:
+        assert (await writable.post(path + of("c"), json=body)).status_code == 403
+    assert await store.get("c") == []

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from redis_history.backends.base import Found, Look, Wake, WakeAll
+from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
 from redis_history.backends.memory.compacting import COMPACTIONS
 from redis_history.backends.memory.reading import READS
 from redis_history.backends.memory.space import Space
@@ -23,6 +23,8 @@ from redis_history.operations import Op, Write
 __all__ = ["AsyncMemoryBackend", "MemoryBackend"]
 
 T = TypeVar("T")
+#: Writes whose outcome is kept, so that the same operation has it again.
+_REMEMBERED: Final = 1000
 _OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, **COMPACTIONS}
 
 
@@ -31,6 +33,10 @@ class MemoryBackend:
 
     At most `max_conversations` (the one whose last change is the oldest leaves) of at most `max_messages` messages.
     """
+
+    compacts = True
+    reads_together = False
+    search_mode: SearchedBy = "memory"
 
     def __init__(
         self,
@@ -42,12 +48,8 @@ class MemoryBackend:
     ) -> None:
         self._space = Space(log_length, ttl, max_messages, max_conversations)
         self._lock = threading.RLock()
+        self._outcomes: dict[str, Any] = {}
         self._closed = False
-
-    #: Searches are ranked by the store, those of all conversations too.
-    search_mode = "memory"
-    #: Knows Compact, Expand, and pages with archived messages.
-    compacts = True
 
     def execute(self, op: Op[T]) -> T:
         with self._lock:
@@ -111,17 +113,25 @@ class MemoryBackend:
         operation = _OPERATIONS.get(type(op))
         if operation is None:
             raise TypeError(f"unknown operation {type(op).__name__}")
-        return operation(self._space, op)
+        if not isinstance(op, Write):
+            return operation(self._space, op)
+        if op.token in self._outcomes:
+            return self._outcomes[op.token]
+        outcome = self._outcomes[op.token] = operation(self._space, op)
+        while len(self._outcomes) > _REMEMBERED:
+            del self._outcomes[next(iter(self._outcomes))]
+        return outcome
 
 
 class AsyncMemoryBackend:
     """The same, for an asynchronous store; of another store's conversations if `memory` is given."""
 
+    compacts = MemoryBackend.compacts
+    reads_together = MemoryBackend.reads_together
+    search_mode = MemoryBackend.search_mode
+
     def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:
         self._memory = memory or MemoryBackend(**options)
-
-    search_mode = MemoryBackend.search_mode
-    compacts = MemoryBackend.compacts
 
     async def execute(self, op: Op[T]) -> T:
         return self._memory.execute(op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ from redis_history.operations import (
     ReadConversation,
     ReadHead,
     ReadPage,
+    ScanConversations,
+    Scanned,
     TakeLease,
 )
 
@@ -65,6 +67,13 @@ def _list(space: Space, op: ListConversations) -> list[Conversation]:
     return wanted[op.offset : op.offset + op.limit]
 
 
+def _scan(space: Space, op: ScanConversations) -> Scanned:
+    names = sorted(name for name in space.conversations if op.cursor is None or name > op.cursor)[: op.limit]
+    found = [_read_conversation(space, ReadConversation(name)) for name in names]
+    cursor = names[-1] if len(names) == op.limit else None
+    return Scanned([conversation for conversation in found if conversation is not None], cursor)
+
+
 def _find(space: Space, op: FindMessage) -> Message | None:
     conversation = space.find(op.conversation_id)
     stored = conversation and conversation.stored.get(op.message_id)
@@ -79,10 +88,8 @@ def _page(space: Space, op: ReadPage) -> Page:
         return _page_of_all(op, conversation)
     order = conversation.order
     first, last = 0, len(order)
-    if op.since is not None:
-        first = bisect_left(order, op.since)
     if op.after is not None:
-        first = max(first, bisect_left(order, op.after._replace(sequence=op.after.sequence + 1)))
+        first = bisect_right(order, op.after)
     if op.before is not None:
         last = bisect_left(order, op.before)
     if op.newest:
@@ -98,9 +105,7 @@ def _page_of_all(op: ReadPage, conversation: ConversationState) -> Page:
     found = [
         (position, archived, decode_member(conversation.member_of(name)))
         for position, archived, name in held
-        if (op.since is None or op.since <= position)
-        and (op.after is None or op.after < position)
-        and (op.before is None or position < op.before)
+        if (op.after is None or op.after < position) and (op.before is None or position < op.before)
     ]
     former = frozenset(archive.former for archive in conversation.archives if archive.former is not None)
     return cut_page(op, found, former_summaries=former)
@@ -159,5 +164,6 @@ READS: Final[dict[type, Callable[[Space, Any], Any]]] = {
     ReadConversation: _read_conversation,
     ReadHead: _read_head,
     ReadPage: _page,
+    ScanConversations: _scan,
     TakeLease: _take_lease,
 }

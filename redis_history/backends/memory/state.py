@@ -167,10 +167,10 @@ class ConversationState:
         self.tokens += sign * entry.tokens
 
     def trim(self, most: int) -> list[str]:
-        """Take the oldest away, and with a tool call its result; the ids that are gone."""
-        entries = [self.stored[self.ids[position]].entry for position in self.order]
-        gone = oldest_with_results([entry.tools for entry in entries], len(entries) - most)
-        ids = [entries[index].message.id for index in gone]
+        """Take the oldest away, each with the messages of its group (see `model.pairs`); the ids that are gone."""
+        tools = (self.stored[self.ids[position]].entry.tools for position in self.order)
+        gone = oldest_with_results(tools, len(self.order) - most)
+        ids = [self.ids[self.order[index]] for index in gone]
         for message_id in ids:
             self.take(message_id)
         return ids

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -17,18 +16,46 @@ from redis_history.backends.redis.scripts import Script
 from redis_history.model import Message
 from redis_history.operations import ANY, Precondition, Write
 
-__all__ = ["AGAIN", "Call", "Settings", "as_is", "change", "change_header", "confirmed", "refused", "revised", "then"]
+if TYPE_CHECKING:
+    from redis_history.backends.redis.indexing import SearchIndex
 
-#: Which argument of every writing script says that it may have run before.
-AGAIN: Final = 6
+__all__ = [
+    "SENT",
+    "Call",
+    "DocumentOf",
+    "Pause",
+    "Settings",
+    "Steps",
+    "Upkeep",
+    "as_is",
+    "change",
+    "change_header",
+    "once",
+    "plain",
+    "refused",
+    "revised",
+    "write",
+]
+
+T = TypeVar("T")
+
+#: The steps of an operation: a generator that does no I/O. It yields a `Call`; or a list of calls that do no harm when
+#: repeated, for one round trip; or an `Upkeep`; or a `Pause`. It is sent the outcome, the list of outcomes, whether the
+#: upkeep was done, or None. Errors of redis_history.errors are raised at the `yield`. It returns the outcome.
+Steps = Generator[Any, Any, T]
+
+#: The fields and values of the search document of a message and its vector.
+DocumentOf = Callable[[Message, bytes], list[bytes]]
+#: Which argument of every writing script says when its call was first sent.
+SENT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
     `doorbell`: how changes are heard of, as in `requests.DOORBELLS`.
-    `confirm`: what every write is to be confirmed by; None: by its reply alone. `document`: the fields and values of
-    the search document of a message and its vector; None: without search.
+    `confirm`: what every write is to be confirmed by; None: by its reply alone. `index`: what is known of the search
+    index; None: without search.
     """
 
     keyspace: Keyspace
@@ -37,8 +64,13 @@ class Settings:
     ttl: float | None = None
     max_messages: int | None = None
     confirm: Confirmation | None = None
-    document: Callable[[Message, bytes], list[bytes]] | None = None
+    index: SearchIndex | None = None
     doorbell: str = "auto"
+
+    @property
+    def document(self) -> DocumentOf | None:
+        """None: write no documents. It changes when the index is found or lost, so an operation asks once."""
+        return self.index.form.document if self.index is not None and self.index.works else None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
         """The channel that rings when the conversation's change log changes."""
@@ -58,8 +90,7 @@ class Call(Struct, frozen=True):
     """A command for the server; `decode` reads its reply.
 
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
-    the command. `retry_at`: the argument to set to "1" when the call is sent again and might have run before.
-    `follow`: from its reply, the call that is left to do after it, if any; it has no outcome of its own.
+    the command. `sent_at`: the argument that says when the call was first sent, of calls that must not run twice.
     `confirm`: the command that is sent right after; `decode` then takes both replies.
     """
 
@@ -67,16 +98,15 @@ class Call(Struct, frozen=True):
     keys: bytes
     args: list[bytes]
     decode: Callable[[Any], Any]
-    retry_at: int | None = None
-    follow: Callable[[Any], Call | None] | None = None
+    sent_at: int | None = None
     confirm: Confirmation | None = None
 
-    def pack(self, *, teach: bool = False, again: bool = False) -> bytes:
-        """The bytes to send. `teach` sends the script's source along; `again` marks a repeated call."""
+    def pack(self, *, teach: bool = False, sent: bytes | None = None) -> bytes:
+        """The bytes to send. `teach` sends the script's source along; `sent` is put at `sent_at`."""
         args = self.args
-        if again and self.retry_at is not None:
+        if sent is not None and self.sent_at is not None:
             args = [*args]
-            args[self.retry_at] = b"1"
+            args[self.sent_at] = sent
         packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
         if self.script is None:
             return b"*%d\r\n%b" % (len(args), packed)
@@ -139,24 +169,38 @@ def revised(op: Write, reply: int | list[Any]) -> int:
     return cast(int, reply)
 
 
-def then(call: Call, last: Call | None) -> Call:
-    """A call, those that follow it, and then one more."""
+class Upkeep(Struct, frozen=True):
+    """Steps that do nothing for the outcome of an operation: it does not fail if they do. They yield lists of calls and
+    nothing else. With `later`, a later operation continues them where they failed."""
 
-    def follow(reply: Any) -> Call | None:
-        following = call.follow(reply) if call.follow else None
-        return last if following is None else then(following, last)
-
-    return msgspec.structs.replace(call, follow=follow)
+    steps: Steps[None]
+    later: bool = False
 
 
-def confirmed(call: Call, op: Write, settings: Settings) -> Call:
-    """The call of a write, with what is to confirm it."""
-    if settings.confirm is None:
-        return call
-    decode = confirming(op, call.decode, settings.confirm)
-    follow = None if call.follow is None else partial(_following, call.follow)
-    return msgspec.structs.replace(call, confirm=settings.confirm, decode=decode, follow=follow)
+def once(calls: list[Call]) -> Steps[None]:
+    """The steps that are only these calls."""
+    yield calls
 
 
-def _following(follow: Callable[[Any], Call | None], replies: tuple[Any, Any]) -> Call | None:
-    return follow(replies[0])
+class Pause(Struct, frozen=True):
+    """Wait so many seconds."""
+
+    seconds: float
+
+
+def plain(*command: bytes) -> Call:
+    """A command without a script; its outcome is its reply."""
+    return Call(None, b"", [*command], as_is)
+
+
+def write(op: Write, settings: Settings, call: Call, after: Callable[[Any], Steps[None]] | None = None) -> Steps[Any]:
+    """The steps of a write: its call, then the upkeep that `after` makes of the reply. The outcome comes last, because
+    it may be an error: that the write is not confirmed."""
+    if settings.confirm is not None:
+        decode = confirming(op, call.decode, settings.confirm)
+        call = msgspec.structs.replace(call, decode=decode, confirm=settings.confirm)
+    if after is None:
+        return (yield call)
+    reply = yield msgspec.structs.replace(call, decode=as_is)
+    yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
+    return call.decode(reply)

@@ -16,11 +16,10 @@ from msgspec import Struct
 
 from redis_history.backends import refusals
 from redis_history.backends.compacting import check_pairs, check_summary, replaced
-from redis_history.backends.redis.calls import AGAIN, Call, Settings, change_header, confirmed, refused
+from redis_history.backends.redis.calls import SENT, Call, Settings, Steps, change_header, plain, refused, write
+from redis_history.backends.redis.documents import mark
 from redis_history.backends.redis.keys import ConversationKeys
-from redis_history.backends.redis.moving import PAGE, Steps, marked, plain, position_of
-from redis_history.backends.redis.planner import plan
-from redis_history.backends.redis.reading import page_of, readable
+from redis_history.backends.redis.reading import changes_call, page_of, readable
 from redis_history.backends.redis.scripts import COMPACT
 from redis_history.events import ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
@@ -28,8 +27,10 @@ from redis_history.model.ranges import Ranges, stays
 from redis_history.model.wire import placed
 from redis_history.operations import Compact, Compacted, Entry, ReadChanges
 
-__all__ = ["compact"]
+__all__ = ["compact", "position_of"]
 
+#: Messages read at once.
+_PAGE: Final = 1000
 #: How often the reading begins again because somebody edits, deletes or inserts meanwhile.
 _TRIES: Final = 50
 #: Runs of system messages that stay, and messages in them: the script moves them one by one.
@@ -61,15 +62,14 @@ class _Range(Struct):
     runs: list[list[int]] = []
     characters: int = 0
     tokens: int = 0
-    former: str | None = None
 
 
-def compact(op: Compact, settings: Settings) -> Steps:
+def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
     keys = settings.keyspace.conversation(op.conversation_id)
     for _ in range(_TRIES):
         found = yield from _read(op, keys)
         for _ in range(_TRIES):
-            outcome: Compacted | bytes = yield _flip(op, settings, keys, found)
+            outcome: Compacted | bytes = yield from _flip(op, settings, keys, found)
             if isinstance(outcome, Compacted):
                 return outcome
             if outcome == b"stale" or not (yield from _read_appended(op, settings, found)):
@@ -79,7 +79,7 @@ def compact(op: Compact, settings: Settings) -> Steps:
     raise refusals.compaction_conflict(op.conversation_id, f"it was changed during each of {_TRIES} attempts")
 
 
-def _read(op: Compact, keys: ConversationKeys) -> Steps:
+def _read(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
     entry = op.summary
     own, mark = b":" + entry.message.id.encode(), b"^" + entry.message.id.encode()
     [head] = yield [plain(b"HMGET", keys.state, b"e", b"r", b"x", b"q", b"s", own, mark)]
@@ -95,7 +95,6 @@ def _read(op: Compact, keys: ConversationKeys) -> Steps:
     if not found.leaving:
         return found
     if former is not None:
-        found.former = former.decode()
         [standing] = yield [plain(b"HGET", keys.state, b":" + former)]
         check_summary(op, None if standing is None else position_of(standing))
     yield from _check_pairs(op, found, keys, end)
@@ -104,10 +103,10 @@ def _read(op: Compact, keys: ConversationKeys) -> Steps:
     return found
 
 
-def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Steps:
+def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
     """All up to the end of the range, in pages, and what they count in the totals."""
     after: Position | None = None
-    size = PAGE
+    size = _PAGE
     while True:
         [members] = yield [page_of(keys, size, newest=False, after=after, before=end)]
         more, decoded = len(members) == size, list(map(readable, members))
@@ -133,7 +132,7 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
         if not more:
             break
         if messages:
-            after, size = messages[-1].position, PAGE
+            after, size = messages[-1].position, _PAGE
         else:  # a page without a readable message tells no place: read more at once
             size *= 4
     staying = sum(last - first + 1 for first, last in found.runs)
@@ -141,11 +140,11 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
         raise refusals.too_many_staying(staying, _MOST_STAYING)
 
 
-def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Position) -> Steps:
+def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
     """Reads on until all calls of the range are answered, to the end of the conversation if one is not."""
     messages, count = list(found.messages), len(found.messages)
     ranges = Ranges(messages)
-    after, size, more = end._replace(sequence=end.sequence - 1), PAGE, True
+    after, size, more = end._replace(sequence=end.sequence - 1), _PAGE, True
     while more and (ranges.waits(count) or not ranges.is_whole(count)):  # if it is torn, to name a place that would do
         [members] = yield [page_of(keys, size, newest=False, after=after, before=None)]
         later = [message for message in map(readable, members) if message is not None]
@@ -154,7 +153,7 @@ def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Positi
         messages += later
         more = len(members) == size
         if later:
-            after, size = later[-1].position or after, PAGE
+            after, size = later[-1].position or after, _PAGE
         else:
             size *= 4
     if not ranges.is_whole(count):
@@ -164,13 +163,13 @@ def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Positi
         found.tail = _Tail(messages, ranges, known, found.sequence)
 
 
-def _read_appended(op: Compact, settings: Settings, found: _Range) -> Steps:
+def _read_appended(op: Compact, settings: Settings, found: _Range) -> Steps[bool]:
     """Adds what was appended since to the tail; whether that could be told, and the range is whole all the same."""
     tail = found.tail
     assert tail is not None  # noqa: S101
     more = True
     while more:
-        changes = yield plan(ReadChanges(op.conversation_id, tail.known), settings)
+        changes = yield changes_call(ReadChanges(op.conversation_id, tail.known), settings)
         more = changes.more
         for event in changes.events:
             if not isinstance(event, MessagesAppended | ConversationUpdated):
@@ -199,7 +198,7 @@ def _key(message: Message) -> Position:
     return message.position or Position(0, 0)
 
 
-def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range) -> Call:
+def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range) -> Steps[Compacted | bytes]:
     entry = op.summary
     leaving = found.leaving
     last = leaving[-1].position if leaving else Position(0, 0)
@@ -226,13 +225,16 @@ def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range
         b"%d" % (len(runs) // 2),
         *(b"%d" % rank for rank in runs),
     ]
-    follow = None
-    if settings.document is not None and leaving:
-        args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
-        originals = [message.sequence or 0 for message in leaving if message.id != found.former]
-        follow = partial(marked, settings, op.conversation_id, originals, b"1")
-    call = Call(COMPACT, keys.writing, args, partial(_compacted, op), AGAIN, follow=follow)
-    return confirmed(call, op, settings)
+    document = settings.document if leaving else None
+    if document is not None:
+        args += document(entry.message, op.vectors[0] if op.vectors else b"")
+    call = Call(COMPACT, keys.writing, args, partial(_compacted, op), SENT)
+    return write(op, settings, call, None if document is None else partial(_marks, keys))
+
+
+def _marks(keys: ConversationKeys, reply: list[Any]) -> Steps[None]:
+    if reply[0] == b"stored":
+        yield from mark(keys)
 
 
 def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
@@ -246,6 +248,10 @@ def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
         refused(op, reply)
     _, revision, count, sequence, timestamp, own = reply
     return Compacted(revision, placed(op.summary.message, sequence, int(timestamp)), count, bool(own))
+
+
+def position_of(place: bytes) -> Position:
+    return Position(int.from_bytes(place[11:19], "big", signed=True), int.from_bytes(place[2:10], "big"))
 
 
 def _what(entry: Entry) -> bytes:

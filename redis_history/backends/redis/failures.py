@@ -106,7 +106,7 @@ _PASSING = ("BUSY ", "LOADING", "UNBLOCKED")
 _PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py takes the word off their texts
 # Of TLS, what does not pass. A connection that ends in the middle of a handshake is as passing as any other.
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
-_SENTINEL_SAID = re.compile(r""" - \w+\(["'](.*?)["']\)""")
+_SENTINEL_SAID = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
@@ -162,6 +162,11 @@ def translate(error: Exception, server: str) -> BackendError:
         return UnsupportedServerError(f"{server} does not speak the Redis protocol: {text}")
     if "WRONGTYPE" in text:
         return CorruptDataError(f"a key of this conversation holds something else; use another namespace: {text}")
+    if "XADD is equal or smaller" in text:
+        return CorruptDataError(
+            "the change log of this conversation is ahead of its state, as if only some of its keys had been restored "
+            f"from a backup: restore all of them, or delete the conversation ({text})"
+        )
     if "MISCONF " in text or "NOREPLICAS " in text:  # Redis before 7: inside an error of the script
         return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}")
     if "unknown command" in text.lower():

@@ -14,11 +14,10 @@ compares some of the known conversations, in turn.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from redis_history.backends.base import Found, Look
-from redis_history.backends.redis.calls import Call, Settings
+from redis_history.backends.redis.calls import Call, Settings, Steps, Upkeep, once
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
 from redis_history.backends.redis.listing import pairs_of
 from redis_history.backends.redis.scripts import FORGET
@@ -32,8 +31,6 @@ _PAGE: Final = 1000
 _CHUNK: Final = 500
 #: Known conversations that each look compares, whether they have changed or not.
 _SWEEP: Final = 200
-
-_Steps = Generator[list[Call], list[Any], Any]
 
 
 class _Place(NamedTuple):
@@ -66,7 +63,7 @@ class _Finder:
         for conversation_id in look.doubted:
             self.places.pop(self.keyspace.bucket_of(conversation_id), None)
 
-    def find(self) -> _Steps:
+    def find(self) -> Steps[Found]:
         moved = yield from self.look()
         heads: dict[str, Cursor] = {}
         whole = [bucket for bucket in range(BUCKETS) if bucket not in self.places]
@@ -78,7 +75,7 @@ class _Finder:
         self.position.places = self.places
         return Found(heads, self.position)
 
-    def look(self) -> _Steps:
+    def look(self) -> Steps[set[str]]:
         """What has a higher score than before. Forgets the places of buckets that are to be compared as a whole."""
         moved: set[str] = set()
         places = self.places
@@ -101,7 +98,7 @@ class _Finder:
                 del places[bucket]
         return moved
 
-    def read_all(self, buckets: list[int]) -> _Steps:
+    def read_all(self, buckets: list[int]) -> Steps[dict[int, set[str]]]:
         """All members of some buckets. By score, because ranks shift while they are read."""
         there: dict[int, set[str]] = {bucket: set() for bucket in buckets}
         places = dict.fromkeys(buckets, _Place())
@@ -119,7 +116,7 @@ class _Finder:
         args = [b"ZRANGEBYSCORE", self.registries[bucket], score, b"+inf", b"WITHSCORES", b"LIMIT", b"0", b"%d" % _PAGE]
         return Call(None, b"", args, pairs_of)
 
-    def compare(self, ids: list[str]) -> _Steps:
+    def compare(self, ids: list[str]) -> Steps[dict[str, Cursor]]:
         """Those of `ids` whose newest change is not the known one."""
         found: dict[str, Cursor] = {}
         for start in range(0, len(ids), _CHUNK):
@@ -135,7 +132,7 @@ class _Finder:
                 elif head != self.known.get(conversation_id):
                     found[conversation_id] = head
             if stale:
-                yield stale
+                yield Upkeep(once(stale))
         return found
 
     def next_of_sweep(self) -> list[str]:
@@ -147,7 +144,7 @@ class _Finder:
         return [conversation_id for conversation_id in taken if conversation_id in self.known]
 
 
-def find_changed(look: Look, settings: Settings) -> Generator[list[Call], list[Any], Found]:
+def find_changed(look: Look, settings: Settings) -> Steps[Found]:
     """Yields calls to be made, is sent their outcomes, and returns what was found."""
     return _Finder(look, settings).find()
 

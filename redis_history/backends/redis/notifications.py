@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-__all__ = ["merged_flags"]
+__all__ = ["merged_flags", "slowest_mode"]
 
 #: K: channels named by key. t: commands on streams, which is what the change log is.
 _NEEDED: Final = "Kt"
@@ -18,3 +19,8 @@ def merged_flags(setting: str | bytes | None) -> str | None:
     present = set(flags) | (set(_ALL) if "A" in flags else set())
     missing = "".join(flag for flag in _NEEDED if flag not in present)
     return flags + missing if missing else None
+
+
+def slowest_mode(modes: Collection[str]) -> str:
+    """The slowest of the modes of some doorbells; "poll" if there are none."""
+    return next((mode for mode in ("poll", "publish", "keyspace") if mode in modes), "poll")

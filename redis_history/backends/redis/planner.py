@@ -1,15 +1,29 @@
-"""From an operation to a call of the server, and from its reply to the outcome. Pure: no I/O here."""
+"""From an operation to its steps. Pure: no I/O here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from redis_history.backends.redis import reading, writing
-from redis_history.backends.redis.calls import Call, Settings, confirmed
+from redis_history.backends.redis import reading, searching, writing
+from redis_history.backends.redis.calls import Call, Settings, Steps
+from redis_history.backends.redis.compacting import compact
+from redis_history.backends.redis.expanding import expand
 from redis_history.backends.redis.keys import pack_keys
+from redis_history.backends.redis.listing import list_conversations, scan_conversations
 from redis_history.backends.redis.scripts import LEASE
-from redis_history.operations import KeepLease, Lease, Op, TakeLease, Write
+from redis_history.operations import (
+    Compact,
+    Expand,
+    Fetch,
+    KeepLease,
+    Lease,
+    ListConversations,
+    Op,
+    ReadTogether,
+    ScanConversations,
+    TakeLease,
+)
 
 __all__ = ["plan"]
 
@@ -33,15 +47,33 @@ def _lease(conversation_id: str, who: str, seconds: float, settings: Settings, d
     return Call(LEASE, pack_keys(keys.state, keys.lease), args, decode)
 
 
-_PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
-    **reading.PLANS,
-    **writing.PLANS,
+def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
+    return (yield [_CALLS[type(read)](read, settings) for read in op.reads]) if op.reads else []
+
+
+#: Operations that are one call and no write.
+_CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+    **reading.CALLS,
+    Fetch: searching.fetch_call,
     KeepLease: _keep_lease,
     TakeLease: _take_lease,
 }
+_PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
+    **writing.PLANS,
+    **searching.PLANS,
+    Compact: compact,
+    Expand: expand,
+    ListConversations: list_conversations,
+    ReadTogether: _read_together,
+    ScanConversations: scan_conversations,
+}
 
 
-def plan(op: Op[T], settings: Settings) -> Call:
-    """The call that carries out `op`; its `decode` gives the outcome of `op`."""
-    call = _PLANS[type(op)](op, settings)
-    return confirmed(call, op, settings) if isinstance(op, Write) else call
+def plan(op: Op[T], settings: Settings) -> Steps[T]:
+    """The steps that carry out `op`; they return its outcome."""
+    steps = _PLANS.get(type(op))
+    return _single(_CALLS[type(op)](op, settings)) if steps is None else steps(op, settings)
+
+
+def _single(call: Call) -> Steps[Any]:
+    return (yield call)

@@ -21,7 +21,7 @@ from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member
 from redis_history.operations import Changes, FindMessage, Head, Page, ReadChanges, ReadConversation, ReadHead, ReadPage
 
-__all__ = ["PLANS", "page_of", "readable"]
+__all__ = ["CALLS", "changes_call", "page_of", "readable"]
 
 _logger = logging.getLogger("redis_history")
 
@@ -43,7 +43,7 @@ def _page(op: ReadPage, settings: Settings) -> Call:
     if op.archived:
         packed = pack_keys(keys.state, keys.messages)
         return Call(PAGE_ARCHIVED, packed, _window(op), partial(_members_of_all, op))
-    call = page_of(keys, op.limit, newest=op.newest, since=op.since, after=op.after, before=op.before)
+    call = page_of(keys, op.limit, newest=op.newest, after=op.after, before=op.before)
     return msgspec.structs.replace(call, decode=partial(_members, op.conversation_id))
 
 
@@ -52,23 +52,19 @@ def page_of(
     limit: int,
     *,
     newest: bool,
-    since: Position | None = None,
     after: Position | None = None,
     before: Position | None = None,
 ) -> Call:
     """Reads live members, as they are."""
-    if since is None and after is None and before is None:
+    if after is None and before is None:
         first, last = (-limit, -1) if newest else (0, limit - 1)
         return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], as_is)
-    window = _window(ReadPage("", limit, newest, since, after, before))
+    window = _window(ReadPage("", limit, newest, after, before))
     return Call(PAGE, pack_keys(keys.messages), window, as_is)
 
 
 def _window(op: ReadPage) -> list[bytes]:
-    lower = op.since
-    if op.after is not None:
-        behind = op.after._replace(sequence=op.after.sequence + 1)
-        lower = behind if lower is None else max(lower, behind)
+    lower = None if op.after is None else op.after._replace(sequence=op.after.sequence + 1)
     args = [b"%d" % op.limit, b"1" if op.newest else b"0"]
     for bound in (lower, op.before):
         args += (b"", b"") if bound is None else (b"%d" % bound.timestamp, b"%d" % bound.sequence)
@@ -121,7 +117,7 @@ def _read_head(op: ReadHead, reply: list[Any]) -> Head:
     return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6]))
 
 
-def _changes(op: ReadChanges, settings: Settings) -> Call:
+def changes_call(op: ReadChanges, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [b"%d" % op.after.revision, b"%d" % (op.limit + 1), CHANGES_BYTES]
     return Call(CHANGES, pack_keys(keys.state, keys.log), args, partial(_read_changes, op))
@@ -141,9 +137,10 @@ def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
     return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
 
 
-PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+#: Each of these operations is one call.
+CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     FindMessage: _find,
-    ReadChanges: _changes,
+    ReadChanges: changes_call,
     ReadConversation: read_conversation,
     ReadHead: _head,
     ReadPage: _page,

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.redis.calls import AGAIN, Call, Settings, change, revised
+from redis_history.backends.redis.calls import SENT, Call, Settings, Steps, change, revised, write
 from redis_history.backends.redis.scripts import RECORD
 from redis_history.errors import CorruptDataError
 from redis_history.model import Conversation
@@ -25,12 +25,12 @@ _RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "audi
 STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", *_RECORD_KEYS.values())
 
 
-def write_record(op: WriteRecord, settings: Settings) -> Call:
+def write_record(op: WriteRecord, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [*change(op, settings, keys), _encode(op.fields)]
     for name, value in op.fields.items():
         args += (_RECORD_KEYS[name], _encode(value))
-    return Call(RECORD, keys.writing, args, partial(revised, op), retry_at=AGAIN)
+    return write(op, settings, Call(RECORD, keys.writing, args, partial(revised, op), SENT))
 
 
 def read_conversation(op: ReadConversation, settings: Settings) -> Call:

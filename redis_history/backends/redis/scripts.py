@@ -47,7 +47,7 @@ def _load(name: str, *preludes: str) -> Script:
     return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
-_WRITING = ("_archive", "_change", "_document")
+_WRITING = ("_archive", "_change", "_journal", "_document")
 _PLACES = ("_id", "_locate", "_archived")
 
 APPEND: Final = _load("append", *_WRITING, "_empty", "_id", "_trim")
@@ -62,9 +62,9 @@ FETCH: Final = _load("fetch", "_archive", "_locate")
 FIND: Final = _load("find", "_archive", *_PLACES)
 FORGET: Final = _load("forget")
 HEAD: Final = _load("head", "_head")
-INDEX: Final = _load("index", *_WRITING)
+INDEX: Final = _load("index", *_WRITING, *_PLACES)
 LEASE: Final = _load("lease")
-MARK: Final = _load("mark")
+MARK: Final = _load("mark", "_archive", "_locate")
 PAGE: Final = _load("page", "_locate")
 PAGE_ARCHIVED: Final = _load("page_archived", "_archive", "_locate")
 REAP: Final = _load("reap")

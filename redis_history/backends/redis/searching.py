@@ -1,22 +1,20 @@
-"""From a search operation to calls of the server, and what its search index is like. Pure: no I/O here."""
+"""The steps of search operations. Pure: no I/O here."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from redis_history.backends.redis.calls import Call, Settings, as_is
-from redis_history.backends.redis.documents import write_documents
+from redis_history.backends.redis.calls import Call, Settings, Steps, Upkeep, as_is, plain
+from redis_history.backends.redis.documents import finish_work, mark, write_documents
+from redis_history.backends.redis.indexing import SearchIndex, Searching, fill_index, use_index
 from redis_history.backends.redis.keys import Keyspace, pack_keys
 from redis_history.backends.redis.scripts import FETCH, SEARCH
-from redis_history.errors import CorruptDataError
-from redis_history.model import Message
+from redis_history.errors import BackendError, CorruptDataError
 from redis_history.model.wire import body_digest, decode_member, encode_body
 from redis_history.operations import (
     Fetch,
@@ -29,133 +27,136 @@ from redis_history.operations import (
     SweepDocuments,
     WriteDocuments,
 )
-from redis_history.search.languages import LANGUAGES, UNSTEMMED
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
-    ARCHIVED,
     NAMESPACE,
-    VECTOR,
     count_command,
-    create_arguments,
-    document,
     nearest_command,
     read_found,
     read_matches,
+    scope_at,
     search_commands,
 )
-from redis_history.search.vectors import VectorField
 
-__all__ = [
-    "SEARCHES",
-    "IndexState",
-    "Searching",
-    "create_index",
-    "is_lost_index",
-    "is_unanswered",
-    "plan_fetch",
-    "plan_search",
-    "plan_search_all",
-    "read_index_form",
-    "read_index_info",
-]
+__all__ = ["PLANS", "fetch_call"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Raised with each change of what a document holds: then the index has another name, and documents are written anew.
-DOCUMENT_VERSION: Final = 1
-#: Stands for the conversation in a search, until the script knows the life of its documents.
-_SCOPE: Final = "the-conversation"
-_LANGUAGE: Final = b"search language"
+#: How often a search of one conversation is sent again after its documents were marked.
+_MARKINGS: Final = 3
+#: Where the value of the scope will be, before the script puts in the life of the conversation's documents.
+_SCOPE: Final = ["-"]
 
 
-@dataclass(frozen=True, slots=True)
-class Searching:
-    """How a store searches. `required`: by the server or not at all."""
-
-    language: str = "english"
-    vector: VectorField | None = None
-    required: bool = False
-
-    def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
-        """The fields and values of a message's search document; its vector, if it has one."""
-        fields = document(message)
-        return [*fields, VECTOR, vector] if vector else fields
-
-
-class IndexState(NamedTuple):
-    """`share` of the documents that are in the index, 0 to 1; `complete`: all of them."""
-
-    name: bytes
-    documents: int
-    share: float
-    complete: bool
-
-
-def create_index(keyspace: Keyspace, searching: Searching) -> tuple[bytes, list[bytes]]:
-    """The name of the index of this form, and the command that makes it."""
-    command = create_arguments(b"", [keyspace.documents], language=searching.language, vector=searching.vector)
-    form = hashlib.sha256(b"\0".join(command)).hexdigest()[:8].encode()
-    name = b"%b:%d:%b" % (keyspace.index, DOCUMENT_VERSION, form)
-    command[1] = name
-    return name, command
-
-
-def read_index_info(reply: Any) -> IndexState:
-    """The reply to FT.INFO, RESP2 or RESP3."""
-    try:
-        info = _fields(reply)
-        share = float(info[b"percent_indexed"])
-        complete = float(info[b"indexing"]) == 0 and share >= 1
-        return IndexState(info[b"index_name"], int(info[b"num_docs"]), share, complete)
-    except (TypeError, ValueError, KeyError) as error:
-        raise CorruptDataError(f"this is no reply to FT.INFO: {str(reply)[:200]}") from error
-
-
-def read_index_form(keyspace: Keyspace, reply: Any) -> Searching | None:
-    """How the stores search whose index this is, from the reply to FT.INFO; None for an index of another version."""
-    info = _fields(reply)
-    name, vector = info.get(b"index_name"), None
-    for attribute in info.get(b"attributes", ()):
-        said = _fields([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
-        if said.get(b"attribute") == VECTOR and said.get(b"type") == b"VECTOR":
-            algorithm, distance = said[b"algorithm"].decode().lower(), said[b"distance_metric"].decode().lower()
-            vector = VectorField(int(said[b"dim"]), algorithm, distance)
-    every = (Searching(language, vector) for language in (*sorted(LANGUAGES), UNSTEMMED))
-    return next((one for one in every if create_index(keyspace, one)[0] == name), None)
-
-
-def _fields(reply: Any) -> Mapping[bytes, Any]:
-    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-
-
-def is_lost_index(error: Exception) -> bool:
+def _is_lost_index(error: Exception) -> bool:
     """Whether the index is not there (any more), or no search at all."""
-    text = str(error).lower()
+    text = str(error.__cause__).lower()
     return "no such index" in text or "unknown index" in text or "unknown command" in text or "unknown redis" in text
 
 
-def is_unanswered(error: Exception) -> bool:
+def _is_unanswered(error: Exception) -> bool:
     """Whether the server gave up a search, such as one that took too long."""
-    return isinstance(error, ResponseError) and "timeout" in str(error).lower()
+    return isinstance(error.__cause__, ResponseError) and "timeout" in str(error.__cause__).lower()
 
 
-def plan_search(op: Search, settings: Settings, searching: Searching) -> Call:
-    """One look at one conversation: what each term matches, or None if not all messages have documents."""
+def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
+    state = yield from fill_index(settings, op.seconds)
+    return None if state is None else state.share
+
+
+def _search(op: Search | SearchAll, settings: Settings) -> Steps[Found | None]:
+    """None if the server cannot tell (now): no search, no index, or not all of it."""
+    index = settings.index
+    for first in (True, False):
+        if index is None or not index.works:
+            return None
+        try:
+            if isinstance(op, Search):
+                return (yield from _search_one(op, settings, index))
+            return (yield from _search_all(op, settings, index))
+        except BackendError as error:
+            lost = _is_lost_index(error)
+            if not lost and not _is_unanswered(error):
+                raise
+            if not lost or not first:
+                _logger.warning("the server did not answer a search: %s", error)
+                return None
+            _logger.warning("the search index is gone; it is made anew")
+        yield from use_index(settings)
+    return None
+
+
+def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Found | None]:
+    if not index.settled:
+        yield from fill_index(settings, 0.0)
+    call, terms = _search_call(op, settings, index.form)
+    for _ in range(_MARKINGS):
+        reply = yield call
+        if reply[2] != -1:
+            return _found(op, terms, reply)
+        # A search by `archived`, and documents wait to be marked.
+        if not (yield Upkeep(mark(settings.keyspace.conversation(op.conversation_id)))):
+            break
+    return None
+
+
+def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[Found | None]:
+    state = yield from fill_index(settings, op.seconds)
+    if state is None or not state.complete:
+        return None
+    if op.filters.archived is not None:
+        yield Upkeep(finish_work(settings.keyspace))
+    calls = _search_all_calls(op, settings, index.form)
+    return _read_all(op, settings, (yield calls) if calls else [])
+
+
+def _write_documents(op: WriteDocuments, settings: Settings) -> Steps[int | None]:
+    index = settings.index
+    if index is None or not index.works:
+        return None
+    written: int = yield _documents_call(op, settings, index.form)
+    return written
+
+
+def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | None]:
+    if settings.index is None or not settings.index.works:
+        return None
+    pattern = settings.keyspace.documents + b"*"
+    next_cursor, keys = yield plain(b"SCAN", b"%d" % op.cursor, b"MATCH", pattern, b"COUNT", b"200")
+    lives: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
+    gone = []
+    for key in keys:
+        place = settings.keyspace.document_of(key)
+        if place is None:
+            gone.append(key)
+        else:
+            lives.setdefault((place.conversation_id, place.life), []).append((place.sequence, key))
+    for (conversation_id, life), documents in lives.items():
+        sequences = tuple(sequence for sequence, _ in documents)
+        found = yield fetch_call(Fetch(conversation_id, life, sequences), settings)
+        gone += [key for (_, key), message in zip(documents, found, strict=True) if message is None]
+    if gone:
+        yield plain(b"UNLINK", *gone)
+    return int(next_cursor), len(gone)
+
+
+def _search_call(op: Search, settings: Settings, searching: Searching) -> tuple[Call, int]:
+    """One look at one conversation, for `_found`, and how many of its replies are of terms."""
     index = settings.keyspace.index
-    scope = [_SCOPE]
-    commands = [count_command(index, scope)]
-    terms = search_commands(index, scope, op.query, op.filters, language=searching.language, depth=op.depth)
+    commands = [count_command(index, _SCOPE)]
+    terms = search_commands(index, _SCOPE, op.query, op.filters, language=searching.language, depth=op.depth)
     commands += terms
     if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(index, scope, op.vector, op.filters))
-    args = [_SCOPE.encode()]
+        commands.append(nearest_command(index, _SCOPE, op.vector, op.filters))
+    args = [b"0" if op.filters.archived is None else b"1"]
     for command in commands:
-        args += (b"%d" % len(command), *command)
+        args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
     keys = pack_keys(settings.keyspace.conversation(op.conversation_id).state)
-    return Call(SEARCH, keys, args, partial(_found, op, len(terms)))
+    return Call(SEARCH, keys, args, as_is), len(terms)
 
 
 def _found(op: Search, terms: int, reply: list[Any]) -> Found | None:
+    """What each term matches, or None if not all messages have documents."""
     life, count, documents, *replies = reply
     if count != documents:
         return None
@@ -174,16 +175,16 @@ def _found(op: Search, terms: int, reply: list[Any]) -> Found | None:
     return Found(found[:single], found[single] if terms > single else None, count, nearest)
 
 
-def plan_search_all(op: SearchAll, settings: Settings, searching: Searching) -> list[Call]:
-    """Commands to send together; `read_all` takes their replies."""
+def _search_all_calls(op: SearchAll, settings: Settings, searching: Searching) -> list[Call]:
+    """Commands to send together; `_read_all` takes their replies."""
     index = settings.keyspace.index
     commands = search_commands(index, NAMESPACE, op.query, op.filters, language=searching.language, depth=op.depth)
     if op.vector is not None and not op.filters.impossible:
         commands.append(nearest_command(index, NAMESPACE, op.vector, op.filters))
-    return [Call(None, b"", command, as_is) for command in commands]
+    return [plain(*command) for command in commands]
 
 
-def read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> Found:
+def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> Found:
     """What each term matches in the namespace."""
     keyspace = settings.keyspace
 
@@ -203,7 +204,7 @@ def _nearest(replies: list[Any], keyspace: Keyspace) -> list[Place] | None:
     return [place for place in places if place is not None]
 
 
-def plan_fetch(op: Fetch, settings: Settings) -> Call:
+def fetch_call(op: Fetch, settings: Settings) -> Call:
     """Reads messages that were found."""
     keys = settings.keyspace.conversation(op.conversation_id)
     prefix = settings.keyspace.documents_of(op.conversation_id, op.life)
@@ -228,22 +229,20 @@ def _fetched(conversation_id: str, reply: list[Any]) -> list[Fetched | None]:
     return found
 
 
-def plan_documents(op: WriteDocuments, settings: Settings, searching: Searching) -> Call:
+def _documents_call(op: WriteDocuments, settings: Settings, searching: Searching) -> Call:
     """Writes documents of messages that were read."""
     documents = []
     for position, message in enumerate(op.messages):
         fields = searching.document(message, op.vectors[position] if op.vectors else b"")
-        if op.archived and op.archived[position]:
-            fields = [*fields, ARCHIVED, b"1"]
         documents.append([b"%d" % len(fields), *fields])
     entries = [(message.id, body_digest(encode_body(message))) for message in op.messages]
     return write_documents(op.token, settings, op.conversation_id, entries, documents)
 
 
-def scan_documents(cursor: int, settings: Settings) -> Call:
-    """Some keys of documents of the namespace."""
-    pattern = settings.keyspace.documents + b"*"
-    return Call(None, b"", [b"SCAN", b"%d" % cursor, b"MATCH", pattern, b"COUNT", b"200"], as_is)
-
-
-SEARCHES: Final = frozenset({Search, SearchAll, Fetch, WriteDocuments, SweepDocuments, MakeIndex})
+PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
+    MakeIndex: _make,
+    Search: _search,
+    SearchAll: _search,
+    SweepDocuments: _sweep,
+    WriteDocuments: _write_documents,
+}

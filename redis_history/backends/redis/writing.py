@@ -1,4 +1,4 @@
-"""The writing operations as calls, but for those of `compacting`. Pure: no I/O here."""
+"""The steps of the writing operations, but for those of `compacting` and `expanding`. Pure: no I/O here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import astuple
 
-from redis_history.backends.redis.calls import AGAIN, Call, Settings, change, refused, revised, then
+from redis_history.backends.redis.calls import SENT, Call, DocumentOf, Settings, Steps, change, refused, revised, write
 from redis_history.backends.redis.documents import documents_later, documents_of, reap_after
 from redis_history.backends.redis.keys import ConversationKeys
 from redis_history.backends.redis.records import write_record
@@ -31,23 +31,26 @@ __all__ = ["PLANS"]
 LOG_OUTLIVES_MS: Final = b"60000"
 
 
-def _append(op: Append, settings: Settings) -> Call:
+def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = _added(op, settings, keys, b"0")
-    follow = partial(_after, op, settings, keys) if len(op.entries) > 1 and settings.document is not None else None
-    return Call(APPEND, keys.writing, args, partial(_appended, op), AGAIN, follow=follow)
+    document = settings.document
+    call = Call(APPEND, keys.writing, _added(op, settings, keys, b"0", document), partial(_appended, op), SENT)
+    many = document is not None and len(op.entries) > 1
+    return write(op, settings, call, partial(_after, op, settings, keys, document) if many else None)
 
 
-def _after(op: Append | Restore, settings: Settings, keys: ConversationKeys, reply: Any) -> Call | None:
+def _after(
+    op: Append | Restore, settings: Settings, keys: ConversationKeys, document: DocumentOf | None, reply: Any
+) -> Steps[None]:
     """What is left to do after many messages were written."""
-    if type(reply) is list and reply[0] not in (b"stored", b"buried"):
-        return None
-    later = documents_later(op, settings, 0)
-    reaping = reap_after(keys, reply)
-    return later if reaping is None else then(reaping, later)
+    if type(reply) is not list or reply[0] in (b"stored", b"buried"):
+        yield from reap_after(keys, reply)
+        yield from documents_later(op, settings, document)
 
 
-def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes) -> list[bytes]:
+def _added(
+    op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes, document: DocumentOf | None
+) -> list[bytes]:
     characters = tokens = 0
     rest: list[bytes] = []
     for message, body, digest, timestamp, its_characters, its_tokens, tools in map(astuple, op.entries):
@@ -55,7 +58,7 @@ def _added(op: Append | Restore, settings: Settings, keys: ConversationKeys, rep
         tokens += its_tokens
         what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
         rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
-    rest += documents_of(op, settings)
+    rest += documents_of(op, document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
     return [*change(op, settings, keys), replace, most, *numbers, *rest]
@@ -84,10 +87,10 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
     return outcome
 
 
-def _delete(op: DeleteMessages, settings: Settings) -> Call:
+def _delete(op: DeleteMessages, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [*change(op, settings, keys), *(message_id.encode() for message_id in op.message_ids)]
-    return Call(DELETE, keys.writing, args, partial(_deleted, op), retry_at=AGAIN)
+    return write(op, settings, Call(DELETE, keys.writing, args, partial(_deleted, op), SENT))
 
 
 def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
@@ -96,14 +99,13 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
     return cast(int, reply[1])
 
 
-def _delete_conversation(op: DeleteConversation, settings: Settings) -> Call:
+def _delete_conversation(op: DeleteConversation, settings: Settings) -> Steps[bool]:
     keys = settings.keyspace.conversation(op.conversation_id)
     # Of those who look, or listen at another node, the server cannot know.
     channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
     args = [*change(op, settings, keys), LOG_OUTLIVES_MS, channel]
-    return Call(
-        DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), follow=partial(reap_after, keys)
-    )
+    call = Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), SENT)
+    return write(op, settings, call, partial(reap_after, keys))
 
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
@@ -112,10 +114,11 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
     return bool(reply[0])
 
 
-def _restore(op: Restore, settings: Settings) -> Call:
+def _restore(op: Restore, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = _added(op, settings, keys, b"1")
-    return Call(APPEND, keys.writing, args, partial(_restored, op), AGAIN, follow=partial(_after, op, settings, keys))
+    document = settings.document
+    call = Call(APPEND, keys.writing, _added(op, settings, keys, b"1", document), partial(_restored, op), SENT)
+    return write(op, settings, call, partial(_after, op, settings, keys, document))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
@@ -126,20 +129,21 @@ def _restored(op: Restore, reply: bytes | list[Any]) -> int:
     return int(cast(bytes, reply).split()[0])
 
 
-def _clear(op: Clear, settings: Settings) -> Call:
+def _clear(op: Clear, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = change(op, settings, keys)
-    return Call(CLEAR, keys.writing, args, partial(revised, op), AGAIN, follow=partial(reap_after, keys))
+    call = Call(CLEAR, keys.writing, change(op, settings, keys), partial(revised, op), SENT)
+    return write(op, settings, call, partial(reap_after, keys))
 
 
-def _update(op: UpdateMessage, settings: Settings) -> Call:
+def _update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
     keys = settings.keyspace.conversation(op.conversation_id)
     entry = op.entry
     what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
     args = [*change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
-    if settings.document is not None:
-        args += settings.document(entry.message, op.vectors[0] if op.vectors else b"")
-    return Call(UPDATE, keys.writing, args, partial(_updated, op), retry_at=AGAIN)
+    document = settings.document
+    if document is not None:
+        args += document(entry.message, op.vectors[0] if op.vectors else b"")
+    return write(op, settings, Call(UPDATE, keys.writing, args, partial(_updated, op), SENT))
 
 
 def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
@@ -151,7 +155,7 @@ def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
     return Appended(revision, placed(op.entry.message, sequence, timestamp), False)
 
 
-PLANS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     Append: _append,
     Clear: _clear,
     DeleteConversation: _delete_conversation,

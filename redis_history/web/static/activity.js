@@ -1,13 +1,13 @@
-// Who is writing: agents that appended a moment ago, and who waits for a tool. Of people nobody can know.
+// Shows agents that appended recently, and agents that wait for a tool. The page cannot know when people are typing.
 
 import { byId, el } from "./dom.js";
 import { author, shorten } from "./format.js";
 import { waitingCalls } from "./rows.js";
 
-const WRITES = 10_000; // milliseconds for which somebody who wrote is said to be writing
-const WAITS = 10 * 60_000; // after so long nobody waits for a tool any more
+const WRITES = 10_000; // milliseconds after an append during which its author counts as writing
+const WAITS = 10 * 60_000; // milliseconds after which a call without a result no longer counts
 
-/** A name that somebody chose, which may not turn what stands around it. */
+/** A user-chosen name, isolated so that it cannot change the direction of the text around it. */
 const theirs = (name) => el("bdi", { text: shorten(name, 40) });
 
 export class Activity {
@@ -24,7 +24,7 @@ export class Activity {
     this.show();
   }
 
-  /** Messages that came just now. */
+  /** Handle new messages. */
   wrote(messages) {
     for (const message of messages) {
       const who = author(message);

@@ -1,9 +1,9 @@
-// The server's JSON interface. All addresses are relative to where this page is mounted.
+// The server's JSON interface. All URLs are relative to the page's mount point.
 
 const BASE = new URL("../", import.meta.url);
 
 export class ApiError extends Error {
-  /** `status` 0: no answer at all. `code` is the server's word for what went wrong. */
+  /** `status`: the HTTP status, or 0 without a response. `code`: the server's error code. */
   constructor(status, code, message) {
     super(message);
     this.status = status;
@@ -19,13 +19,13 @@ export function address(path, params = {}) {
   return url;
 }
 
-/** The error that an answer other than 2xx stands for. */
+/** The error of a response other than 2xx. */
 export async function failure(response) {
   let told = {};
   try {
     told = (await response.json()).error ?? {};
   } catch {
-    // a proxy's page, perhaps
+    // not JSON: perhaps the page of a proxy
   }
   return new ApiError(
     response.status,

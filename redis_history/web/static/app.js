@@ -1,4 +1,4 @@
-// Puts the parts of the page together.
+// Connects the parts of the page.
 
 import { api } from "./api.js";
 import { byId, icon, setText } from "./dom.js";
@@ -16,7 +16,7 @@ const app = byId("app");
 const help = byId("help");
 
 let status = null;
-let found = null; // the hit that is being opened: {id, position, words}
+let found = null; // the hit to open: {id, position, words}
 let unseen = 0;
 
 const unread = new Unread(new URL("../", import.meta.url).href);
@@ -38,7 +38,7 @@ const search = new Search({
   },
 });
 
-// The page's title, and what is read out
+// The page's title, and announcements to screen readers
 
 function showCount(count) {
   unseen = count;
@@ -55,7 +55,7 @@ function showTitle() {
 let spoken = [];
 let speaking = null;
 
-/** Read out politely, and not more than can be followed. */
+/** Announce texts politely, and only as many as a listener can follow. */
 function announce(texts) {
   spoken.push(...texts);
   speaking ??= setTimeout(() => {
@@ -65,7 +65,7 @@ function announce(texts) {
   }, 800);
 }
 
-// What the address says
+// The route in the URL
 
 function follow() {
   const { conversation, message } = currentRoute();
@@ -95,7 +95,7 @@ async function jump(id) {
   timeline.list.drawn.get(timeline.current)?.element.focus({ preventScroll: true });
 }
 
-// The list of all conversations, and whether the server is there
+// The list of conversations, and the state of the connection
 
 function listChanged(name, data) {
   if (name === "hello" || name === "reset") {
@@ -106,7 +106,7 @@ function listChanged(name, data) {
     if (data.conversation === timeline.id) {
       const { conversation: id, last, writer, kind, ...info } = data;
       timeline.info({ ...info, id });
-      timeline.stream?.hurry(); // it may have been created just now
+      timeline.stream?.hurry(); // the conversation may just have been created
     }
   } else if (name === "gone") sidebar.on_gone(data);
 }
@@ -123,7 +123,7 @@ async function begin() {
   byId("namespace").title = [status.address, `version ${status.version}`].filter(Boolean).join("\n");
   setText(
     byId("about"),
-    `redis-history ${status.version}, namespace ${status.namespace}. ${status.read_only ? "This view only reads." : ""}`,
+    `redis-history ${status.version}, namespace ${status.namespace}. ${status.read_only ? "This view is read-only." : ""}`,
   );
   search.setCapability(status.capabilities?.search);
   timeline.prefix = status.summary_prefix ?? "";
@@ -167,14 +167,14 @@ const step = (direction) => (zone() === "timeline" ? timeline.step(direction) : 
 
 const narrow = () => matchMedia("(max-width: 760px)").matches;
 
-/** The list, at once: what is in it can have the focus then. */
+/** Show the list at once, so that its items can be focused. */
 function showList() {
   if (!narrow() || timeline.id === null) return;
   go({});
   follow();
 }
 
-/** Back to the list, in a wide window with the conversation still open. */
+/** Back to the list. In a wide window, the conversation stays open. */
 function back() {
   const { id } = timeline;
   showList();
@@ -196,7 +196,7 @@ bindKeys({
     theme: () => themeChosen(window.pageTheme.next()),
     step,
     arrow: (direction) => {
-      if (zone() === "timeline") return false; // scrolls
+      if (zone() === "timeline") return false; // the key scrolls
       return step(direction);
     },
     toStart: () => (zone() === "timeline" ? timeline.toStart() : focusLink(links()[0])),
@@ -219,7 +219,7 @@ bindKeys({
       if (timeline.id !== null) timeline.scroller.focus({ preventScroll: true });
     },
     fromField: (field, key) => {
-      if (field === sidebar.filter) sidebar.render(); // what was typed last counts
+      if (field === sidebar.filter) sidebar.render(); // apply the last input
       if (field === search.input && key === "Enter") search.run();
       else focusLink((search.active ? search : sidebar).links()[0]);
     },

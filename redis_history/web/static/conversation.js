@@ -1,38 +1,44 @@
-// One conversation as this page holds it: a window of consecutive messages, kept true by the events of the stream.
-// No DOM. The window may begin after the oldest message (`older`), and end before the newest (`newer`).
+// The model of one conversation: a window of consecutive messages, kept up to date by the events of the stream.
+// No DOM. `older` and `newer` say whether there are messages before and after the window.
 
 import { api } from "./api.js";
 
 const PAGE = 200;
-const KEPT = 3000; // messages in the window; what is furthest from the one who reads is let go of
+const KEPT = 3000; // messages in the window; those furthest from the viewport are dropped
 const KEPT_CHARACTERS = 12_000_000;
-const FIRST = "-9007199254740991.1"; // a position before all others
+const FIRST = "-9007199254740991.0"; // a position before all messages
 
-/** Order of positions "microseconds.sequence". */
+/** Compare positions, "microseconds.sequence". */
 export function compare(left, right) {
   const [leftTime, leftSequence] = left.split(".");
   const [rightTime, rightSequence] = right.split(".");
   return leftTime - rightTime || leftSequence - rightSequence;
 }
 
+/** A value for `since`, which is exclusive, so that the page starts at this position. */
+const justBefore = (position) => {
+  const [time, sequence] = position.split(".");
+  return `${time}.${sequence - 1}`;
+};
+
 const precedes = (left, right) => compare(left.position, right.position) < 0;
 
-/** Whether a message was there, and left, when this summary came. */
+/** Whether this summary replaced a message. */
 const replaces = (summary, message) =>
   message.id !== summary.id &&
   compare(message.position, summary.position) <= 0 &&
   (message.role !== "system" || message.is_summary);
 
 export class Conversation {
-  /** `onChange(change)` is called after each change of what is held; `change.kind` says which. */
+  /** `onChange(change)` is called after each change of the model; see `change.kind`. */
   constructor(id, onChange) {
     this.id = id;
     this.onChange = onChange;
     this.info = null;
     this.aborter = new AbortController();
-    this.moving = false; // whether another window is on its way
-    this.generation = 0; // raised when the window becomes another one; pages asked for before are of no use then
-    this.watches = new Set(); // for each page on its way: what events said meanwhile
+    this.moving = false; // whether another window is loading
+    this.generation = 0; // incremented with each new window; pages requested before are discarded
+    this.watches = new Set(); // for each page that is loading: the changes of events since the request
     this.clear();
   }
 
@@ -46,7 +52,7 @@ export class Conversation {
     this.byId = new Map();
     this.older = false;
     this.newer = false;
-    this.missed = 0; // appended behind the end of a window that does not reach it
+    this.missed = 0; // messages appended after the end of the window
     this.loading = { older: null, newer: null };
   }
 
@@ -60,15 +66,15 @@ export class Conversation {
 
   // Pages
 
-  /** The newest messages, or those around a position; gives the cursor from which events go on. */
+  /** Load the newest messages, or those around a position. Returns the cursor from which to follow events. */
   async open(position = null) {
     if (position !== null) {
       const { cursor } = await this.ask({ limit: 1 });
-      await this.refresh(position); // may know more than the cursor: events tell that again
+      await this.refresh(position); // may be newer than the cursor: the events then repeat changes
       return cursor;
     }
-    // Somebody may have gone elsewhere meanwhile. What was read there is newer than this cursor, and being told of
-    // something twice does no harm.
+    // The user may have moved elsewhere meanwhile. Messages read there are newer than this cursor, but repeated
+    // events do no harm.
     const { cursor } = await this.replace(
       () => this.ask({ limit: PAGE }),
       (page) => ({ older: page.more, newer: false }),
@@ -89,7 +95,7 @@ export class Conversation {
     );
   }
 
-  /** The window again: around a position, or at the end. */
+  /** Reload the window: around a position, or at the end. */
   async refresh(position) {
     if (position === null) {
       await this.replace(
@@ -102,7 +108,7 @@ export class Conversation {
       async () => {
         const [earlier, later] = await Promise.all([
           this.ask({ limit: PAGE / 2, before: position }),
-          this.ask({ limit: PAGE / 2, since: position, first: 1 }),
+          this.ask({ limit: PAGE / 2, since: justBefore(position), first: 1 }),
         ]);
         return { messages: [...earlier.messages, ...later.messages], earlier, later };
       },
@@ -110,7 +116,7 @@ export class Conversation {
     );
   }
 
-  /** What was loaded becomes the window, unless another one was asked for meanwhile. */
+  /** Make the loaded messages the window, unless another window was requested meanwhile. */
   async replace(load, edges) {
     const generation = ++this.generation;
     const watch = this.watch();
@@ -129,7 +135,7 @@ export class Conversation {
     }
   }
 
-  /** Read on at one side, "older" or "newer"; nothing if that is being done, or there is nothing. */
+  /** Load the next page of a side, "older" or "newer", unless it is already loading or there is none. */
   extend(side) {
     if (!this[side]) return null;
     if (!this.messages.length) return this.refresh(null);
@@ -166,7 +172,7 @@ export class Conversation {
     return watch;
   }
 
-  /** Add a page, which may be older than what events said while it was on its way. */
+  /** Add a page. Events that arrived after the request take precedence. */
   put(messages, watch) {
     for (const message of messages) {
       if (watch.gone.has(message.id) || watch.summaries.some((summary) => replaces(summary, message))) continue;
@@ -175,7 +181,7 @@ export class Conversation {
     for (const message of watch.appended) if (!watch.gone.has(message.id)) this.place(message);
   }
 
-  /** Insert a message if it belongs into the window. */
+  /** Insert a message if it belongs to the window. */
   place(message) {
     const above = this.older && (!this.first || precedes(message, this.first));
     const below = this.newer && (!this.last || precedes(this.last, message));
@@ -191,7 +197,7 @@ export class Conversation {
     return true;
   }
 
-  /** Keep the memory of a long session small: let go of messages at one side of the window. */
+  /** Drop messages at one side of the window, to limit the memory of a long session. */
   letGo(side) {
     let characters = this.messages.reduce((sum, message) => sum + (message.text?.length ?? 0) + 400, 0);
     while (this.messages.length > 2 * PAGE && (this.messages.length > KEPT || characters > KEPT_CHARACTERS)) {
@@ -202,7 +208,7 @@ export class Conversation {
     }
   }
 
-  // Events. Each may tell what a page already told.
+  // Events. An event may repeat a change that a page already contains.
 
   apply(name, data) {
     this[`on_${name}`]?.(data);
@@ -244,7 +250,7 @@ export class Conversation {
     this.onChange({ kind: "compacted", removed: gone, summary, count });
   }
 
-  /** What a compaction took, where the event does not name it. */
+  /** Remove the messages that a compaction archived, which the event does not list. */
   replacedBy(summary) {
     return this.messages.filter((message) => replaces(summary, message));
   }
@@ -269,7 +275,7 @@ export class Conversation {
     this.onChange({ kind: "info" });
   }
 
-  /** More of a message that was cut. */
+  /** Load the full text of a message that was cut. */
   complete(message) {
     const at = this.messages.findIndex((other) => other.id === message.id);
     if (at < 0) return;

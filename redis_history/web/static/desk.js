@@ -1,14 +1,14 @@
-// What is unfolded in the open conversation, kept apart from what is drawn: rows come and go as one scrolls.
+// The fold state of the open conversation, stored apart from the DOM, because rows are removed while scrolling.
 
 import { api } from "./api.js";
 
 export class Desk {
-  /** `conversation`; `hold(key)` keeps a row in its place; `redraw(key)`; `rebuild()` after rows came or went. */
+  /** `conversation`; `hold(key)` keeps a row in its place; `redraw(key)`; `rebuild()` after rows were added or removed. */
   constructor({ conversation, prefix, hold, redraw, rebuild }) {
     Object.assign(this, { conversation, prefix, hold, redraw, rebuild });
     this.open = new Map(); // by row and part
     this.summaries = new Map(); // by id: {open, busy, messages, more, error}
-    this.counts = new Map(); // by id of a summary: how many messages it stands for, where that was told
+    this.counts = new Map(); // by id of a summary: how many messages it replaced, if known
     this.names = new Map(); // of participants, by id
   }
 
@@ -18,7 +18,7 @@ export class Desk {
     }
   }
 
-  /** The state of something that can be folded, in a row: `{id, open, toggle}`. */
+  /** The state of a foldable part of a row: `{id, open, toggle}`. */
   fold(row, id, message) {
     const key = `${row.key}\n${message.id}\n${id}`;
     const open = this.open.get(key) ?? false;
@@ -43,7 +43,7 @@ export class Desk {
     }
   }
 
-  /** Unfold all that holds one of the words, for a row that was looked for. */
+  /** Unfold all parts that contain one of the words, for a search hit. */
   reveal(row, words) {
     const inside = (value) => {
       const text = (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).toLowerCase();
@@ -63,7 +63,7 @@ export class Desk {
     });
   }
 
-  /** Unfold all of a row, or fold all; false if there is nothing. */
+  /** Unfold all parts of a row, or fold them; false if it has none. */
   toggleAll(row, buttons) {
     if (row.message.is_summary && !row.archived && !row.edge) {
       this.originals(row).toggle();
@@ -78,14 +78,14 @@ export class Desk {
     return true;
   }
 
-  /** What stands behind a summary. */
+  /** The state of a summary's original messages. */
   originals(row) {
     const id = row.message.id;
     const one = this.summaries.get(id) ?? { open: false, busy: false, messages: null, more: false, error: null };
     this.summaries.set(id, one);
     return {
       ...one,
-      // Of a compaction the count is told, a former summary being one; the originals say it better once they are read.
+      // The count of a compaction counts an earlier summary as one. Loaded originals give the exact number.
       count: (one.messages && !one.more ? one.messages.length : this.counts.get(id)) ?? null,
       toggle: () => this.toggleOriginals(id, row.message.id),
       more: () => this.read(id, one),
@@ -103,16 +103,17 @@ export class Desk {
     this.rebuild();
   }
 
-  /** The next page of originals; the newest come first. */
+  /** Load the next page of originals, newest first. */
   async read(id, one) {
     if (one.busy) return;
     one.busy = true;
     one.error = null;
     this.redraw(id);
     try {
-      const page = await api.archived(this.conversation.id, id, one.messages?.[0]?.position);
+      const page = await api.archived(this.conversation.id, id, one.before);
       one.messages = [...page.messages, ...(one.messages ?? [])];
       one.more = Boolean(page.more);
+      one.before = page.before;
     } catch (error) {
       one.error = error.message;
       one.open = Boolean(one.messages);
@@ -123,7 +124,7 @@ export class Desk {
     }
   }
 
-  /** Originals may be deleted, too. */
+  /** Originals may be deleted too. */
   forget(ids) {
     for (const one of this.summaries.values()) {
       if (one.messages) one.messages = one.messages.filter((message) => !ids.includes(message.id));

@@ -1,4 +1,4 @@
-// Building elements. Everything that comes from a conversation gets in as text: nothing here takes markup.
+// Creates elements. Content of conversations is always inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,7 +25,7 @@ const ICONS = {
   copy: "M9 9h10v11H9zM5 15V4h10",
 };
 
-/** An element. `props`: `class`, `text`, `data` (dataset), `on` (listeners); all else is set as an attribute. */
+/** Create an element. `props`: `class`, `text`, `data` (dataset), `on` (listeners); others become attributes. */
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -54,12 +54,12 @@ export function icon(name) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Replace the children of a node only if `text` differs, so that screen readers hear each change once. */
+/** Replace the children of a node only if `text` differs, so that screen readers announce each change once. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** A function that runs `work` once, in the next frame, however often it is called; also while the page is hidden. */
+/** A function that runs `work` once in the next frame, however often it is called; also while the page is hidden. */
 export function oncePerFrame(work) {
   let asked = false;
   const run = () => {

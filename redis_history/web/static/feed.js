@@ -1,12 +1,12 @@
-// The stream of all conversations, one for all tabs of this page: browsers allow few connections to a server, and each
-// tab needs one for the conversation it shows. One tab holds the stream and tells the others.
+// The stream of all conversations, shared by all tabs of this page: browsers allow few connections to a server, and
+// each tab needs one for its open conversation. One tab, the leader, holds the stream and forwards its events.
 
 import { address } from "./api.js";
 import { Stream } from "./stream.js";
 
-const ANSWER = 2_000; // milliseconds; a tab that says nothing for so long when asked was put to sleep by its browser
+const ANSWER = 2_000; // milliseconds; a leader that does not answer within this time was suspended by the browser
 
-/** `onEvent(name, data)`; a "hello" means: read the list now, what changes later will be told. `onState` as of Stream. */
+/** `onEvent(name, data)`: after "hello", read the list; later changes follow as events. `onState`: see Stream. */
 export function openFeed({ onEvent, onState }) {
   const listen = (tell = () => {}) =>
     new Stream({
@@ -21,13 +21,13 @@ export function openFeed({ onEvent, onState }) {
       },
     });
   const name = `redis-history:feed:${address("events").href}`;
-  // Both are there on https and on the loopback address only; elsewhere each tab listens by itself.
+  // Both APIs need https or a loopback address. Elsewhere each tab has its own stream.
   if (!navigator.locks || !globalThis.BroadcastChannel) {
     listen();
     return;
   }
   const channel = new BroadcastChannel(name);
-  let stream = null; // of the tab that leads
+  let stream = null; // the stream of the leader
   let state = "opening";
   let patience = null;
 
@@ -42,7 +42,7 @@ export function openFeed({ onEvent, onState }) {
     if (data.name) onEvent(data.name, data.data);
   };
 
-  /** Lead when no other tab does; with `steal`, at once. */
+  /** Become the leader when there is none; with `steal`, at once. */
   const lead = (options = {}) => {
     navigator.locks
       .request(name, options, () => {
@@ -54,7 +54,7 @@ export function openFeed({ onEvent, onState }) {
         return new Promise(() => {}); // held until the tab is closed
       })
       .catch(() => {
-        stream.close(); // another tab took it
+        stream.close(); // another tab took the lead
         stream = null;
         lead();
       });

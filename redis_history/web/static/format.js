@@ -1,4 +1,4 @@
-// Times, numbers and names for people. The browser's language decides how they look.
+// Formats times, numbers and names in the browser's language.
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
@@ -20,7 +20,7 @@ export const number = (value) => NUMBER.format(value ?? 0);
 export const compact = (value) => COMPACT.format(value ?? 0);
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
-/** The same string for all instants of one day here. */
+/** A string that is the same for all times of one local day. */
 export function dayOf(iso) {
   const date = valid(iso);
   return date ? `${date.getFullYear()}-${date.getMonth() + 1}-${date.getDate()}` : "";
@@ -36,7 +36,7 @@ export function dayName(iso) {
 
 const startOfDay = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
 
-/** How long ago, as short as a list needs it. */
+/** The age of a time, in a short form for lists. */
 export function ago(iso) {
   const date = valid(iso);
   if (!date) return "";
@@ -47,7 +47,7 @@ export function ago(iso) {
   return (new Date().getFullYear() === date.getFullYear() ? SHORT_DAY : SHORT_YEAR).format(date);
 }
 
-/** Between two instants; nothing for what is not worth telling. */
+/** The duration between two times; empty if it is too short to show. */
 export function duration(from, to) {
   const seconds = (valid(to) - valid(from)) / 1000;
   if (!(seconds >= 0.05) || seconds > 86_400) return "";
@@ -66,7 +66,7 @@ export function bytes(size) {
   return `${step && size < 10 ? size.toFixed(1) : Math.round(size)} ${unit[step]}`;
 }
 
-/** A hue, 0 to 359, that is always the same for a text (FNV-1a). */
+/** A hue from 0 to 359, derived from a text (FNV-1a). */
 export function hue(text) {
   let hash = 0x811c9dc5;
   for (const unit of text) hash = Math.imul(hash ^ unit.codePointAt(0), 0x01000193);
@@ -85,7 +85,7 @@ export function initials(name) {
   return (/^\p{Script=Latin}/u.test(letters) && words.length > 1 ? letters + first(words[1]) : letters).toUpperCase();
 }
 
-/** Not more than so many characters, without cutting one in half. */
+/** At most so many characters, without splitting one. */
 export function shorten(text, most) {
   if (text.length <= most) return text;
   const end = /[\uD800-\uDBFF]/.test(text[most - 1]) ? most - 1 : most;
@@ -94,7 +94,7 @@ export function shorten(text, most) {
 
 export const oneLine = (text) => text.replace(/\s+/gu, " ").trim();
 
-/** Who wrote a message: `{key, name, kind, hue}`. Without a participant it is the role. */
+/** The author of a message: `{key, name, kind, hue}`. Without a participant, the role. */
 export function author(message) {
   const who = message.participant;
   if (who) return { key: `${who.kind}:${who.id}`, name: who.display_name || who.id, kind: who.kind, hue: hue(who.id) };

@@ -1,11 +1,11 @@
-// Above the timeline: which conversation this is, who takes part, and whether what one sees is live.
+// The header of the timeline: the conversation's title and facts, its participants, and the connection state.
 
 import { byId, el, setText } from "./dom.js";
 import { author, compact, exact, oneLine, plural, shorten } from "./format.js";
 import { avatar } from "./message.js";
 
 const FACES = 5;
-const PATIENCE = 900; // milliseconds; a connection that comes back sooner is not worth a word
+const PATIENCE = 900; // milliseconds; shorter interruptions are not shown
 
 const STATES = {
   opening: "Connecting",
@@ -17,10 +17,10 @@ const STATES = {
 const SAID = {
   gone: "This conversation was deleted. If it is created again, it appears here.",
   cleared: "All messages of this conversation were removed.",
-  message_gone: "That message is not here any more.",
+  message_gone: "That message does not exist any more.",
 };
 
-const MISSING = "There is no such conversation, or not any more. If it is created, it appears here.";
+const MISSING = "This conversation does not exist. If it is created, it appears here.";
 
 export class Header {
   constructor() {
@@ -58,14 +58,15 @@ export class Header {
     if (info.tokens) told.push(`${compact(info.tokens)} tokens`);
     const facts = [el("span", { text: told.join(" · ") })];
     if (info.agent_name) facts.push(el("bdi", { text: shorten(info.agent_name, 60) }));
-    if (info.user_id) facts.push(el("bdi", { text: `for ${shorten(info.user_id, 60)}` }));
+    const owner = String(info.user_id ?? "");
+    if (owner) facts.push(el("bdi", { text: `for ${shorten(owner, 60)}` }));
     if (info.title)
       facts.push(el("bdi", { class: "id", text: shorten(info.id, 80), title: "the id of the conversation" }));
     this.facts.replaceChildren(...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])));
-    this.facts.title = `begun ${exact(info.created_at)}, last changed ${exact(info.updated_at)}`;
+    this.facts.title = `created ${exact(info.created_at)}, last changed ${exact(info.updated_at)}`;
   }
 
-  /** There is no such conversation: nothing is known of it but its name. */
+  /** The conversation does not exist: show only its id. */
   forget() {
     this.facts.replaceChildren();
     this.facts.title = "";
@@ -73,7 +74,7 @@ export class Header {
     this.showBanner();
   }
 
-  /** Those who wrote, the latest first. */
+  /** Show the authors, the latest first. */
   people(messages) {
     for (const message of messages.slice(-400)) {
       if (message.role === "tool" && !message.participant) continue;
@@ -103,7 +104,7 @@ export class Header {
     this.faces.replaceChildren(...faces);
   }
 
-  /** The state of the stream. What lasts only a moment is not shown. */
+  /** Show the state of the stream, except for short interruptions. */
   link(state, error = null) {
     if (state === "opening" && this.shown !== "opening") return;
     clearTimeout(this.timer);
@@ -136,11 +137,11 @@ export class Header {
 
 function troubleOf(state, error) {
   if (state === "open" || !error) return null;
-  if (error.away) return "The store cannot be reached. What is written meanwhile will be here when it is back.";
+  if (error.away) return "The store cannot be reached. New messages appear when it is back.";
   if (error.status === 404) return MISSING;
-  if (error.status === 401) return "This page may not read any more: open the address with the token again.";
+  if (error.status === 401) return "Access has expired: open the address with the token again.";
   if (error.status === 403) return error.message;
   if (error.status === 0 || !error.status)
-    return "No connection. What is written meanwhile will be here when it is back.";
+    return "No connection. New messages appear when it is back.";
   return `${error.message} Trying again.`;
 }

@@ -1,6 +1,6 @@
-// The keyboard: one place that knows all keys. Fields keep theirs, but for Escape.
+// Handles all keyboard shortcuts. Input fields handle their own keys, except for Escape.
 
-/** `at()` is "list", "hits" or "timeline", where the keys work; `does` has a function for each of them. */
+/** `at()`: the active zone, "list", "hits" or "timeline"; `does`: a function for each action. */
 export function bindKeys({ does }) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]"))

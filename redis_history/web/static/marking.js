@@ -1,4 +1,4 @@
-// Marks words inside of what is drawn already, without touching it (CSS Custom Highlight API, where there is one).
+// Marks words in existing elements without changing them (CSS Custom Highlight API, if available).
 
 const NAME = "found";
 const MOST = 200;
@@ -11,7 +11,7 @@ export function mark(element, words) {
   for (let node = walker.nextNode(); node && ranges.length < MOST; node = walker.nextNode()) {
     if (node.parentElement.closest(".heading, time, .day")) continue;
     const text = node.data.toLowerCase();
-    if (text.length !== node.data.length) continue; // a letter whose small form is longer: places would be wrong
+    if (text.length !== node.data.length) continue; // lower case changed the length, so the offsets would be wrong
     for (const word of words) {
       for (let at = text.indexOf(word); at >= 0 && ranges.length < MOST; at = text.indexOf(word, at + word.length)) {
         const range = new Range();

@@ -1,4 +1,4 @@
-// A row of the timeline as an element.
+// Creates the element of a timeline row.
 
 import { el, icon } from "./dom.js";
 import { author, clock, dayName, exact, initials, oneLine, plural, shorten } from "./format.js";
@@ -6,9 +6,9 @@ import { attachments, drawPart, sources } from "./parts.js";
 import { foldable, prose } from "./prose.js";
 
 /**
- * `desk` knows what a row does not: `desk.fold(row, id, message)` the state of something foldable, `desk.originals(row)`
- * that of a summary: `{open, busy, count, error, toggle}`, `desk.names` the names of participants by id,
- * `desk.prefix` how texts of summaries begin.
+ * `desk` has the state apart from the row: `desk.fold(row, id, message)`, the state of a foldable part;
+ * `desk.originals(row)`, the state of a summary: `{open, busy, count, error, toggle}`; `desk.names`, the names of
+ * participants by id; `desk.prefix`, the beginning of summary texts.
  */
 export function drawRow(row, desk) {
   if (row.edge) return drawEdge(row, desk);
@@ -85,7 +85,7 @@ function heading(message, who, desk) {
   );
 }
 
-/** The kind of the participant, and the role where one does not follow from the other. */
+/** The kind of the participant, and the role unless it follows from the kind. */
 function role(message, who) {
   if (!message.participant) return "";
   const usual = { user: "user", agent: "assistant", system: "system" }[who.kind];
@@ -139,13 +139,13 @@ function summary(row, desk) {
   );
 }
 
-/** The text of a summary without what says that it is one, as the heading says so. */
+/** The text of a summary without its prefix, because the heading already says that it is a summary. */
 function withoutFrame(text, prefix) {
   if (!prefix || !text.startsWith(prefix)) return text;
   return text.slice(prefix.length).replace(/\]$/, "");
 }
 
-/** Above and below the originals of a summary. */
+/** The rows before and after the originals of a summary. */
 function drawEdge(row, desk) {
   const originals = desk.originals(row);
   const start = row.edge === "start";
@@ -153,7 +153,7 @@ function drawEdge(row, desk) {
     ? "Earlier originals are not shown."
     : row.count
       ? "End of the originals."
-      : "The originals are gone.";
+      : "The originals were deleted.";
   const button = el("button", {
     type: "button",
     class: "button quiet",
@@ -168,7 +168,7 @@ function drawEdge(row, desk) {
   );
 }
 
-/** How high a row will be, before it is drawn. `width` is that of its text, in pixels. */
+/** The estimated height of a row before it is drawn. `width`: of its text, in pixels. */
 export function estimateRow(row, width) {
   if (row.edge) return 44;
   const { message } = row;

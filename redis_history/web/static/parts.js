@@ -1,4 +1,4 @@
-// The parts of a message as elements. `fold(id)` gives `{id, open, toggle}`, the state of what can be folded here.
+// Creates the elements of message parts. `fold(id)` returns `{id, open, toggle}`, the state of a foldable part.
 
 import { el, icon } from "./dom.js";
 import { bytes, duration, exact, oneLine, plural, shorten } from "./format.js";
@@ -6,7 +6,7 @@ import { contentText, data, foldable, pretty, prose } from "./prose.js";
 
 const RECENT = 10 * 60 * 1000;
 
-/** An element for a part of a row's message; null for what is shown elsewhere. */
+/** The element of a part; null if it is shown elsewhere. */
 export function drawPart(row, part, index, fold) {
   switch (part.type) {
     case "text":
@@ -18,7 +18,7 @@ export function drawPart(row, part, index, fold) {
     case "tool_result":
       return row.paired.has(index) ? null : looseResult(part, index, fold);
     case "attachment":
-      return null; // all of a message together, see attachments()
+      return null; // shown together, see attachments()
     default:
       return unknown(part, fold(`${index}`));
   }
@@ -28,7 +28,7 @@ function text(part, fold) {
   return foldable(part.text, { ...fold, cut: part.cut, total: part.cut }, prose);
 }
 
-/** A head that is always seen, and a body that is there when unfolded. */
+/** A head that is always visible, and a body that exists only while unfolded. */
 function folding(kind, fold, head, body, label) {
   const button = el(
     "button",
@@ -95,7 +95,7 @@ function column(title, content, part, fold) {
   );
 }
 
-/** The arguments of a call. Where one of them is a text of several lines, each by itself, and texts as they are. */
+/** The arguments of a call. If one is a text of several lines, show each argument separately, with texts verbatim. */
 function fields(input) {
   const isTable = input !== null && typeof input === "object" && !Array.isArray(input);
   const entries = isTable ? Object.entries(input) : [];
@@ -108,7 +108,7 @@ function failure(results) {
   return shorten(oneLine(contentText(part.content)), 160);
 }
 
-/** The arguments of a call in one line. */
+/** The arguments of a call on one line. */
 function argumentsOf(input) {
   if (typeof input === "string") return shorten(oneLine(input), 160);
   if (input === null || typeof input !== "object") return String(input ?? "");
@@ -119,7 +119,7 @@ function argumentsOf(input) {
   return shorten(told.join(", "), 160);
 }
 
-/** A result whose call is not here: it was compacted, deleted, or is on a page not loaded yet. */
+/** A result without its call, which was compacted or deleted, or is not loaded yet. */
 function looseResult(part, index, fold) {
   const content = contentText(part.content);
   const own = fold(`${index}`);

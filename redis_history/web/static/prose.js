@@ -1,4 +1,4 @@
-// Texts of messages as elements: line breaks stay, fenced code and `code` are set apart, what is long is folded.
+// Creates elements for texts: keeps line breaks, sets fenced code and `code` apart, and folds long texts.
 
 import { el } from "./dom.js";
 import { plural, shorten } from "./format.js";
@@ -9,7 +9,7 @@ const SHOWN = 1200;
 const SHOWN_LINES = 16;
 const COLOURED = 6000; // JSON longer than this stays in one colour
 
-/** The beginning of a text that is too long to show at once, or null. */
+/** The beginning of a text that is too long to show in full, or null. */
 function beginning(text) {
   let lines = 1;
   let at = -1;
@@ -22,7 +22,7 @@ function beginning(text) {
   return shorten(text, Math.min(SHOWN, lines > TALL && cut > 0 ? cut : SHOWN));
 }
 
-/** `make(text)` for a text; for a long one of its beginning, with a button. `fold` is `{open, total, toggle, id}`. */
+/** `make(text)`; for a long text, of its beginning, with a button. `fold`: `{open, total, toggle, id}`. */
 export function foldable(text, fold, make) {
   const start = fold.cut ? (beginning(text) ?? text) : beginning(text);
   if (start === null) return [make(text)];
@@ -43,7 +43,7 @@ export function prose(text) {
   return root;
 }
 
-/** Text and fenced code by turns. A fence that nobody closes lasts to the end. */
+/** Splits a text into prose and fenced code. A fence that is not closed lasts to the end. */
 export function blocks(text) {
   const found = [];
   let lines = [];
@@ -68,7 +68,7 @@ export function blocks(text) {
   return found;
 }
 
-/** What opens or closes a block of code. In steps that take as long as the line is: anybody may have written it. */
+/** Parses a fence that opens or closes a block of code. Linear time, because the text is untrusted. */
 function fenceOf(line) {
   const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line);
   if (!mark) return null;
@@ -92,7 +92,7 @@ export function code(text, language = "") {
   return block;
 }
 
-/** A value of JSON, or a text that holds one, for reading. */
+/** A readable form of a JSON value, or of a text that contains one. */
 export function pretty(value) {
   if (typeof value === "string") {
     if (!/^\s*[[{]/.test(value)) return value;
@@ -124,7 +124,7 @@ export function data(text) {
   return block;
 }
 
-/** What a tool gave back, as text. */
+/** The result of a tool as text. */
 export function contentText(content) {
   const list = Array.isArray(content) ? content : [content];
   const texts = list.map((block) => (typeof block === "string" ? block : block?.type === "text" ? block.text : null));

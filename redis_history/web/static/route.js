@@ -1,6 +1,6 @@
-// What the page shows is in the address behind the #, so that links, bookmarks and the back button work.
+// The state of the page is in the URL after the #, so that links, bookmarks and the back button work.
 
-/** `{conversation, message}`, each a string or null. Ids may hold anything; the address has them encoded. */
+/** `{conversation, message}`, each a string or null. Ids may contain any character; the URL contains them encoded. */
 export function currentRoute() {
   const params = new URLSearchParams(location.hash.slice(1));
   return { conversation: params.get("conversation"), message: params.get("message") };

@@ -1,15 +1,15 @@
-// From messages to the rows of a timeline: which belong together, and what stands where. No DOM.
+// Converts messages to timeline rows: groups authors, and pairs calls with results. No DOM.
 
 import { author, dayOf } from "./format.js";
 
-const TOGETHER = 5 * 60 * 1000; // messages of one author within so many milliseconds share a heading
+const TOGETHER = 5 * 60 * 1000; // milliseconds; messages of one author within this time share a heading
 
 /**
- * `messages` in order. `unfolded`: by the id of a summary, `{messages, more}` of what it stands for. `unread`: the id of the first
- * message that was not seen before, or null.
- * Gives `{rows, home}`. A row: `{key, message, archived, day, continued, unread, results, paired, edge}`. `results`: by
- * the index of a tool call's part, what it gave back; `paired`: the indices of parts shown at their call instead;
- * `edge`: "start" or "end" of the originals of a summary, rather than a message.
+ * `messages`: in order. `unfolded`: by the id of a summary, `{messages, more}` of its originals. `unread`: the id of the
+ * first unseen message, or null.
+ * Returns `{rows, home}`. A row: `{key, message, archived, day, continued, unread, results, paired, edge}`. `results`:
+ * the results by the index of the call's part; `paired`: the indices of result parts that are shown at their call;
+ * `edge`: "start" or "end" for a row before or after the originals of a summary, which has no message.
  * `home`: by message id, the key of the row that shows it.
  */
 export function buildRows({ messages, unfolded, unread }) {
@@ -30,7 +30,7 @@ export function buildRows({ messages, unfolded, unread }) {
   return { rows, home };
 }
 
-/** Rows of all messages, those that a summary stands for behind it, with a row that ends them. */
+/** The rows of all messages. The originals of an unfolded summary follow it, between two edge rows. */
 function sequence(messages, unfolded, archived = null, rows = []) {
   for (const message of messages) {
     const key = archived ? `${archived}\n${message.id}` : message.id;
@@ -46,8 +46,8 @@ function sequence(messages, unfolded, archived = null, rows = []) {
 }
 
 /**
- * A result belongs to the nearest earlier call of its id: ids come back. Of several such calls that wait, to the
- * nearest that has no result yet. A message of nothing but results that found their calls needs no row of its own.
+ * Ids may repeat: a result belongs to the nearest earlier call of its id that has no result yet. A message that
+ * contains only paired results gets no row.
  */
 function paired(rows) {
   const calls = new Map();
@@ -94,7 +94,7 @@ function follows(previous, row) {
   );
 }
 
-/** Whether two rows look the same, so that what is drawn may stay. */
+/** Whether two rows look the same, so that the existing element can stay. */
 export function sameRow(left, right) {
   if (left === right) return true;
   if (left.message !== right.message || left.edge !== right.edge || left.count !== right.count) return false;
@@ -109,7 +109,7 @@ export function sameRow(left, right) {
   return true;
 }
 
-/** The calls that nobody answered yet, of the newest messages: `[{message, part}]`. */
+/** The calls without a result among the newest messages: `[{message, part}]`. */
 export function waitingCalls(rows, newest = 12) {
   const found = [];
   for (const row of rows.slice(-newest)) {

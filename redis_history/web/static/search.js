@@ -1,4 +1,4 @@
-// Search: hits with their words marked, in one conversation or in all.
+// Search in one conversation or in all, with marked words.
 
 import { api } from "./api.js";
 import { byId, el, setText } from "./dom.js";
@@ -10,7 +10,7 @@ const WAIT = 220; // milliseconds after the last key
 const MOST = 50;
 
 export class Search {
-  /** `here()` is the id of the open conversation or null; `titleOf(id)`; `onOpen(hit, words)` before a hit is opened. */
+  /** `here()`: the id of the open conversation or null; `titleOf(id)`; `onOpen(hit, words)`: called before a hit opens. */
   constructor({ here, titleOf, onOpen }) {
     Object.assign(this, { here, titleOf, onOpen });
     this.input = byId("search");
@@ -32,7 +32,7 @@ export class Search {
     return !this.pane.hidden;
   }
 
-  /** The server ranks one conversation only, if it has no index. */
+  /** Without an index, the server searches only one conversation. */
   setCapability(search) {
     this.everywhere = search === "server";
     if (!this.everywhere) this.scope = "one";
@@ -106,7 +106,7 @@ export class Search {
     const many = hits.length === MOST ? `The best ${MOST} results` : plural(hits.length, "result");
     this.told(
       hits.length ? many : "Nothing found",
-      hits.length ? "" : "Any of the words may match; “quoted words” stand together.",
+      hits.length ? "" : "Any of the words may match; “quoted words” match as a phrase.",
     );
     const focused = this.links().indexOf(document.activeElement);
     this.hits.replaceChildren(...hits.map((hit) => this.draw(hit, everywhere)));
@@ -177,7 +177,7 @@ export class Search {
   }
 }
 
-/** The fragment with the words marked; the spans count as JavaScript does. */
+/** The fragment with the words marked. The spans count UTF-16 units. */
 function snippet({ highlight, message }) {
   if (!highlight) return [shorten(oneLine(message.text || toolText(message)), 200)];
   const pieces = [];

@@ -1,4 +1,4 @@
-// The list of conversations, the one that changed last first.
+// The list of conversations, the last changed first.
 
 import { api } from "./api.js";
 import { byId, el, oncePerFrame, setText, still } from "./dom.js";
@@ -6,18 +6,18 @@ import { ago, compact, exact, number, oneLine, plural, shorten } from "./format.
 import { hashOf } from "./route.js";
 
 const PAGE = 50;
-const FILTERED = 2000; // conversations that a filter looks at
-const LOOKED = 20_000; // conversations of all, as far as is read by itself to fill the list
-const FAILED = 3_000; // milliseconds after which it is asked again for a page that did not come
-const WRITES = 10_000; // milliseconds for which somebody who wrote is said to be writing
-const STEADY = 1200; // while the pointer moves over the list, it keeps its order
+const FILTERED = 2000; // conversations that a filter examines
+const LOOKED = 20_000; // conversations up to which the list loads pages without scrolling, to fill itself
+const FAILED = 3_000; // milliseconds before a failed page is requested again
+const WRITES = 10_000; // milliseconds after an append during which its author counts as writing
+const STEADY = 1200; // milliseconds; the list keeps its order while the pointer moves over it
 
 export class Sidebar {
-  /** `isSeen(id)`: whether all of a conversation is being looked at; `onCount(n)`: how many messages were not seen. */
+  /** `isSeen(id)`: whether the user sees the end of a conversation; `onCount(n)`: the number of unseen messages. */
   constructor({ unread, isSeen, onCount }) {
     Object.assign(this, { unread, isSeen, onCount });
     this.items = new Map();
-    this.watches = new Set(); // for each page on its way: the ids that events told of meanwhile
+    this.watches = new Set(); // for each page that is loading: the ids of events since the request
     this.more = false;
     this.failed = 0;
     this.current = null;
@@ -40,10 +40,10 @@ export class Sidebar {
     this.offset = 0;
     this.generation = 0;
     unread.onChange = () => this.show();
-    setInterval(() => this.show(), 15_000); // "3 min" grows old
+    setInterval(() => this.show(), 15_000); // updates texts such as "3 min"
   }
 
-  /** Read the list again, as far as it was read. */
+  /** Reload the list, as far as it was loaded. */
   async load() {
     const limit = Math.min(200, Math.max(PAGE, this.items.size));
     const generation = ++this.generation;
@@ -55,7 +55,7 @@ export class Sidebar {
     for (const [id, item] of known) {
       if (this.items.has(id)) continue;
       if (told.has(id))
-        this.items.set(id, item); // it came meanwhile
+        this.items.set(id, item); // added by an event meanwhile
       else item.element?.remove();
     }
     this.goOn(page);
@@ -63,7 +63,7 @@ export class Sidebar {
     this.show();
   }
 
-  /** A page of the list without what events say better: they tell of what was changed while it was on its way. */
+  /** A page without the conversations of events since the request, which are newer. */
   async ask(params) {
     const told = new Set();
     this.watches.add(told);
@@ -88,7 +88,7 @@ export class Sidebar {
   loadMore() {
     if (!this.more || this.loading || Date.now() - this.failed < FAILED) return;
     const generation = this.generation;
-    // A little earlier than where the last page ended, as conversations may have gone meanwhile.
+    // Start a little before the end of the last page, because conversations may have been deleted meanwhile.
     const offset = Math.max(0, this.offset - 5);
     this.loading = this.ask({ limit: PAGE, offset, last: 1 })
       .then(({ page }) => {
@@ -99,7 +99,7 @@ export class Sidebar {
         this.goOn(page);
       })
       .catch(() => {
-        this.failed = Date.now(); // the connection's state is shown elsewhere
+        this.failed = Date.now(); // the header shows the connection state
         setTimeout(this.show, FAILED);
       })
       .finally(() => {
@@ -162,7 +162,7 @@ export class Sidebar {
     this.items.get(id)?.element?.scrollIntoView({ block: "nearest" });
   }
 
-  // What is shown
+  // Rendering
 
   render() {
     const words = this.filter.value.trim().toLowerCase();
@@ -187,15 +187,15 @@ export class Sidebar {
       if (item.element === place) place = place.nextElementSibling;
       else this.list.insertBefore(item.element, place);
     }
-    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // what is moved loses it
+    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
     if (places) this.slide(places);
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
-    if (this.more && this.offset < LOOKED) this.scrolled(); // a page may have few that this reader may see
+    if (this.more && this.offset < LOOKED) this.scrolled(); // a page may contain few conversations that this user may read
     this.onCount(unread);
   }
 
-  /** The order on the screen, new ones first, while somebody is about to click. */
+  /** The order on the screen, with new conversations first, while the user may be about to click. */
   asShown(sorted) {
     const at = new Map([...this.list.children].map((element, index) => [element, index]));
     return sorted.sort((left, right) => (at.get(left.element) ?? -1) - (at.get(right.element) ?? -1));
@@ -213,7 +213,7 @@ export class Sidebar {
     return found;
   }
 
-  /** Cards that changed their place glide there. */
+  /** Animate cards that changed their place. */
   slide(places) {
     for (const [element, before] of places) {
       if (!element.isConnected || element.hidden) continue;
@@ -232,7 +232,7 @@ export class Sidebar {
     if (this.error) note = `${this.error} Trying again.`;
     else if (!this.items.size)
       note = this.generation && !this.more ? "No conversation yet. The first one appears here by itself." : "";
-    else if (words && !matched && !this.more) note = "No conversation fits.";
+    else if (words && !matched && !this.more) note = "No conversation matches.";
     else if (this.more && this.items.size >= FILTERED && words)
       note = `Looked at ${number(this.items.size)} conversations.`;
     setText(this.note, note);
@@ -279,7 +279,7 @@ export class Sidebar {
     );
   }
 
-  // More of it, when it is looked at
+  // Loading more while scrolling
 
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
@@ -316,7 +316,7 @@ function lastLine(last) {
   ];
 }
 
-/** Of messages without a participant, the name is the role. */
+/** Without a participant, the name is the role. */
 const nameOf = ({ name, role }) =>
   name && name !== role ? name : ({ user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[role] ?? "");
 

@@ -1,13 +1,13 @@
-// Server-sent events over fetch. Unlike EventSource it says why a connection failed, goes on after any failure,
-// notices a connection that is silently dead, and always resumes after the last event that was handled.
+// Server-sent events over fetch. Unlike EventSource, it reports why a connection failed, retries after any failure,
+// detects a dead connection, and resumes after the last handled event.
 
 import { failure } from "./api.js";
 
-const SILENCE = 40_000; // the server says something every 15 s
+const SILENCE = 40_000; // milliseconds; the server sends at least every 15 s
 const FIRST_WAIT = 250;
 const LONGEST_WAIT = 4_000;
 
-/** Feed it text in pieces of any size; it calls `onEvent({name, data, id})` for each complete event. */
+/** Parses text in pieces of any size, and calls `onEvent({name, data, id})` for each complete event. */
 export class EventParser {
   constructor(onEvent) {
     this.onEvent = onEvent;
@@ -20,7 +20,7 @@ export class EventParser {
     this.buffer += text;
     for (;;) {
       const at = this.buffer.search(/[\r\n]/);
-      // A \r at the very end may be the first half of \r\n.
+      // A final \r may be the first half of \r\n.
       if (at < 0 || (this.buffer[at] === "\r" && at + 1 === this.buffer.length)) return;
       const line = this.buffer.slice(0, at);
       this.buffer = this.buffer.slice(at + (this.buffer.startsWith("\r\n", at) ? 2 : 1));
@@ -50,10 +50,11 @@ export class EventParser {
 
 /**
  * A stream that stays open until `close()`.
- * `address()` gives its URL. `snapshot()` reads what is there now and gives the cursor to follow from; it is asked first,
- * unless there is a `cursor`, and again whenever the server cannot tell what happened since. Without it, events are from
- * now on. `onEvent(name, data)` gets each event once; it may return "reset" to have a new snapshot. `onState(state, error)`: "opening", "open", "waiting" (it will try again),
- * "refused" (for a reason that waiting does not cure; it tries seldom).
+ * `address()` returns its URL. `snapshot()` loads the current state and returns the cursor to follow from. It is called
+ * first, unless there is a `cursor`, and again whenever the server cannot send the missed events. Without `snapshot`,
+ * events start now. `onEvent(name, data)` gets each event once, and may return "reset" to request a new snapshot.
+ * `onState(state, error)`: "opening", "open", "waiting" (before a retry), or "refused" (a permanent error; it retries
+ * rarely).
  */
 export class Stream {
   constructor({ address, snapshot = null, cursor = null, onEvent, onState }) {
@@ -135,10 +136,10 @@ export class Stream {
     const outcome = name === "reset" ? "reset" : this.onEvent(name, told);
     if (outcome === "reset" && this.snapshot)
       throw Object.assign(new Error("a new snapshot is needed"), { reset: true });
-    if (id) this.cursor = id; // only now: what was not handled comes again
+    if (id) this.cursor = id; // set after handling, so that an unhandled event is sent again
   }
 
-  /** From a new snapshot. */
+  /** Start again with a new snapshot. */
   restart() {
     this.cursor = null;
     this.abort?.abort();

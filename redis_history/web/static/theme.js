@@ -1,4 +1,4 @@
-// Runs before the first paint, so that the page never flashes in the wrong colours. The button is wired in app.js.
+// Runs before the first paint, so that the page does not flash in the wrong colours. app.js connects the button.
 (() => {
   const KEY = "redis-history:theme";
   const CHOICES = ["system", "light", "dark"];
@@ -6,7 +6,7 @@
   try {
     choice = localStorage.getItem(KEY) || choice;
   } catch {
-    // storage may be refused: then the choice lasts as long as the page
+    // storage may be disabled: then the choice lasts as long as the page
   }
   const apply = (next) => {
     choice = CHOICES.includes(next) ? next : "system";

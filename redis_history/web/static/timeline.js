@@ -1,4 +1,4 @@
-// The open conversation: its rows, its stream, and moving about in it.
+// The open conversation: its rows, its stream, and navigation.
 
 import { address, api } from "./api.js";
 import { Activity } from "./activity.js";
@@ -13,22 +13,22 @@ import { buildRows, sameRow } from "./rows.js";
 import { Stream } from "./stream.js";
 import { VirtualList } from "./virtual.js";
 
-const FOLDING = 480; // milliseconds; as in timeline.css
+const FOLDING = 480; // milliseconds; the same as in timeline.css
 const FRESH = 1500;
-const NEAR = 900; // pixels from an edge of the window at which the next page is read
-const HIDDEN = 45_000; // a page that nobody sees gives its connection back after so long
+const NEAR = 900; // pixels from an edge of the loaded messages at which the next page is loaded
+const HIDDEN = 45_000; // milliseconds after which a hidden page closes its stream
 
 export class Timeline {
-  /** `unreadOf(info)`: how many messages were not seen; `announce(texts)` for those who listen to the page. */
+  /** `unreadOf(info)`: the number of unseen messages; `announce(texts)`: for screen readers. */
   constructor({ unreadOf, announce, onSeen, onInfo }) {
     Object.assign(this, { unreadOf, announce, onSeen, onInfo });
-    this.wish = 0; // where to go, the newest wish
+    this.wish = 0; // number of the newest navigation; older ones stop
     this.scroller = byId("timeline");
     this.newest = byId("newer");
     this.header = new Header();
     this.activity = new Activity();
     this.conversation = null;
-    this.prefix = ""; // how texts of summaries begin
+    this.prefix = ""; // the beginning of summary texts
     this.list = new VirtualList(this.scroller, {
       draw: (row) => this.draw(row),
       same: sameRow,
@@ -38,7 +38,7 @@ export class Timeline {
     this.show = oncePerFrame(() => this.render());
     this.newest.addEventListener("click", () => {
       this.toEnd();
-      this.scroller.focus({ preventScroll: true }); // the button goes, and would take it along
+      this.scroller.focus({ preventScroll: true }); // the button disappears, and would lose the focus
     });
     this.scroller.addEventListener("focusin", (event) => this.focused(event.target));
     document.addEventListener("visibilitychange", () => this.visibility());
@@ -48,7 +48,7 @@ export class Timeline {
     return this.conversation?.id ?? null;
   }
 
-  /** Whether all that is there is being looked at. */
+  /** Whether the user sees the end of the conversation. */
   get atEnd() {
     return this.counted && this.conversation !== null && this.list.pinned && !document.hidden;
   }
@@ -64,12 +64,12 @@ export class Timeline {
       redraw: (key) => this.list.redraw(key),
       rebuild: () => conversation === this.conversation && this.render(),
     });
-    this.ghosts = []; // rows that are folding away
-    this.fresh = new Set(); // ids of messages that came a moment ago
+    this.ghosts = []; // rows that are being folded
+    this.fresh = new Set(); // ids of messages that just arrived
     this.home = new Map();
-    this.below = 0; // messages that came while one looked further up
+    this.below = 0; // messages that arrived while the user was further up
     this.firstUnread = null;
-    this.counted = false; // whether it is known how many messages were not seen before
+    this.counted = false; // whether the number of unseen messages is known
     this.opened = false;
     this.target = null;
     this.current = null;
@@ -103,14 +103,14 @@ export class Timeline {
     });
   }
 
-  /** The position one looks at, or null at the end. */
+  /** The position in view, or null at the end. */
   place() {
     if (this.list.pinned || !this.list.rows.length) return null;
     const row = this.list.rows[this.list.at(this.scroller.scrollTop)];
     return row.message.position;
   }
 
-  /** Again when changes may have been missed: the stream of the conversation does not tell of its counts. */
+  /** Reload after changes that may have been missed: the stream does not contain the conversation's counts. */
   async readInfo() {
     const { conversation } = this;
     if (!conversation) return;
@@ -124,21 +124,21 @@ export class Timeline {
     this.show();
   }
 
-  /** What is known of the conversation beside its messages. */
+  /** The conversation's record. */
   info(info) {
     this.conversation.info = { ...this.conversation.info, ...info };
     this.header.info({ id: this.id, ...this.conversation.info });
     this.onInfo();
   }
 
-  /** There is no such conversation, or not any more. */
+  /** The conversation does not exist, or was deleted. */
   forget() {
     this.conversation.info = null;
     this.header.forget();
     this.onInfo();
   }
 
-  // What happens
+  // Changes
 
   told(name, data) {
     if (name === "away") this.header.link("waiting", { away: true });
@@ -169,7 +169,7 @@ export class Timeline {
     this.show();
   }
 
-  /** Where what was not seen begins, once both the messages and their count are there. */
+  /** Find the first unseen message, once both the messages and their count are known. */
   findUnread() {
     const { messages, info } = this.conversation;
     if (this.counted || !this.opened || !info) return;
@@ -200,7 +200,7 @@ export class Timeline {
     }
   }
 
-  /** Let rows that are seen fold away, rather than vanish. */
+  /** Animate the folding of visible rows. */
   fold(removed) {
     if (still() || document.hidden) return;
     const gone = new Set(removed.map((message) => message.id));
@@ -220,7 +220,7 @@ export class Timeline {
     }, FOLDING);
   }
 
-  // What is shown
+  // Rendering
 
   render() {
     const { conversation, list, desk } = this;
@@ -288,7 +288,7 @@ export class Timeline {
     }
   }
 
-  // Moving about
+  // Navigation
 
   async toEnd() {
     const wish = ++this.wish;
@@ -311,7 +311,7 @@ export class Timeline {
     this.list.toStart();
   }
 
-  /** Focus the next row (1) or the one before (-1). */
+  /** Focus the next row (1) or the previous row (-1). */
   step(direction) {
     const { list } = this;
     if (!list.rows.length) return;
@@ -329,14 +329,14 @@ export class Timeline {
     if (row) this.current = row.dataset.key;
   }
 
-  /** Unfold, or fold, what is in the focused row. */
+  /** Unfold or fold the parts of the focused row. */
   toggle() {
     const drawn = this.list.drawn.get(this.current);
     if (!drawn) return false;
     return this.desk.toggleAll(drawn.row, [...drawn.element.querySelectorAll("button[data-fold]")]);
   }
 
-  /** Bring a message into view, wherever it is. `position` if it is known. False: it is not there any more. */
+  /** Bring a message into view, wherever it is. `position`: if known. Returns false if it does not exist any more. */
   async goTo(id, { position = null, words = [] } = {}) {
     const { conversation } = this;
     const wish = ++this.wish;
@@ -364,7 +364,7 @@ export class Timeline {
     return true;
   }
 
-  /** A message that was compacted: unfold the summary that stands for it. */
+  /** For an archived message: unfold the summary that replaced it. */
   async unfoldFor(id, position) {
     const { desk, conversation } = this;
     const summary = conversation.messages.find((one) => one.is_summary && compare(one.position, position) >= 0);
@@ -379,7 +379,7 @@ export class Timeline {
   }
 }
 
-/** Rows that are folding away, where they were. */
+/** Rows that are being folded, at their former places. */
 function withGhosts(rows, ghosts) {
   if (!ghosts.length) return rows;
   const here = new Set(rows.map((row) => row.key));

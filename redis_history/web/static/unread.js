@@ -1,4 +1,4 @@
-// What was seen of which conversation, kept by this browser. Without storage it lasts as long as the page.
+// Stores the number of seen messages of each conversation in the browser. Without storage, it lasts as long as the page.
 
 const KEPT = 2000; // conversations
 
@@ -7,7 +7,7 @@ export class Unread {
     this.key = `redis-history:seen:${name}`;
     this.seen = new Map();
     this.started = Date.now();
-    this.first = true; // the first visit, as long as nothing was read
+    this.first = true; // the first visit, until the list is loaded
     this.timer = null;
     try {
       const stored = JSON.parse(localStorage.getItem(this.key) ?? "null");
@@ -17,10 +17,10 @@ export class Unread {
         this.seen = new Map(stored.seen);
       }
     } catch {
-      // refused, or not ours: as on a first visit
+      // storage is disabled or invalid: as on a first visit
     }
     addEventListener("pagehide", () => this.write());
-    // Another tab of this page has seen something.
+    // Another tab of this page has updated the storage.
     addEventListener("storage", (event) => {
       if (event.key !== this.key || !event.newValue) return;
       this.seen = new Map(JSON.parse(event.newValue).seen);
@@ -28,7 +28,7 @@ export class Unread {
     });
   }
 
-  /** How many messages of a conversation were not seen. What was there before the first visit counts as seen. */
+  /** The number of unseen messages of a conversation. Messages from before the first visit count as seen. */
   count(conversation) {
     const seen = this.seen.get(conversation.id);
     if (seen !== undefined) {
@@ -38,7 +38,7 @@ export class Unread {
     return Date.parse(conversation.created_at) >= this.started ? conversation.message_count : 0;
   }
 
-  /** From now on, what comes is new. */
+  /** Count later messages as unseen. */
   begin(conversations) {
     for (const conversation of conversations) {
       const { id, message_count: count } = conversation;
@@ -50,7 +50,7 @@ export class Unread {
 
   see(id, count) {
     if (this.seen.get(id) === count) return false;
-    this.seen.delete(id); // the latest stand at the end
+    this.seen.delete(id); // keep the latest at the end
     this.seen.set(id, count);
     this.save();
     return true;
@@ -63,11 +63,11 @@ export class Unread {
   write() {
     clearTimeout(this.timer);
     this.timer = null;
-    if (this.first) return; // nothing is known yet
+    if (this.first) return; // nothing to store yet
     try {
       localStorage.setItem(this.key, JSON.stringify({ started: this.started, seen: [...this.seen].slice(-KEPT) }));
     } catch {
-      // full, or refused
+      // storage is full or disabled
     }
   }
 }

@@ -1,13 +1,13 @@
-// A list of rows of different heights, of which only those near the viewport are in the document.
-// What one looks at stays where it is, whatever changes above, below, or in size.
+// A virtual list of rows of different heights: only rows near the viewport are in the document.
+// Visible rows keep their place on the screen when rows are added, removed or resized.
 
 const AHEAD = 700; // pixels that are drawn above and below the viewport
-const AT_END = 32; // nearer to the end than this, the list follows what is added
+const AT_END = 32; // pixels; closer to the end than this, the list follows added rows
 
 export class VirtualList {
   /**
-   * `scroller` holds `.canvas`, which holds `.slice`. `draw(row)` makes an element; `same(a, b)` whether it may stay;
-   * `estimate(row)` its height before it is known; `onScroll()` after each scroll or change.
+   * `scroller` contains `.canvas`, which contains `.slice`. `draw(row)` creates an element; `same(a, b)`: whether the
+   * element can stay; `estimate(row)`: its height before it is measured; `onScroll()`: called after a scroll or change.
    */
   constructor(scroller, { draw, same, estimate, onScroll }) {
     this.scroller = scroller;
@@ -19,9 +19,9 @@ export class VirtualList {
     this.offsets = [0];
     this.heights = new Map();
     this.drawn = new Map();
-    this.pinned = true; // at the end, and following it
-    this.endless = false; // the end of these rows is not the end: there is nothing to follow
-    this.held = null; // a row that was just unfolded, or gone to: it stays where it is while heights become known
+    this.pinned = true; // whether the list is at the end, and follows it
+    this.endless = false; // whether rows after these are not loaded, so that there is no end to follow
+    this.held = null; // a row that was just unfolded or navigated to: it keeps its place while heights are measured
     this.resizes = new ResizeObserver((entries) => this.measured(entries));
     this.resizes.observe(scroller);
     scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
@@ -46,7 +46,7 @@ export class VirtualList {
     return this.heights.get(row.key) ?? this.estimate(row);
   }
 
-  /** The first row that is seen, and where; rows behind it stand in if it goes. */
+  /** The first visible row and its place. Later rows replace it if it is removed. */
   anchor() {
     if (this.held) return this.held;
     if (!this.rows.length) return null;
@@ -55,7 +55,7 @@ export class VirtualList {
     return { keys: this.rows.slice(at, at + 60).map((row) => row.key), delta: top - this.offsets[at] };
   }
 
-  /** The index of the row at a height. */
+  /** The index of the row at a vertical offset. */
   at(y) {
     let low = 0;
     let high = this.rows.length - 1;
@@ -85,7 +85,7 @@ export class VirtualList {
     this.paint();
   }
 
-  /** Draw what is near the viewport, and nothing else. */
+  /** Draw only the rows near the viewport. */
   paint() {
     const top = this.scroller.scrollTop;
     const bottom = top + this.scroller.clientHeight;
@@ -106,7 +106,7 @@ export class VirtualList {
       } else if (!drawn) drawn = this.make(row);
       drawn.row = row;
       drawn.element.ariaPosInSet = String(this.index.get(key) + 1);
-      drawn.element.ariaSetSize = "-1"; // not all rows are here
+      drawn.element.ariaSetSize = "-1"; // the total number of rows is unknown
       if (drawn.element === place) place = place.nextElementSibling;
       else this.slice.insertBefore(drawn.element, place);
     }
@@ -129,7 +129,7 @@ export class VirtualList {
     if (focused) this.scroller.focus({ preventScroll: true });
   }
 
-  /** Put one drawing of a row in the place of another, with the focus where it was. */
+  /** Replace the element of a row, and keep the focus. */
   swap(old, next) {
     const active = old.element.contains(document.activeElement) ? document.activeElement : null;
     this.resizes.unobserve(old.element);
@@ -139,7 +139,7 @@ export class VirtualList {
     (same || next.element).focus({ preventScroll: true });
   }
 
-  /** Draw a row anew: what it shows depends on more than the row. */
+  /** Redraw a row whose content depends on other state than the row. */
   redraw(key) {
     const drawn = this.drawn.get(key);
     if (!drawn) return;
@@ -166,7 +166,7 @@ export class VirtualList {
     this.scrolled();
   }
 
-  /** Keep this row where it is on the screen during the changes that come, even at the end. */
+  /** Keep this row's place on the screen during the next changes, even at the end. */
   hold(key) {
     const at = this.index.get(key);
     if (at === undefined) return;
@@ -198,7 +198,7 @@ export class VirtualList {
     this.paint();
   }
 
-  /** Bring a row into view: at a share of the viewport from its top, or only as far as needed. */
+  /** Scroll to a row: to a fraction of the viewport from its top, or only as far as necessary. */
   show(key, share = null) {
     const at = this.index.get(key);
     if (at === undefined) return false;
@@ -214,7 +214,7 @@ export class VirtualList {
     return true;
   }
 
-  /** Keys of the rows that are seen, at least in part. */
+  /** The keys of the rows that are at least partly visible. */
   seen() {
     if (!this.rows.length) return [];
     const top = this.scroller.scrollTop;

@@ -1,4 +1,4 @@
-// Where the server allows writing: a line to write in, renaming and deleting. Nothing of this is there otherwise.
+// Writing, renaming and deleting, if the server allows it. Otherwise these controls do not exist.
 
 import { api } from "./api.js";
 import { byId, el, icon } from "./dom.js";
@@ -13,7 +13,7 @@ export function offerWrites(timeline) {
   const actions = byId("actions");
   const drafts = new Map(); // by conversation
   let owner = timeline.id;
-  let pending = null; // the id of what is being sent: sent again after a failure, it is stored once
+  let pending = null; // the id of the message being sent: with the same id, a retry stores it only once
 
   addEventListener("hashchange", () => {
     if (owner === timeline.id) return;
@@ -37,14 +37,14 @@ export function offerWrites(timeline) {
     const sent = pending;
     sent.sending = true;
     try {
-      await api.post(id, { role: "user", text, id: sent.id });
+      await api.post(id, { text, id: sent.id });
     } catch (error) {
       sent.sending = false;
       if (timeline.id === id) failed(error);
       return;
     }
     if (pending === sent) pending = null;
-    // What was typed since, here or in another conversation, stays.
+    // Keep text that was typed since, here or in another conversation.
     const value = id === owner ? draft.value : (drafts.get(id) ?? "");
     const left = value.trim() === text ? "" : value.startsWith(text) ? value.slice(text.length).trimStart() : value;
     if (id === owner) draft.value = left;

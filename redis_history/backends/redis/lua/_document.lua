@@ -9,127 +9,151 @@
 -- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
 local AT_ONCE, RENEWED = 500, 256
 
-local function documents_of(life)
-  return 'rhd' .. string.sub(state, 3, -2) .. life .. ':'
-end
+local documents_of, document_ends, document, forget_documents, keys_of, note_unfinished, note_move, bury
 
-local function document_ends(now, ttl)
-  return format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
-end
+-- Makes these functions; see use_archives.
+local function use_documents()
+  use_archives()
 
--- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV. All it had before go.
--- `anew`: there is none of this sequence.
-local function document(prefix, life, sequence, timestamp, from, to, ends, anew)
-  local key = prefix .. sequence
-  if not anew then redis.call('UNLINK', key) end
-  redis.call('HSET', key, 'c', life, 'm', timestamp, unpack(ARGV, from, to))
-  if ends then redis.call('PEXPIREAT', key, ends) end
-end
+  function documents_of(life)
+    return 'rhd' .. string.sub(state, 3, -2) .. life .. ':'
+  end
 
-local function forget_documents(life, sequences)
-  if not life then return end
-  local prefix = documents_of(life)
-  for first = 1, #sequences, 1000 do
-    local keys = {}
-    for i = first, math.min(first + 999, #sequences) do
-      keys[#keys + 1] = prefix .. sequences[i]
+  function document_ends(now, ttl)
+    return format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
+  end
+
+  -- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV. All it had before go.
+  -- `anew`: there is none of this sequence; `archived`: its message is in an archive.
+  function document(prefix, life, sequence, timestamp, from, to, ends, anew, archived)
+    local key = prefix .. sequence
+    if not anew then redis.call('UNLINK', key) end
+    if archived then
+      redis.call('HSET', key, 'c', life, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
+    else
+      redis.call('HSET', key, 'c', life, 'm', timestamp, unpack(ARGV, from, to))
     end
-    redis.call('UNLINK', unpack(keys))
+    if ends then redis.call('PEXPIREAT', key, ends) end
   end
-end
 
--- The keys of the documents of members. Whether one is a summary is not known here: both keys it may have.
-local function keys_of(prefix, members)
-  local keys = {}
-  for _, member in ipairs(members) do
-    if #member >= 19 then
-      local sequence = struct.unpack('>I8', string.sub(member, 3, 10))
-      keys[#keys + 1] = prefix .. sequence
-      keys[#keys + 1] = prefix .. '-' .. sequence
-    end
-  end
-  return keys
-end
-
--- Before all messages leave, `listed` archives too: removes their documents, or leaves that to reap.lua; then returns the
--- names of the graves to tell it, with blanks between. `count`: how many documents there are.
-local function bury(life, count, ttl, listed)
-  if not life or count == 0 then return nil end
-  local sets = {{messages, life}}
-  for _, archive in ipairs(archives_in(listed)) do
-    sets[#sets + 1] = {archive_of(state, archive[1]), life .. '.' .. archive[1]}
-  end
-  if count <= AT_ONCE then
+  function forget_documents(life, sequences)
+    if not life then return end
     local prefix = documents_of(life)
+    for first = 1, #sequences, 1000 do
+      local keys = {}
+      for i = first, math.min(first + 999, #sequences) do
+        keys[#keys + 1] = prefix .. sequences[i]
+      end
+      redis.call('UNLINK', unpack(keys))
+    end
+  end
+
+  -- The keys of the documents of members. Whether one is a summary is not known here: both keys it may have.
+  function keys_of(prefix, members)
+    local keys = {}
+    for _, member in ipairs(members) do
+      if #member >= 19 then
+        local sequence = struct.unpack('>I8', string.sub(member, 3, 10))
+        keys[#keys + 1] = prefix .. sequence
+        keys[#keys + 1] = prefix .. '-' .. sequence
+      end
+    end
+    return keys
+  end
+
+  -- Notes work that the caller does after this script, so that somebody else does it if the caller cannot. The note lasts
+  -- half as long again as a conversation with this time to live.
+  function note_unfinished(name, value, ttl)
+    local unfinished = string.sub(registry, 1, -2) .. 'g'
+    local left = redis.call('PTTL', unfinished)
+    redis.call('HSET', unfinished, name, value)
+    if not ttl or ttl == '' then
+      redis.call('PERSIST', unfinished)
+    elseif left == -2 or left >= 0 and left < math.floor(ttl * 1.5) then
+      redis.call('PEXPIRE', unfinished, math.floor(ttl * 1.5))
+    end
+  end
+
+  -- The same for documents that must say where their messages are: the value of 'j' with one more move.
+  function note_move(moves, revision, first, last, ttl)
+    note_unfinished('=' .. ARGV[5], '', ttl)
+    return (moves or '') .. format('%s %.0f %.0f;', revision, first, last)
+  end
+
+  -- Before all messages leave, `listed` archives too: removes their documents, or leaves that to reap.lua; then returns the
+  -- names of the graves to tell it, with blanks between. `count`: how many documents there are.
+  function bury(life, count, ttl, listed)
+    if not life or count == 0 then return nil end
+    local sets = {{messages, life}}
+    for _, archive in ipairs(archives_in(listed)) do
+      sets[#sets + 1] = {archive_of(state, archive[1]), life .. '.' .. archive[1]}
+    end
+    if count <= AT_ONCE then
+      local prefix = documents_of(life)
+      for _, set in ipairs(sets) do
+        local keys = keys_of(prefix, redis.call('ZRANGE', set[1], 0, -1))
+        if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
+      end
+      return nil
+    end
+    local graves, names = string.sub(registry, 1, -2) .. 'g', {}
+    local lasts = ttl and ttl ~= '' and math.floor(ttl * 1.5)
     for _, set in ipairs(sets) do
-      local keys = keys_of(prefix, redis.call('ZRANGE', set[1], 0, -1))
-      if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
+      if redis.call('EXISTS', set[1]) == 1 then
+        local grave = graves .. ':' .. set[2]
+        redis.call('RENAME', set[1], grave)
+        if lasts then redis.call('PEXPIRE', grave, lasts) else redis.call('PERSIST', grave) end
+        note_unfinished(set[2], documents_of(life), ttl)
+        names[#names + 1] = set[2]
+      end
     end
-    return nil
+    return table.concat(names, ' ')
   end
-  local graves, names = string.sub(registry, 1, -2) .. 'g', {}
-  local left = redis.call('PTTL', graves)
-  local lasts = ttl and ttl ~= '' and math.floor(ttl * 1.5)
-  for _, set in ipairs(sets) do
-    if redis.call('EXISTS', set[1]) == 1 then
-      local grave = graves .. ':' .. set[2]
-      redis.call('RENAME', set[1], grave)
-      if lasts then redis.call('PEXPIRE', grave, lasts) else redis.call('PERSIST', grave) end
-      redis.call('HSET', graves, set[2], documents_of(life))
-      names[#names + 1] = set[2]
-    end
-  end
-  if not lasts then
-    redis.call('PERSIST', graves)
-  elseif left == -2 or left >= 0 and left < lasts then
-    redis.call('PEXPIRE', graves, lasts)
-  end
-  return table.concat(names, ' ')
-end
 
--- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
--- then its archives, the newest last; what that misses, the next search in the conversation writes anew.
-function renew_documents(life, now, ttl, changed)
-  local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
-  local needed = math.floor(now / 1000) + ttl
-  if known[1] and not changed and tonumber(known[1]) >= needed then return end
-  local rank, ends, archive = 0, nil, nil
-  if known[2] and not changed then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
-  if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
-  rank = tonumber(rank)
-  local key = archive == '' and messages or archive_of(state, archive)
-  local members = redis.call('ZRANGE', key, rank, rank + RENEWED - 1)
-  local prefix = documents_of(life)
-  for _, member in ipairs(members) do
-    if #member >= 19 then
-      redis.call('PEXPIREAT', prefix .. struct.unpack('>I8', string.sub(member, 3, 10)), ends)
+  -- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
+  -- then its archives, the newest last; what that misses, the next search in the conversation writes anew.
+  function renew_documents(life, now, ttl, changed)
+    local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
+    local needed = math.floor(now / 1000) + ttl
+    if known[1] and not changed and tonumber(known[1]) >= needed then return end
+    local rank, ends, archive = 0, nil, nil
+    if known[2] and not changed then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
+    if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
+    rank = tonumber(rank)
+    local key = archive == '' and messages or archive_of(state, archive)
+    local members = redis.call('ZRANGE', key, rank, rank + RENEWED - 1)
+    local prefix = documents_of(life)
+    for _, member in ipairs(members) do
+      if #member >= 19 then
+        redis.call('PEXPIREAT', prefix .. struct.unpack('>I8', string.sub(member, 3, 10)), ends)
+      end
     end
-  end
-  if archive == '' and rank == 0 and known[3] then
-    local place = redis.call('HGET', state, ':' .. known[3])
-    if place then redis.call('PEXPIREAT', prefix .. '-' .. struct.unpack('>I8', string.sub(place, 3, 10)), ends) end
-  end
-  rank = rank + RENEWED
-  if #members < RENEWED then
-    local here, following = tonumber(archive) or 0, nil
-    for _, one in ipairs(archives_in(known[4])) do
-      if not following and tonumber(one[1]) > here then following = one[1] end
+    if archive == '' and rank == 0 and known[3] then
+      local place = redis.call('HGET', state, ':' .. known[3])
+      if place then redis.call('PEXPIREAT', prefix .. '-' .. struct.unpack('>I8', string.sub(place, 3, 10)), ends) end
     end
-    if not following then
-      redis.call('HSET', state, 'd', ends)
-      redis.call('HDEL', state, 'y')
-      return
+    rank = rank + RENEWED
+    if #members < RENEWED then
+      local here, following = tonumber(archive) or 0, nil
+      for _, one in ipairs(archives_in(known[4])) do
+        if not following and tonumber(one[1]) > here then following = one[1] end
+      end
+      if not following then
+        redis.call('HSET', state, 'd', ends)
+        redis.call('HDEL', state, 'y')
+        return
+      end
+      rank, archive = 0, following
     end
-    rank, archive = 0, following
+    redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (archive == '' and '' or ' ' .. archive))
   end
-  redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (archive == '' and '' or ' ' .. archive))
-end
 
--- Lets archives live half as long again as their conversation, so that not every change must renew them.
-function renew_archives(now, ttl)
-  local ends = document_ends(now, ttl)
-  for _, archive in ipairs(archives_in(redis.call('HGET', state, 'w'))) do
-    redis.call('PEXPIREAT', archive_of(state, archive[1]), ends)
+  -- Lets archives live half as long again as their conversation, so that not every change must renew them.
+  function renew_archives(now, ttl)
+    local ends = document_ends(now, ttl)
+    for _, archive in ipairs(archives_in(redis.call('HGET', state, 'w'))) do
+      redis.call('PEXPIREAT', archive_of(state, archive[1]), ends)
+    end
+    redis.call('HSET', state, 'a', ends)
   end
-  redis.call('HSET', state, 'a', ends)
 end

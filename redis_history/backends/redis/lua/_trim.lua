@@ -1,94 +1,149 @@
--- Takes the oldest messages away, and with a tool call its result, so that no pair is torn. Put after _document.lua and
--- _id.lua.
+-- Takes the oldest messages away, by the rules of redis_history/model/pairs.py: in whole groups of messages, so that no
+-- result is torn from its call. Put after _document.lua and _id.lua.
 --
--- A result belongs to the nearest earlier call of its id; ids are known here by four bytes of their digest.
-local CHUNK = 64
+-- Ids are known here by four bytes of their digest, and so are the agents that wrote calls and results. Calls are numbers,
+-- in their order; stacks of them are lists linked by `below` and `own_below`, because a table for each would cost more.
 
--- The members from rank `first` to `last`, as {member, id, place}.
-local function read(first, last)
-  local found, fields = redis.call('ZRANGE', messages, first, last), {}
-  local items = {}
-  for i, member in ipairs(found) do
-    local id = id_of(member) or ''
-    items[i] = {member, id}
-    fields[i] = ':' .. id
-  end
-  if #fields > 0 then
-    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
-      items[i][3] = place or ''
-    end
-  end
-  return items
-end
-
--- Calls `each(kind, digest)` for the tool calls and results of a message.
-local function tools(place, each)
-  for at = 52, #place, 5 do
-    each(string.sub(place, at, at), string.sub(place, at + 1, at + 4))
-  end
-end
-
--- Removes `excess` messages and what belongs to them, and their search documents; the ids that are gone.
+-- Removes the `excess` oldest messages, or as many more as their groups have, and their search documents. Returns the ids
+-- that are gone, and {id, field of the state, sequence} of each.
 local function trim(excess, life)
-  local open, waiting = {}, 0
-  local gone = {}
-  local function note(item)
-    tools(item[3], function(kind, digest)
-      if kind == 'u' and not open[digest] then
-        open[digest], waiting = true, waiting + 1
-      elseif kind == 'r' and open[digest] then
-        open[digest], waiting = nil, waiting - 1
-      end
-    end)
-    gone[#gone + 1] = item
-  end
-  for first = 0, excess - 1, 1000 do
-    for _, item in ipairs(read(first, math.min(first + 999, excess - 1))) do note(item) end
-  end
-  local rank = excess
-  while waiting > 0 do
-    local items = read(rank, rank + CHUNK - 1)
-    if #items == 0 then break end
-    for _, item in ipairs(items) do
-      local answers = false
-      tools(item[3], function(kind, digest)
-        if kind == 'r' and open[digest] then answers = true end
-      end)
-      if answers then
-        note(item)
-      else
-        tools(item[3], function(kind, digest) -- a later call of the same id: what follows answers that one
-          if kind == 'u' and open[digest] then open[digest], waiting = nil, waiting - 1 end
-        end)
-      end
-      if waiting == 0 then break end
+  local members, ids_of, places, count = {}, {}, {}, 0 -- what was read, from the oldest on
+  -- Of a group, known by the index of its first message: how many messages it has, and how many of its calls a result
+  -- may still answer.
+  local parent, size, waiting = {}, {}, {}
+  -- Calls: the message, the agent, whether a result has come, whether none may come any more.
+  local calls, at_of, agents, answered, closed = 0, {}, {}, {}, {}
+  local unanswered, below = {}, {} -- the latest call of an id, and the one before
+  local own, own_below = {}, {} -- the same of an id and an agent
+  local lent = {} -- of an agent, the latest call that another agent has answered
+
+  local function first_of(i)
+    while parent[i] ~= i do
+      parent[i] = parent[parent[i]]
+      i = parent[i]
     end
-    rank = rank + CHUNK
+    return i
+  end
+
+  local function close(call)
+    closed[call] = true
+    local first = first_of(at_of[call])
+    waiting[first] = waiting[first] - 1
+  end
+
+  local function call(i, id, agent)
+    calls = calls + 1
+    at_of[calls], below[calls], unanswered[id] = i, unanswered[id], calls
+    if agent then
+      local name = id .. agent
+      agents[calls], own_below[calls], own[name] = agent, own[name], calls
+    end
+    local first = first_of(i)
+    waiting[first] = waiting[first] + 1
+  end
+
+  local function answer(i, id, agent)
+    local found
+    if agent then
+      local name = id .. agent
+      found = own[name]
+      while found and closed[found] do found = own_below[found] end
+      own[name] = found and own_below[found]
+    end
+    if not found then
+      found = unanswered[id]
+      while found and answered[found] do found = below[found] end
+      unanswered[id] = found and below[found]
+    end
+    if not found then return end
+    answered[found] = true
+    local caller = agents[found]
+    if not agent or not caller or caller == agent then
+      close(found)
+    else
+      if lent[caller] and not closed[lent[caller]] then close(lent[caller]) end
+      lent[caller] = found
+    end
+    local one, other = first_of(at_of[found]), first_of(i)
+    if one > other then one, other = other, one end
+    if one ~= other then
+      parent[other] = one
+      size[one], waiting[one] = size[one] + size[other], waiting[one] + waiting[other]
+    end
+  end
+
+  local function add(i, place)
+    parent[i], size[i], waiting[i] = i, 1, 0
+    local at, last = 52, #place
+    while at <= last do
+      local kind, id, agent = string.byte(place, at), string.sub(place, at + 1, at + 4), nil
+      at = at + 5
+      if kind == 85 or kind == 82 then -- 'U' and 'R'
+        agent = string.sub(place, at, at + 3)
+        at = at + 4
+      end
+      if kind == 117 or kind == 85 then call(i, id, agent) else answer(i, id, agent) end
+    end
+  end
+
+  -- Reads on; whether there was more.
+  local chunk = math.min(excess, 1000)
+  local function more()
+    local found, fields = redis.call('ZRANGE', messages, count, count + chunk - 1), {}
+    if #found == 0 then return false end
+    for i, member in ipairs(found) do
+      local id = id_of(member) or ''
+      members[count + i], ids_of[count + i] = member, id
+      fields[i] = ':' .. id
+    end
+    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
+      places[count + i] = place or ''
+      add(count + i, place or '')
+    end
+    count = count + #found
+    chunk = count < excess and math.min(excess - count, 1000) or math.max(8, math.min(count, 512))
+    return true
+  end
+
+  local leaving, left, index = {}, excess, 1
+  while left > 0 and (index <= count or more()) do
+    local first = first_of(index)
+    if not leaving[first] then
+      while waiting[first] > 0 and more() do end
+      leaving[first] = true
+      left = left - size[first]
+    end
+    index = index + 1
+  end
+  local gone = {}
+  for i = 1, count do
+    if leaving[first_of(i)] then gone[#gone + 1] = i end
   end
   local counts = redis.call('HMGET', state, 'n', 'c', 'k', 's')
-  local characters, tokens, ids, sequences = 0, 0, {}, {}
+  local characters, tokens, ids, left_places, sequences = 0, 0, {}, {}, {}
   for first = 1, #gone, 1000 do
     local zrem, hdel = {}, {}
     for i = first, math.min(first + 999, #gone) do
-      local item = gone[i]
-      zrem[#zrem + 1] = item[1]
-      hdel[#hdel + 1] = ':' .. item[2]
-      ids[#ids + 1] = item[2]
-      local sequence = #item[1] >= 19 and struct.unpack('>I8', string.sub(item[1], 3, 10)) or 0
-      if item[2] == counts[4] then -- what it stands for stays in the archive
-        redis.call('HDEL', state, 's', '^' .. item[2])
+      local member, id, place = members[gone[i]], ids_of[gone[i]], places[gone[i]]
+      zrem[#zrem + 1] = member
+      hdel[#hdel + 1] = ':' .. id
+      ids[#ids + 1] = id
+      local sequence = #member >= 19 and struct.unpack('>I8', string.sub(member, 3, 10)) or 0
+      if id == counts[4] then -- what it stands for stays in the archive
+        redis.call('HDEL', state, 's', '^' .. id)
         sequence = -sequence
       end
+      left_places[#left_places + 1] = {id, place, math.abs(sequence)}
       sequences[#sequences + 1] = sequence
-      if #item[3] >= 35 then
-        local c, k = struct.unpack('>I4I4', string.sub(item[3], 28, 35))
+      if #place >= 35 then
+        local c, k = struct.unpack('>I4I4', string.sub(place, 28, 35))
         characters, tokens = characters + c, tokens + k
       end
     end
     redis.call('ZREM', messages, unpack(zrem))
     redis.call('HDEL', state, unpack(hdel))
   end
-  forget_documents(life, sequences)
+  if life then forget_documents(life, sequences) end
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)
-  return ids
+  return ids, left_places
 end

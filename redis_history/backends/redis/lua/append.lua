@@ -8,103 +8,157 @@
 --
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
--- this very call had stored it (sequence 0: it has left again, and its place is not known);
+-- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'buried', that, life} if documents of replaced messages are still to be removed (reap.lua);
--- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 4, 13
+-- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
+local FIRST, WIDTH, FIELDS = 15, 4, 16
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
-local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i', 'a', 'm', 'w'}
+local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i', 'a', 'm', 'w', 'u', 'g', 'p'}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-local epoch, revision = known[1], tonumber(known[2] or 0)
+local epoch, revision, written = known[1], tonumber(known[2] or 0), known[15]
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
+local now = clock()
 
--- The outcome of this very call, from its log entry: what it stored may be gone again, because of the cap or somebody.
-local function recall(before, payload, known)
-  touch()
-  local items, from = {}, 6
+-- Where messages of this call were that have left or were replaced since, by the journal and the states it keeps:
+-- {index, revision, sequence, timestamp, 1} by index.
+local function departed(seen)
+  local found, fields, own = {}, {}, {}
+  local of_call = pack('>I3', mark)
   for i = 1, count do
-    local body = ARGV[FIRST + (i - 1) * WIDTH + 3]
-    local place = known[FIELDS + i]
-    if string.sub(payload, from + 19, from + 18 + #body) == body then
-      local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', string.sub(payload, from, from + 18))
-      items[i] = {i - 1, before, sequence, format('%.0f', timestamp), 1}
-      from = from + 19 + #body
-    elseif place then
-      local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I8', place)
-      items[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 0}
-    else
-      items[i] = {i - 1, before, 0, '0', 0} -- was there before, and is gone: its place is not known any more
+    fields[i] = ARGV[FIRST + (i - 1) * WIDTH]
+    own[i] = fields[i] .. of_call
+  end
+  local function search(key, fields)
+    for i, place in ipairs(redis.call('HMGET', key, unpack(fields))) do
+      if place and (#place == 24 or string.sub(place, 25, 27) == of_call) then
+        local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I5', place)
+        if not found[i] or changed < found[i][2] then -- an edit raises it
+          found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
+        end
+      end
     end
   end
-  return {'stored', before .. ' 0 0', items}
+  for _, key in ipairs(seen.hashes) do search(key, own) end
+  for _, key in ipairs(seen.states) do search(key, fields) end
+  return found
 end
 
-local stored, stored_at, before_count
+-- An outcome without a change, kept for later copies.
+local function ended(seen, outcome)
+  use_journal()
+  return unchanged(seen or look(known[14], written), epoch, outcome)
+end
+
+local stored, before_count, seen
 if replace then
-  local before = told()
-  if before then
-    touch()
-    return before .. ' 0 0'
+  use_journal()
+  seen = look(known[14], written)
+  if seen.outcome then
+    force_write()
+    return seen.outcome
   end
+  local refusal = late(seen)
+  if refusal then return refusal end
   for i = 1, count do known[FIELDS + i] = false end
   before_count, known[5] = known[5] or 0, 0
 else
-  for i = 1, count do
-    if not known[FIELDS + i] then -- else it is seen below whether an earlier try stored them
-      local before, payload = told()
-      if before then return recall(before, payload, known) end
-      break
-    end
-  end
   characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0)
+  local conflict, newest
+  local owned = 0
   for i = 1, count do
     local place = known[FIELDS + i]
     if place then
       local at = FIRST + (i - 1) * WIDTH
-      local _, _, sequence, _, timestamp, changed, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
+      local _, _, sequence, _, timestamp, changed, whose, c, k = struct.unpack('>BBI8Bi8I5I3I4I4', place)
+      local own = whose == mark
       if string.sub(place, 28) ~= ARGV[at + 2] or (ARGV[at + 1] ~= '' and tonumber(ARGV[at + 1]) ~= timestamp) then
-        local before, payload = told() -- an earlier try may have stored it, and somebody changed it since
-        if before then return recall(before, payload, known) end
-        return {'conflict', string.sub(ARGV[at], 2)}
+        conflict = conflict or string.sub(ARGV[at], 2)
       end
-      local own = 0
-      local entry = redis.call('XRANGE', log, changed .. '-0', changed .. '-0')[1]
-      if entry and entry[2][2] == token then own = 1 end
       stored = stored or {}
-      stored[#stored + 1] = {i - 1, changed, sequence, format('%.0f', timestamp), own}
-      stored_at = changed
+      stored[#stored + 1] = {i - 1, changed, sequence, format('%.0f', timestamp), own and 1 or 0}
+      if own then owned = owned + 1 end
+      newest = changed
       characters, tokens = characters - c, tokens - k
     end
   end
+  local mine = owned > 0
+  local window = known[15] and (repeated or sent <= tonumber(written))
+  if (conflict or owned < count) and (mine or window or not epoch or sent > now) then
+    -- An earlier copy may have been executed, and what it stored has left or was replaced since.
+    use_journal()
+    seen = look(known[14], written)
+    if seen.outcome then
+      force_write()
+      return seen.outcome
+    end
+    local left = departed(seen)
+    if mine or next(left) then
+      local items, at = {}, 1
+      for i = 1, count do
+        local now_there = stored and stored[at]
+        if now_there and now_there[1] == i - 1 then at = at + 1 else now_there = nil end
+        items[i] = left[i] or now_there or {i - 1, 0, 0, '0', 0}
+        if items[i][2] == 0 and sent <= seen.horizon then return late(seen) end -- it may have been of this call
+        newest = math.max(newest or 0, items[i][2])
+      end
+      for _, item in ipairs(items) do
+        if item[2] == 0 then item[2] = newest end
+      end
+      force_write()
+      return {'stored', revision .. ' 0 0', items}
+    end
+    -- A conversation that is not there may have ended by its time to live.
+    if not epoch and ARGV[6] ~= '' then
+      seen.horizon = math.max(seen.horizon, seen.now - 1000 * math.max(1000, tonumber(ARGV[6])))
+    end
+    local refusal = late(seen)
+    if refusal then return refusal end
+  end
+  if conflict then return ended(seen, {'conflict', conflict}) end
   if stored and #stored == count then
     -- Nothing to write. The precondition holds if it held when these messages were stored.
-    if (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == stored_at) and (ARGV[3] ~= 'absent' or stored_at == 1) then
-      touch()
-      return {'stored', revision .. ' 0 0', stored}
+    if mine or (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == newest) and (ARGV[3] ~= 'absent' or newest == 1) then
+      local outcome = {'stored', revision .. ' 0 0', stored}
+      if not mine then return ended(seen, outcome) end
+      if ARGV[9] == '1' then
+        use_journal()
+        force_write()
+      end
+      return outcome
     end
   end
 end
 local refusal = refused(epoch, revision)
-if refusal then return refusal end
+if refusal then return ended(seen, refusal) end
 
-local now = clock()
 local stamp = now
 if known[4] and stamp <= tonumber(known[4]) then stamp = tonumber(known[4]) + 1 end
-local now_text, first_stamp = format('%.0f', now), stamp
+local first_stamp = stamp
 local sequence = tonumber(known[3] or 0)
 revision = revision + 1
 local outcome = revision .. ' ' .. sequence + 1 .. ' ' .. format('%.0f', stamp)
 
-local hset = {'r', revision, 'x', token, 'u', now_text, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
+-- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
+local period = math.floor(now / LIFETIME)
+local begun, at_its_start, at_start_before = 0, 0, 0
+if known[16] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[16]) end
+local new_period = begun < period
+if new_period then
+  at_start_before = begun == period - 1 and at_its_start or sequence
+  at_its_start = sequence
+end
+
+local hset = {'r', revision, 'x', token, 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
 local zadd, members, added, next_field = {}, {}, 0, 17
 local documents, next_document = {}, FIRST + WIDTH * count
 local searched = #ARGV >= next_document
-local changed = pack('>I8', revision)
+if replace or searched or known[10] or known[11] then use_documents() end
+local changed = pack('>I5I3', revision, mark)
 for i = 1, count do
   local from, to = next_document + 1, nil
   if searched then
@@ -134,30 +188,42 @@ for i = 1, count do
 end
 local held = added + (known[5] or 0)
 hset[8], hset[12] = sequence, held
-hset[10] = stamp > first_stamp and format('%.0f', stamp - 1) or known[4] or '0'
+hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 
-local more
-local life, buried = known[10], nil
+local life, buried, more = known[10], nil, nil
+local kind, payload = replace and 'restore' or 'append', pack('>BI4', 0xdd, added) .. table.concat(members)
+local excess = ARGV[11] ~= '' and held - ARGV[11] or 0
+if epoch then
+  -- Which ids a cap removes is known when the messages are in; so the log is only examined here, and written later.
+  if excess <= 0 or #redis.call('XRANGE', log, revision .. '-0', '+', 'COUNT', 1) > 0 then write_log(revision, kind, payload) end
+else
+  redis.call('HSET', state, 'v', 1, 'e', token, 'b', now)
+  more = begin()
+  if excess <= 0 then write_log(revision, kind, payload, more) end
+  if ARGV[6] == '' then redis.call('PERSIST', registry) end
+end
 if replace then
-  if epoch then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
-  buried, life = bury(life, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
+  if epoch then
+    if excess > 0 then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
+    buried, life = bury(life, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
+    empty(known[13], seen)
+    known[11] = nil
+  end
+  hset[#hset + 1] = 'h'
+  hset[#hset + 1] = revision
+end
+if not epoch and seen and #seen.hashes > 0 then -- what the journal says of a former life counts for this one, too
+  hset[#hset + 1] = 'g'
+  hset[#hset + 1] = seen.now
+end
+if new_period then
+  hset[#hset + 1] = 'p'
+  hset[#hset + 1] = pack('>I4I6I6', period, at_its_start, at_start_before)
 end
 if not life and #documents > 0 then
   life = token
   hset[#hset + 1] = 'i'
   hset[#hset + 1] = life
-end
-if not epoch then
-  redis.call('HSET', state, 'v', 1, 'e', token, 'b', now_text)
-  more = begin()
-  if ARGV[6] == '' then redis.call('PERSIST', registry) end
-elseif replace then
-  empty(known[13])
-  known[11] = nil
-end
-if replace then
-  hset[#hset + 1] = 'h'
-  hset[#hset + 1] = revision
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
@@ -178,15 +244,30 @@ if #documents > 0 then
     document(prefix, life, of[1], of[2], of[3], of[4], ends, true)
   end
 end
-if ARGV[11] ~= '' and held > tonumber(ARGV[11]) then
-  local gone = trim(held - tonumber(ARGV[11]), life)
+if excess > 0 then
+  use_journal()
+  local gone, places = trim(excess, life)
   redis.call('HSET', state, 'h', revision)
+  local recent = {}
+  for _, one in ipairs(places) do
+    if one[3] > at_start_before and #one[2] >= 27 then recent[#recent + 1] = one end
+  end
+  if #recent > 0 then
+    -- The journal of this period is there, or of a former one.
+    local begun = written and math.floor(written / LIFETIME) == period and tonumber(known[14]) <= now
+    note_places(begun and {now = now, period = period, begun = true} or look(known[14], written), true, recent)
+  end
   more = more or {}
   more[#more + 1] = 'g'
   more[#more + 1] = array_of(gone)
+  write_log(revision, kind, payload, more)
 end
-announce(revision, now, replace and 'restore' or 'append', pack('>BI4', 0xdd, added) .. table.concat(members), more)
+announce(revision, now)
 if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], life, known[11]) end
-if buried then return {'buried', outcome, buried} end
-if stored then return {'stored', outcome, stored} end
+if buried then outcome = {'buried', outcome, buried} elseif stored then outcome = {'stored', outcome, stored} end
+-- What others had stored is not recognised by the marks of this call.
+if replace or stored then
+  use_journal()
+  concluded(seen or look(known[14], written), true, outcome)
+end
 return outcome

@@ -13,38 +13,40 @@
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
 -- did it; {'nothing', revision} if there was nothing to do; {'stale'} if it must be read again;
 -- {'appended'} if what was appended must be read;
--- or {'conflict', id} | {'revision', current} | {'missing'}; then nothing was written.
+-- or {'conflict', id} | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+use_journal()
+use_documents()
 local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
-local before, payload = told()
-if before then
-  touch()
-  local held, _, _, sequence, _, timestamp = struct.unpack('>I4BBI8Bi8', string.sub(payload, 3, 25))
-  return {'stored', before, held, sequence, format('%.0f', timestamp), 1}
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'q', 'u', 'g', 'j')
+local seen = look(known[16], known[17])
+if seen.outcome then
+  force_write()
+  return seen.outcome
 end
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'q')
+local refusal = late(seen)
+if refusal then return refusal end
 local revision, place = tonumber(known[2] or 0), known[13]
 if known[14] and place and string.sub(place, 28) == ARGV[13] then
   if ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14]) then
-    touch()
+    force_write()
     local held, own = string.match(redis.call('HGET', state, '#' .. known[14]), '^(%d+) %d+ %d+ (%x+)')
     local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
     return {'stored', tonumber(known[14]), tonumber(held), sequence, format('%.0f', timestamp), own == token and 1 or 0}
   end
 end
-local refusal = refused(known[1], revision)
-if refusal then return refusal end
+refusal = refused(known[1], revision)
+if refusal then return unchanged(seen, known[1], refusal) end
 if (known[1] or '') ~= ARGV[10] or known[8] and tonumber(known[8]) > tonumber(ARGV[11]) then return {'stale'} end
 if rank_of(messages, ARGV[15], tonumber(ARGV[16])) ~= count then return {'stale'} end
-if replaced == 0 then
-  touch()
-  return {'nothing', revision}
-end
+if replaced == 0 then return unchanged(seen, known[1], {'nothing', revision}) end
 if ARGV[23] ~= '' and (known[15] or '0') ~= ARGV[23] then return {'appended'} end
-if place then return {'conflict', id} end
+if place then return unchanged(seen, known[1], {'conflict', id}) end
 
 local now = clock()
 revision = revision + 1
-redis.call('HSET', state, 'x', token) -- takes memory, so that a full server refuses here
+local head = pack('>BBI8Bi8', 0x93, 0xcf, ARGV[22], 0xd3, ARGV[21])
+local member = head .. ARGV[14]
+write_log(revision, 'compact', '\146' .. pack('>BI4', 0xce, replaced) .. member)
 local archive = archive_of(state, revision)
 if 2 * count > redis.call('ZCARD', messages) then
   redis.call('RENAME', messages, archive)
@@ -67,8 +69,6 @@ for _, one in ipairs(stay) do
   redis.call('ZREM', archive, one[1])
   redis.call('ZADD', messages, one[2], one[1])
 end
-local head = pack('>BBI8Bi8', 0x93, 0xcf, ARGV[22], 0xd3, ARGV[21])
-local member = head .. ARGV[14]
 redis.call('ZADD', messages, ARGV[21], member)
 
 local oldest = redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')
@@ -78,10 +78,10 @@ local size = table.concat({replaced, ARGV[19], ARGV[20], token}, ' ')
 local former = known[9]
 if former then size = size .. ' ' .. former end
 local characters, tokens = struct.unpack('>I4I4', ARGV[13])
-redis.call('HSET', state, 'r', revision, 'u', format('%.0f', now), 'n', known[3] - replaced + 1,
+redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'n', known[3] - replaced + 1,
            'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + tokens, 'h', revision, 's', id,
            'w', (known[10] or '') .. listed, 'm', (known[12] or 0) + replaced - (former and 1 or 0),
-           ':' .. id, head .. pack('>I8', revision) .. ARGV[13], '^' .. id, revision, '#' .. revision, size)
+           ':' .. id, head .. pack('>I5I3', revision, mark) .. ARGV[13], '^' .. id, revision, '#' .. revision, size)
 local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
 if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
 local life = known[7]
@@ -96,9 +96,12 @@ if #ARGV >= at then
   end
   document(documents_of(life), life, '-' .. ARGV[22], ARGV[21], at, #ARGV, ttl and document_ends(now, ttl))
 end
-announce(revision, now, 'compact', '\146' .. pack('>BI4', 0xce, replaced) .. member)
+if life then
+  redis.call('HSET', state, 'j', note_move(known[18], revision, tonumber(oldest[2]), tonumber(last[2]), ttl))
+end
+announce(revision, now)
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the others may be there for long enough
   live(ARGV[6], now, known[6], life, known[11] or '0')
 end
-return {'stored', revision, replaced, tonumber(ARGV[22]), ARGV[21], 1}
+return concluded(seen, true, {'stored', revision, replaced, tonumber(ARGV[22]), ARGV[21], 1})

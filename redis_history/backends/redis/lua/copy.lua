@@ -1,13 +1,27 @@
--- Copies some members of a sorted set to another, which nobody reads yet.
+-- Copies a page of a sorted set to a staging copy, which nobody reads before expand.lua puts it in place.
 --
--- KEYS  1 from   2 to
--- ARGV  1, 2 ranks of the first and the last   3 milliseconds until the copy ends by itself, should nobody use it
--- Returns how many.
+-- KEYS  1 from   2 to   3 state (hash)
+-- ARGV  1, 2 ranks of the first and the last   3 milliseconds until the copy expires if it is not used
+--       4 how many members the copy must have already; '' begins it, so that nothing of an earlier one is left
+--
+-- Returns {how many were read, how many the copy has now, epoch, revision and sequence of the conversation}, or {-1} if
+-- the copy is not as the pages before have left it (it expired, was evicted, or a failover lost a part). Nothing was
+-- written then: a copy is never continued from a part.
 local some, zadd = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES'), {}
-if #some == 0 then return 0 end
+if ARGV[4] == '' then
+  redis.call('UNLINK', KEYS[2])
+elseif redis.call('ZCARD', KEYS[2]) ~= tonumber(ARGV[4]) then
+  -- A page that is sent again because its reply was lost is there as a whole.
+  for i = 1, #some, 2 do
+    if not redis.call('ZSCORE', KEYS[2], some[i]) then return {-1} end
+  end
+end
 for i = 1, #some, 2 do
   zadd[i], zadd[i + 1] = some[i + 1], some[i]
 end
-redis.call('ZADD', KEYS[2], unpack(zadd))
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
-return #some / 2
+if #some > 0 then
+  redis.call('ZADD', KEYS[2], unpack(zadd))
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+end
+local known = redis.call('HMGET', KEYS[3], 'e', 'r', 'q')
+return {#some / 2, redis.call('ZCARD', KEYS[2]), known[1] or '', known[2] or '0', known[3] or '0'}

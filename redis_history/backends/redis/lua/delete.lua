@@ -3,28 +3,27 @@
 --
 -- ARGV  10 on: the ids, distinct
 --
--- Returns {revision, how many were removed}, or {'revision', current} | {'missing'}; then nothing was written.
-local FIRST, FIELDS = 10, 11
-local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'w'}
+-- Returns {revision, how many were removed}, or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+use_journal()
+use_documents()
+local FIRST, FIELDS = 10, 13
+local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'w', 'u', 'g'}
 for i = FIRST, #ARGV do
   fields[#fields + 1] = ':' .. ARGV[i]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-for i = FIELDS + 1, #fields do
-  if not known[i] then -- else no earlier try can have been applied
-    local before, payload = told()
-    if before then
-      touch()
-      return {before, (struct.unpack('>I4', string.sub(payload, 2, 5)))}
-    end
-    break
-  end
+local seen = look(known[12], known[13])
+if seen.outcome then
+  force_write()
+  return seen.outcome
 end
-local revision = tonumber(known[2] or 0)
-local refusal = refused(known[1], revision)
+local refusal = late(seen)
 if refusal then return refusal end
+local revision = tonumber(known[2] or 0)
+refusal = refused(known[1], revision)
+if refusal then return unchanged(seen, known[1], refusal) end
 
-local members, gone, ids, sequences = {}, {}, {}, {}
+local members, gone, ids, places, sequences = {}, {}, {}, {}, {}
 local archived, count, originals = {}, 0, tonumber(known[10] or 0)
 local summaries = {}
 if known[11] then
@@ -43,6 +42,7 @@ for i = FIRST, #ARGV do
     if not member then member, archive = find_archived(state, known[11], time, sequence, id) end
     gone[#gone + 1] = ':' .. id
     ids[#ids + 1] = id
+    places[#places + 1] = {id, place}
     local summary = summaries[i - FIRST + 1]
     if summary then gone[#gone + 1] = '^' .. id end
     if archive then
@@ -59,13 +59,12 @@ for i = FIRST, #ARGV do
     if not (archive and summary) then sequences[#sequences + 1] = summary and -sequence or sequence end
   end
 end
-if #ids == 0 then
-  touch()
-  return {revision, 0}
-end
+if #ids == 0 then return unchanged(seen, known[1], {revision, 0}) end
 
 local now = clock()
 revision = revision + 1
+free()
+write_log(revision, 'delete', array_of(ids))
 if #members > 0 then redis.call('ZREM', messages, unpack(members)) end
 for archive, its in pairs(archived) do
   redis.call('ZREM', archive_of(state, archive), unpack(its.members))
@@ -75,10 +74,11 @@ for archive, its in pairs(archived) do
   end
 end
 redis.call('HDEL', state, unpack(gone))
+note_places(seen, true, places)
 forget_documents(known[7], sequences)
-redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'n', known[3] - count, 'c', characters,
+redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'n', known[3] - count, 'c', characters,
            'k', tokens, 'h', revision)
 if known[10] then redis.call('HSET', state, 'm', originals) end
-announce(revision, now, 'delete', array_of(ids))
+announce(revision, now)
 if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], known[7], known[8]) end
-return {revision, #ids}
+return concluded(seen, true, {revision, #ids})

@@ -4,16 +4,22 @@
 --       11 channel that those who watch listen to; '': they may do without
 --
 -- Returns {1} if it existed, {1, life} if search documents are still to be removed (reap.lua), {0} if not,
--- or {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w')
-local revision = tonumber(known[2] or 0)
-local refusal = refused(known[1], revision)
-if refusal then return refusal end
-if not known[1] then
-  touch()
-  return {0}
+-- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+use_journal()
+use_documents()
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g')
+local epoch, revision = known[1], tonumber(known[2] or 0)
+local seen = look(known[8], known[9])
+if seen.outcome then
+  force_write()
+  return seen.outcome
 end
--- With nobody listening the log goes too. Who may not ask whether somebody listens, or cannot know, assumes so.
+local refusal = late(seen)
+if refusal then return refusal end
+refusal = refused(epoch, revision)
+if refusal then return unchanged(seen, epoch, refusal) end
+if not epoch then return unchanged(seen, false, {0}) end
+-- With nobody listening the log goes too. If that is not allowed to be asked or cannot be known, somebody may be.
 local function listeners()
   if ARGV[11] == '' then return true end
   local exact = redis.pcall('PUBSUB', 'NUMSUB', ARGV[11])
@@ -21,16 +27,17 @@ local function listeners()
   return type(exact) ~= 'table' or exact.err or exact[2] ~= 0 or type(patterns) ~= 'number' or patterns ~= 0
 end
 local watched = listeners()
--- What frees comes first, so that a full server takes it.
-local buried = bury(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
-redis.call('UNLINK', state, messages)
-forget_archives(state, known[7])
-if watched then
-  redis.call('XADD', log, 'MAXLEN', '~', ARGV[4], (revision + 1) .. '-0', 't', token, 'k', 'end', 'p', '')
-  redis.call('PEXPIRE', log, ARGV[10])
-else
+free()
+-- A log whose newest entry is above the state's revision takes no further one; its readers get a Reset.
+if not watched or type(redis.pcall('XADD', log, 'MAXLEN', '~', ARGV[4], (revision + 1) .. '-0', 't', token, 'k', 'end', 'p', '')) == 'table' then
   redis.call('UNLINK', log)
+else
+  redis.call('PEXPIRE', log, ARGV[10])
 end
+local buried = bury(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
+redis.call('UNLINK', messages)
+set_aside(seen)
+forget_archives(state, known[7])
 redis.call('ZREM', registry, ARGV[5])
-ring(revision + 1)
-return {1, buried}
+if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision + 1) end
+return concluded(seen, false, {1, buried})

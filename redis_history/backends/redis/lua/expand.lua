@@ -1,32 +1,35 @@
 -- Puts the messages that the live summary replaced back in its place, as one change. After _document.lua, _archived.lua.
 --
 -- ARGV  10 id of the summary   11 the id as MessagePack   12 how to bring both parts together: '' if few messages are
---       live or few come back; '1' if copy.lua has put all in one set, named by the token; '2' at once, however many
---       13, 14, 15 with copies: epoch, revision and sequence when the copying began
+--       live or few come back; '1' if copy.lua has put all in one set; '2' at once, however many
+--       13, 14, 15 with a copy: epoch, revision and sequence when its first page was made   16 the copy's own token
 --
 -- Returns {revision, how many messages came back, revision of the compaction, id of the summary that is live now or ''},
 -- {'stale'} if it must be prepared (again), or {'unknown'}: this is no live summary, or {'revision', current} |
--- {'missing'}; then nothing was written.
+-- {'missing'} | {'late', …}; then nothing was written.
+use_journal()
+use_documents()
 local FEW, LOOKED_AT = 1000, 1000
 local id = ARGV[10]
-local before, payload = told()
-if before then
-  touch()
-  local standing = redis.call('HGET', state, 's') -- its document may not have been written yet
-  return {before, (struct.unpack('>I4', string.sub(payload, -4))), 0, standing or ''}
-end
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'h', 'q')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'h', 'q', 'u', 'g', 'j')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
-local refusal = refused(known[1], revision)
+local seen = look(known[16], known[17])
+if seen.outcome then
+  force_write()
+  return seen.outcome
+end
+local refusal = late(seen)
 if refusal then return refusal end
-if known[8] ~= id or not place or not compaction then return {'unknown'} end
+refusal = refused(known[1], revision)
+if refusal then return unchanged(seen, known[1], refusal) end
+if known[8] ~= id or not place or not compaction then return unchanged(seen, known[1], {'unknown'}) end
 local held, c, k, former = string.match(redis.call('HGET', state, '#' .. compaction), '^(%d+) (%d+) (%d+) %x+ ?(.*)$')
 local _, _, sequence, _, timestamp, _, own_c, own_k = struct.unpack('>BBI8Bi8I8I4I4', place)
 local member = locate_live(messages, format('%.0f', timestamp), sequence, id)
 local archive, life = archive_of(state, compaction), known[7]
 held = tonumber(held)
 local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
-local copy = archive .. ':' .. token
+local copy = archive .. ':' .. ARGV[16]
 
 -- What was appended since the copying began: messages with a higher sequence, nearly always the last ones.
 local function appended(since)
@@ -49,6 +52,10 @@ if ARGV[12] == '1' then
   if known[1] ~= ARGV[13] or known[14] and tonumber(known[14]) > tonumber(ARGV[14]) then return {'stale'} end
   fresh = appended(tonumber(ARGV[15]))
   if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale'} end
+  -- The copy has all it must have, and nothing else. Its first page was made at that revision, and nothing but appends
+  -- came since, so all members of the copy are still there; and there are as many as in both parts together.
+  if #fresh > 0 then redis.call('ZADD', copy, unpack(fresh)) end
+  if redis.call('ZCARD', copy) ~= count + live_count then return {'stale'} end
 elseif ARGV[12] == '' and count > FEW and live_count > FEW then
   return {'stale'}
 end
@@ -70,10 +77,9 @@ end
 
 local now = clock()
 revision = revision + 1
-redis.call('HSET', state, 'x', token) -- takes memory, so that a full server refuses here
+write_log(revision, 'expand', '\146' .. ARGV[11] .. pack('>BI4', 0xce, held))
 if member then redis.call('ZREM', messages, member) end
 if ARGV[12] == '1' then
-  if #fresh > 0 then redis.call('ZADD', copy, unpack(fresh)) end
   if member then redis.call('ZREM', copy, member) end
   redis.call('RENAME', copy, messages)
   redis.call('PERSIST', messages)
@@ -87,13 +93,17 @@ elseif live_count < count then
 else
   move(archive, messages)
 end
-local rest = {}
+local rest, moved = {}, nil
 for _, one in ipairs(archives_in(known[9])) do
-  if one[1] ~= compaction then rest[#rest + 1] = format('%s %.0f %.0f;', unpack(one)) end
+  if one[1] == compaction then
+    moved = one
+  else
+    rest[#rest + 1] = format('%s %.0f %.0f;', unpack(one))
+  end
 end
 redis.call('HDEL', state, ':' .. id, '^' .. id, '#' .. compaction, 's', 'w', 'm')
 if #rest == 0 then redis.call('HDEL', state, 'a') end
-local hset = {'r', revision, 'u', format('%.0f', now), 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
+local hset = {'r', revision, 'x', token, 'u', now, 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
               'k', known[5] - own_k + k, 'h', revision}
 local function set(name, value)
   hset[#hset + 1] = name
@@ -104,8 +114,11 @@ if #rest > 0 then
   set('w', table.concat(rest))
   set('m', known[11] - held + (former ~= '' and 1 or 0))
 end
+if life and moved then
+  set('j', note_move(known[18], revision, moved[2], moved[3], ARGV[6] ~= '' and ARGV[6] or known[6]))
+end
 redis.call('HSET', state, unpack(hset))
 forget_documents(life, {-sequence})
-announce(revision, now, 'expand', '\146' .. ARGV[11] .. pack('>BI4', 0xce, held))
+announce(revision, now)
 if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], life, #rest > 0 and known[10]) end
-return {revision, held, tonumber(compaction), former}
+return concluded(seen, true, {revision, held, tonumber(compaction), former})

@@ -6,6 +6,7 @@
 --
 -- Returns for each {members from first to last, which of them it is (from 0), 1 if they are archived}, or {} if it is
 -- gone. The neighbours of an archived message are those of its archive.
+use_archives()
 local around = tonumber(ARGV[2])
 local known = redis.call('HMGET', KEYS[1], 'i', 's', 'w')
 local standing = 0 -- the sequence of the live summary, which an archived message has too

@@ -1,4 +1,4 @@
--- Writes the search documents of messages that are there. After _change.lua and _document.lua.
+-- Writes the search documents of messages that are there. After _document.lua and _archived.lua.
 --
 -- ARGV  1 to 9 as every writing script, though nothing of the conversation changes
 --       10 how many messages, then for each ':<id>' and digest;
@@ -6,6 +6,7 @@
 --
 -- Returns how many were written. A message that has left or changed since it was read is left out: who changed it has
 -- written its document, or the next search will. So is a former summary: what it stood for has documents itself.
+use_documents()
 local count, FIELDS = tonumber(ARGV[10]), 5
 local fields, marks = {'e', 'i', 'l', 's', 'w'}, {}
 for i = 1, count do
@@ -22,12 +23,25 @@ if not life then
 end
 if known[3] then ends = document_ends(now, known[3]) end
 local prefix, at = documents_of(life), 11 + 2 * count
+local archives = archives_in(known[5])
+
+-- Whether a message is archived now: it may have moved since it was read.
+local function is_archived(timestamp, sequence, id)
+  for _, archive in ipairs(archives) do
+    if archive[2] <= timestamp and timestamp <= archive[3] then
+      return not locate_live(messages, format('%.0f', timestamp), sequence, id)
+    end
+  end
+  return false
+end
+
 for i = 1, count do
   local place, to = known[FIELDS + i], at + ARGV[at]
   local live_summary = ARGV[9 + 2 * i] == ':' .. (known[4] or '')
   if place and string.sub(place, 36, 51) == ARGV[10 + 2 * i] and (live_summary or not marks[i]) then
     local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
-    document(prefix, life, live_summary and -sequence or sequence, timestamp, at + 1, to, ends)
+    local archived = not live_summary and is_archived(timestamp, sequence, string.sub(ARGV[9 + 2 * i], 2))
+    document(prefix, life, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, false, archived)
     written = written + 1
   end
   at = to + 1

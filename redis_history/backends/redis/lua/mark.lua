@@ -1,13 +1,61 @@
--- Says in search documents whether their messages are archived. It is a help to search alone, which looks where they are.
+-- Says in search documents whether their messages are archived, some at a time, for the moves that wait for it in the
+-- state ('j', see _archive.lua). It looks where each message is now, so a step may come twice, or late. After
+-- _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   then the documents
--- ARGV  1 life of the documents   2 '1' if they are archived
-if redis.call('HGET', KEYS[1], 'i') ~= ARGV[1] then return 0 end
-local marked = 0
-for i = 2, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 1 then
-    if ARGV[2] == '1' then redis.call('HSET', KEYS[i], 'z', '1') else redis.call('HDEL', KEYS[i], 'z') end
-    marked = marked + 1
+-- KEYS  1 state (hash)   2 messages (sorted set)   3 unfinished work of the bucket (hash)
+-- ARGV  1 name in that hash   2 revision of the move at which the last step stopped, or ''   3, 4 timestamp and sequence there
+--
+-- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move waits any more.
+use_archives()
+local AT_ONCE = 50 -- 5 to 8 ms, as each document that changes is indexed anew
+local known = redis.call('HMGET', KEYS[1], 'i', 'j', 's')
+local moves = archives_in(known[2])
+if not known[1] or #moves == 0 then
+  if known[2] then redis.call('HDEL', KEYS[1], 'j') end
+  redis.call('HDEL', KEYS[3], ARGV[1])
+  return {}
+end
+local revision, first, last = unpack(moves[1])
+-- What an expansion put back is live, and so is what the compaction replaced if it was expanded since.
+local archived = redis.call('HGET', KEYS[1], '#' .. revision)
+local set, standing = KEYS[2], nil
+if archived then
+  set = archive_of(KEYS[1], revision)
+elseif known[3] then -- the live summary has the sequence of a message in its archive
+  standing = sequence_of(redis.call('HGET', KEYS[1], ':' .. known[3]) or '')
+end
+local timestamp, sequence = string.format('%.0f', first), 0
+if ARGV[2] == revision then timestamp, sequence = ARGV[3], tonumber(ARGV[4]) end
+local rank = rank_of(set, timestamp, sequence)
+local members = redis.call('ZRANGE', set, rank, rank + AT_ONCE - 1, 'WITHSCORES')
+local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. known[1] .. ':'
+local more, readable = #members == 2 * AT_ONCE, false
+for i = 1, #members, 2 do
+  if tonumber(members[i + 1]) > last then
+    more = false
+    break
+  end
+  local own = sequence_of(members[i])
+  if own ~= 0 then timestamp, sequence, readable = members[i + 1], own + 1, true end
+  if own ~= 0 and own ~= standing then
+    local key = prefix .. own
+    local held = redis.call('HMGET', key, 'c', 'z')
+    if archived and held[1] and not held[2] then
+      redis.call('HSET', key, 'z', '1')
+    elseif not archived and held[2] then
+      redis.call('HDEL', key, 'z')
+    end
   end
 end
-return marked
+if more then
+  if not readable then timestamp, sequence = members[#members] + 1, 0 end -- behind what tells no place
+  return {revision, string.format('%.0f', tonumber(timestamp)), sequence}
+end
+local rest = string.match(known[2], '^[^;]*;(.*)$')
+if rest ~= '' then
+  redis.call('HSET', KEYS[1], 'j', rest)
+  return {'', '', 0}
+end
+redis.call('HDEL', KEYS[1], 'j')
+redis.call('HDEL', KEYS[3], ARGV[1])
+return {}

@@ -5,6 +5,7 @@
 -- Returns for each set its members in the window, ascending, so that the first (or last) `limit` of all are among them,
 -- and all others of their position; before them 0 for the live messages, else the revision of the archive, and the id of
 -- the former summary that is in it, or ''.
+use_archives()
 local limit, newest = tonumber(ARGV[1]), ARGV[2] == '1'
 local sets = {}
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]

@@ -3,35 +3,39 @@
 --
 -- ARGV  10 payload of the log entry   then pairs of a record field and its value
 --
--- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current}; then nothing was written.
-local before = told()
-if before then
-  touch()
-  return before
+-- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
+use_journal()
+use_documents()
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g')
+local epoch, revision = known[1], tonumber(known[2] or 0)
+local seen = look(known[6], known[7])
+if seen.outcome then
+  force_write()
+  return seen.outcome
 end
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a')
-local revision = tonumber(known[2] or 0)
-local refusal = refused(known[1], revision)
+local refusal = late(seen)
 if refusal then return refusal end
+refusal = refused(epoch, revision)
+if refusal then return unchanged(seen, epoch, refusal) end
 
 local now = clock()
-local now_text = format('%.0f', now)
 revision = revision + 1
-local hset = {'r', revision, 'x', token, 'u', now_text}
+local hset = {'r', revision, 'x', token, 'u', now}
 for i = 11, #ARGV do
   hset[#hset + 1] = ARGV[i]
 end
-if not known[1] then
-  for _, value in ipairs({'v', 1, 'e', token, 'b', now_text, 'q', 0, 't', 0, 'n', 0, 'c', 0, 'k', 0}) do
+if epoch then
+  write_log(revision, 'record', ARGV[10])
+else
+  for _, value in ipairs({'v', 1, 'e', token, 'b', now, 'q', 0, 't', 0, 'n', 0, 'c', 0, 'k', 0}) do
     hset[#hset + 1] = value
   end
 end
 redis.call('HSET', state, unpack(hset))
-local more
-if not known[1] then
-  more = begin()
+if not epoch then
+  write_log(revision, 'record', ARGV[10], begin())
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
-announce(revision, now, 'record', ARGV[10], more)
+announce(revision, now)
 if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3], known[4], known[5]) end
-return revision
+return concluded(seen, true, revision)

@@ -1,15 +1,18 @@
 -- Searches one conversation.
 --
 -- KEYS  1 state (hash)
--- ARGV  1 what stands for the conversation in the commands   then for each command: how many arguments, and these;
---       the first one counts the documents of the conversation
+-- ARGV  1 '1' if the commands ask whether messages are archived   then for each command: how many arguments, which of them
+--       is the conversation (from 1), whose value is put in here, and these; the first one counts the documents of the
+--       conversation
 --
--- Returns {life of the documents or '', messages (archived ones too), documents, then for each further command how many it found, and
--- sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers differ some messages have no document
--- (yet), and nothing further is asked. The error of a command is returned as it is.
-local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm')
+-- Returns {life of the documents or '', messages (archived ones too), documents, then for each further command how many
+-- it found, and sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers
+-- differ some messages have no document (yet), and nothing further is asked; documents is -1 if mark.lua must be called
+-- first. The error of a command is returned as it is.
+local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j')
 local life, count = known[1] or '', (known[2] or 0) + (known[3] or 0)
 if life == '' then return {life, count, 0} end
+if ARGV[1] == '1' and known[4] then return {life, count, -1} end
 local answer, at = {life, count, 0}, 2
 local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. life .. ':'
 
@@ -29,13 +32,14 @@ end
 
 while at <= #ARGV do
   local command = {}
-  for i = at + 1, at + ARGV[at] do
-    command[#command + 1] = ARGV[i] == ARGV[1] and life or ARGV[i]
+  for i = at + 2, at + 1 + ARGV[at] do
+    command[#command + 1] = ARGV[i]
   end
-  at = at + ARGV[at] + 1
+  command[tonumber(ARGV[at + 1])] = life
+  at = at + ARGV[at] + 2
   local reply = redis.pcall(unpack(command))
   if reply.err then return reply end
-  if at == ARGV[2] + 3 then
+  if at == ARGV[2] + 4 then
     answer[3] = reply[1]
     if reply[1] ~= count then break end
   else

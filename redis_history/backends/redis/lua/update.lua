@@ -3,39 +3,45 @@
 -- ARGV  10 ':<id>'   11 size, digest and tools (as in the state)   12 body
 --       13 on: the fields and values of its search document, if there is one
 --
--- Returns 'revision sequence timestamp' of the message as it is now (unchanged if it has this content already),
--- or {'unknown'} (or archived) | {'revision', current} | {'missing'}; then nothing was written.
-local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w')
+-- Returns 'revision sequence timestamp' of the message as it is now (no change if it has this content already),
+-- or {'unknown'} (or archived) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+use_journal()
+use_documents()
+local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g')
 local revision, place = tonumber(known[2] or 0), known[6]
-local before, payload = told()
-if before then
-  touch()
-  local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', string.sub(payload, 6, 24))
-  return before .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
+local seen = look(known[11], known[12])
+if seen.outcome then
+  force_write()
+  return seen.outcome
 end
+local refusal = late(seen)
+if refusal then return refusal end
 if place and string.sub(place, 28) == ARGV[11] then
-  local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I8', place)
+  local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I5', place)
   if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
-    touch()
-    return changed .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp)
+    return unchanged(seen, true, changed .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp))
   end
 end
-local refusal = refused(known[1], revision)
-if refusal then return refusal end
-if not place then return {'unknown'} end
+refusal = refused(known[1], revision)
+if refusal then return unchanged(seen, known[1], refusal) end
+if not place then return unchanged(seen, known[1], {'unknown'}) end
 
 local _, _, sequence, _, timestamp, _, c, k = struct.unpack('>BBI8Bi8I8I4I4', place)
 local timestamp_text = format('%.0f', timestamp)
 local id = string.sub(ARGV[10], 2)
 local old = locate_live(messages, timestamp_text, sequence, id)
-if not old and find_archived(state, known[10], timestamp_text, sequence, id) then return {'unknown'} end
+if not old and find_archived(state, known[10], timestamp_text, sequence, id) then
+  return unchanged(seen, true, {'unknown'})
+end
 local head = string.sub(place, 1, 19)
 local member = head .. ARGV[12]
 local new_c, new_k = struct.unpack('>I4I4', ARGV[11])
 local now = clock()
 revision = revision + 1
-redis.call('HSET', state, 'r', revision, 'x', token, 'u', format('%.0f', now), 'c', known[3] - c + new_c,
-           'k', known[4] - k + new_k, 'h', revision, ARGV[10], head .. pack('>I8', revision) .. ARGV[11])
+write_log(revision, 'update', pack('>BI4', 0xdd, 1) .. member)
+redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'c', known[3] - c + new_c,
+           'k', known[4] - k + new_k, 'h', revision, ARGV[10], head .. pack('>I5', revision) .. string.sub(place, 25, 27) .. ARGV[11])
+note_places(seen, true, {{id, place}})
 if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
 local life, named = known[7], id == known[9] and -sequence or sequence
@@ -50,6 +56,6 @@ if #ARGV > 12 then
 elseif life then -- a document that tells of the former content must not be found
   redis.call('UNLINK', documents_of(life) .. named)
 end
-announce(revision, now, 'update', pack('>BI4', 0xdd, 1) .. member)
+announce(revision, now)
 if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5], known[7], known[8]) end
-return revision .. ' ' .. sequence .. ' ' .. timestamp_text
+return concluded(seen, true, revision .. ' ' .. sequence .. ' ' .. timestamp_text)

@@ -1,0 +1,77 @@
+"""Text of strangers inside text for a model. It must stay data, and nobody may write under another's name. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+__all__ = ["MAX_NAME", "as_data", "data_block", "new_mark", "normalized", "plain_name"]
+
+#: Characters of a name that are shown: its owner chose it, and it stands before everything they say.
+MAX_NAME: Final = 80
+#: Escaped in data: controls, line breaks that JSON allows, what turns the direction of text or is not seen, and the
+#: beginning of a closing tag.
+_HIDDEN: Final = re.compile(
+    "[\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff]|</"
+)
+#: What stands around a name: a name that has it could end early.
+_AROUND_NAMES: Final = re.compile(r'[:"\[\]<>{}\uff1a\ufe13\ufe55\ua789\u2236\u02d0]')
+#: So many combining marks in a row are normalized. Sorting them takes the square of their number.
+_MAX_MARKS: Final = 30
+#: Where there may be more: neither Latin nor Han, and too long.
+_MARKS: Final = re.compile(f"[^\x00-\u02ff\u3400-\u9fff]{{{_MAX_MARKS + 1},}}")
+#: Marks only after normalization.
+_LATE_MARKS: Final = frozenset("\u0f73\u0f75\u0f81\uff9e\uff9f")
+
+
+def normalized(text: str) -> str:
+    """The text in NFKC, in linear time: of more than 30 combining marks in a row the first 30 stay."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", _MARKS.sub(_fewer_marks, text))
+
+
+def _fewer_marks(run: re.Match[str]) -> str:
+    kept, marks = [], 0
+    for letter in run[0]:
+        marks = marks + 1 if unicodedata.combining(letter) or letter in _LATE_MARKS else 0
+        if marks <= _MAX_MARKS:
+            kept.append(letter)
+    return "".join(kept)
+
+
+def plain_name(name: str) -> str:
+    """A name on one line, cut, without anything that could end it or turn what follows. May be empty."""
+    name = "".join(letter if letter.isprintable() else " " for letter in name[: 4 * MAX_NAME])
+    return " ".join(_AROUND_NAMES.sub(" ", name).split())[:MAX_NAME].rstrip()
+
+
+def as_data(value: Any) -> str:
+    """One line of JSON. No text in it can break the line, close a tag, or hide."""
+    try:
+        line = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a lone surrogate, or a number of more than 64 bits
+        line = json.dumps(value, default=str)
+    return _HIDDEN.sub(_escaped, line)
+
+
+def new_mark() -> str:
+    """What nobody can guess, for the delimiters of data."""
+    return secrets.token_hex(8)
+
+
+def data_block(name: str, mark: str, lines: Iterable[str]) -> str:
+    """Lines that `as_data` made, between delimiters."""
+    return "\n".join((f"<{name}-{mark}>", *lines, f"</{name}-{mark}>"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[0] == "</":
+        return r"<\/"
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,0 +1,155 @@
+"""Checks of values that users pass. Every error names the parameter, the rule and the value."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Iterable
+from typing import Final, NoReturn
+
+from redis_history.errors import ConfigurationError, InvalidInputError
+
+#: The bounds of a signed integer of 64 bits.
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**63 - 1
+
+_SHOWN: Final = 80
+_LARGEST: Final = sys.float_info.max
+
+_Error = type[InvalidInputError]
+
+
+def refuse(value: object, name: str, rule: str, error: _Error = ConfigurationError) -> NoReturn:
+    """Raises `error`, because the parameter `name` must be what `rule` says."""
+    shown = repr(value)
+    raise error(f"{name} must be {rule}, not {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}")
+
+
+def is_integer(value: object, least: float, most: float = math.inf) -> bool:
+    """Whether it is an int from `least` to `most`, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def check_integer(
+    value: object,
+    name: str,
+    least: int = 0,
+    most: float = math.inf,
+    *,
+    optional: bool = False,
+    error: _Error = ConfigurationError,
+) -> None:
+    """Raises `error` unless it is an int from `least` to `most`; with `optional`, None is one too."""
+    if not (value is None and optional) and not is_integer(value, least, most):
+        refuse(value, name, _rule("an integer", least, most, optional), error)
+
+
+def check_number(
+    value: object,
+    name: str,
+    least: float = 0,
+    most: float = _LARGEST,
+    *,
+    above: bool = False,
+    kind: str = "a number",
+    optional: bool = False,
+    error: _Error = ConfigurationError,
+) -> None:
+    """Raises `error` unless it is a finite number from `least` to `most`; `above`: `least` itself is too little."""
+    if value is None and optional:
+        return
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not least <= value <= most
+        or (above and value == least)
+    ):
+        refuse(value, name, _rule(kind, least, most, optional, above), error)
+
+
+def check_seconds(
+    value: object,
+    name: str,
+    least: float = 0.001,
+    most: float = _LARGEST,
+    *,
+    above: bool = False,
+    optional: bool = False,
+) -> None:
+    """Raises ConfigurationError unless it is a number of seconds from `least` to `most`; see `check_number`."""
+    check_number(value, name, least, most, above=above, kind="a number of seconds", optional=optional)
+
+
+def check_share(value: object, name: str, error: _Error = ConfigurationError) -> None:
+    """Raises `error` unless it is a number above 0 and at most 1."""
+    check_number(value, name, 0, 1, above=True, error=error)
+
+
+def check_text(value: object, name: str, *, optional: bool = False, error: _Error = ConfigurationError) -> None:
+    """Raises `error` unless it is a str that is not blank."""
+    if not (value is None and optional) and not (isinstance(value, str) and value.strip()):
+        refuse(value, name, f"{'None or ' * optional}a str that is not blank", error)
+
+
+def check_choice(value: object, name: str, choices: Collection[object], error: _Error = ConfigurationError) -> None:
+    """Raises `error` unless `choices` has it, with the same type."""
+    if not any(value == choice and type(value) is type(choice) for choice in choices):  # 1 is not True
+        refuse(value, name, f"one of {', '.join(map(repr, choices))}", error)
+
+
+def check_function(
+    value: object, name: str, kind: str = "a function", *, optional: bool = True, error: _Error = ConfigurationError
+) -> None:
+    """Raises `error` unless it can be called, or is None."""
+    if not (value is None and optional) and not callable(value):
+        refuse(value, name, f"{'None or ' * optional}{kind}", error)
+
+
+def check_names(value: object, name: str, error: _Error = ConfigurationError) -> tuple[str, ...]:
+    """The strings of a list. Raises `error` for anything else, above all for a single str."""
+    if isinstance(value, str):
+        refuse(value, name, f"a list, such as [{value[:_SHOWN]!r}]", error)
+    found = tuple(value) if isinstance(value, Iterable) else None
+    if found is None or not all(isinstance(one, str) for one in found):
+        refuse(value, name, "a list of str", error)
+    return found
+
+
+def _rule(kind: str, least: float, most: float, optional: bool, above: bool = False) -> str:
+    low, high = (f"{bound:,}".removesuffix(".0") for bound in (least, most))
+    if above:
+        bounds = f"above {low}" + (f", at most {high}" if most < _LARGEST else "")
+    else:
+        bounds = f"from {low} to {high}" if most < _LARGEST else f"of at least {low}"
+    return f"{'None or ' * optional}{kind} {bounds}"
+
+
+# Parameters of reads and writes
+
+
+def check_limit(limit: int | None, name: str = "limit") -> None:
+    """Raises InvalidInputError unless it is None or an int of at least 0."""
+    check_integer(limit, name, optional=True, error=InvalidInputError)
+
+
+def check_batch(size: int, name: str) -> None:
+    """Raises InvalidInputError unless it is an int from 1 to 100,000."""
+    check_integer(size, name, 1, 100_000, error=InvalidInputError)
+
+
+def check_range(limit: int, offset: int) -> None:
+    """Raises InvalidInputError unless both are ints of at least 0."""
+    check_integer(limit, "limit", error=InvalidInputError)
+    check_integer(offset, "offset", error=InvalidInputError)
+
+
+def check_name(value: str | None, name: str, error: _Error = InvalidInputError) -> None:
+    """Raises `error` unless it is None or a str."""
+    if value is not None and not isinstance(value, str):
+        refuse(value, name, "None or a str", error)
+
+
+def check_owner(value: object, name: str) -> None:
+    """Raises InvalidInputError unless it is None, a str or an int of 64 bits."""
+    if value is not None and not isinstance(value, str) and not is_integer(value, MIN_INTEGER, MAX_INTEGER):
+        refuse(value, name, "None, a str, or an int from -2**63 to 2**63 - 1", InvalidInputError)

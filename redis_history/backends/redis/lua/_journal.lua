@@ -1,0 +1,126 @@
+-- The journal of a conversation (see _change.lua), and what else most appends do without. Put after _change.lua.
+local force_write, free, journal_of, look, late, note, concluded, unchanged, note_places, set_aside, array_of
+
+-- Makes these functions; see use_archives.
+local function use_journal()
+  -- A write without effect. Before an outcome for which nothing is written: WAITAOF and WAIT cover the last write of a
+  -- connection, and the change that this outcome reports may have come over another one.
+  function force_write()
+    if ARGV[9] ~= '1' then return end
+    local newest = redis.call('HGET', state, 'x')
+    redis.call('HSET', state, 'x', newest or '')
+    if not newest then redis.call('UNLINK', state) end
+  end
+
+  -- A write that takes no memory; after it, a full server lets the script go on.
+  function free()
+    redis.call('HDEL', state, 'z')
+  end
+
+  function journal_of(period)
+    return string.sub(state, 1, -2) .. 'j' .. period % 2
+  end
+
+  -- The conversation's clock (never behind its last change), and what the journal says of this call: its outcome if it
+  -- has one, until when calls were sent that cannot be decided, the journal's hashes that count, and the kept states.
+  -- `updated` and `written`: fields u and g of the state, if there is one.
+  function look(updated, written)
+    local now, found = clock(), {}
+    if updated and tonumber(updated) > now then now = tonumber(updated) end
+    for i = 0, 1 do
+      local values = redis.call('HMGET', journal_of(i), 'b', 'h', 'o', 't' .. token)
+      if values[1] then
+        found[#found + 1] = values
+        now = math.max(now, values[1] * LIFETIME)
+      end
+    end
+    local period = math.floor(now / LIFETIME)
+    local seen = {now = now, period = period, horizon = (period - 1) * LIFETIME - 1, hashes = {}, states = {}}
+    local last
+    for _, values in ipairs(found) do
+      if tonumber(values[1]) >= period - 1 then
+        seen.hashes[#seen.hashes + 1] = journal_of(values[1])
+        last = math.max(last or 0, values[1])
+        if values[2] then seen.horizon = math.max(seen.horizon, values[2]) end
+        for of in string.gmatch(values[3] or '', '%x+') do
+          seen.states[#seen.states + 1] = string.sub(state, 1, -2) .. 'o:' .. of
+        end
+        if values[4] then seen.outcome = cmsgpack.unpack(values[4]) end
+        if tonumber(values[1]) == period then seen.begun, seen.aside = true, values[3] end
+      end
+    end
+    -- A hash that was written and is not there was evicted.
+    if written and tonumber(written) > seen.horizon and (not last or last < math.floor(written / LIFETIME)) then
+      seen.horizon = tonumber(written)
+    end
+    return seen
+  end
+
+  -- The reply to a copy that cannot be decided; nil if it can.
+  function late(seen)
+    if sent <= seen.horizon or sent > seen.now then
+      return {'late', format('%.0f', seen.now), format('%.0f', clock())}
+    end
+  end
+
+  -- Writes fields and values into the journal. `exists`: there is a state.
+  function note(seen, exists, ...)
+    local key = journal_of(seen.period)
+    if not seen.begun then
+      redis.call('UNLINK', key)
+      seen.begun = true
+    end
+    if redis.call('HSET', key, 'b', seen.period, ...) > select('#', ...) / 2 then
+      redis.call('PEXPIRE', key, 2 * LIFETIME / 1000)
+    end
+    if exists then redis.call('HSET', state, 'g', seen.now) end
+  end
+
+  -- Keeps the outcome of this call for its later copies; the outcome.
+  function concluded(seen, exists, outcome)
+    note(seen, exists, 't' .. token, cmsgpack.pack(outcome))
+    return outcome
+  end
+
+  -- Keeps the outcome of a call that changes nothing.
+  function unchanged(seen, exists, outcome)
+    free()
+    concluded(seen, exists, outcome)
+    force_write()
+    return outcome
+  end
+
+  -- Keeps where messages were that leave or are replaced: `places` are {id, field of the state}. Of a message that was
+  -- edited before, the place from before the edit stays.
+  function note_places(seen, exists, places)
+    local key = journal_of(seen.period)
+    if #places > 0 then note(seen, exists) end
+    for _, one in ipairs(places) do
+      redis.call('HSETNX', key, ':' .. one[1] .. string.sub(one[2], 25, 27), string.sub(one[2], 1, 24))
+    end
+  end
+
+  -- Before all messages leave: keeps the state with their ids aside. The state is gone then.
+  function set_aside(seen)
+    local listed = seen.begun and seen.aside or ''
+    if #listed >= KEPT_STATES * (#token + 1) then
+      note(seen, false, 'h', seen.now)
+      redis.call('UNLINK', state)
+      return
+    end
+    local aside = string.sub(state, 1, -2) .. 'o:' .. token
+    redis.call('RENAME', state, aside)
+    redis.call('HDEL', aside, unpack(RECORD))
+    redis.call('PEXPIRE', aside, 2 * LIFETIME / 1000)
+    note(seen, false, 'o', listed .. token .. ';')
+  end
+
+  -- A MessagePack array of texts.
+  function array_of(texts)
+    local items = {}
+    for i, text in ipairs(texts) do
+      items[i] = pack('>BI4', 0xdb, #text) .. text
+    end
+    return pack('>BI4', 0xdd, #items) .. table.concat(items)
+  end
+end

@@ -1,0 +1,198 @@
+"""Replays conversations with agent processes, a live subscriber and a compressor, and counts what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pickle
+import sys
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import PIPE
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import msgspec
+
+from redis_history import (
+    AsyncCompressor,
+    AsyncHistoryStore,
+    AsyncNamespaceSubscription,
+    Conversation,
+    HistoryCompacted,
+    Message,
+    MessagesAppended,
+    extractive_summarizer,
+)
+from redis_history.demo.agent import SHARED
+from redis_history.embedded._paths import import_path
+from redis_history.errors import InvalidInputError, RedisHistoryError
+from redis_history.importers import OnError, Transcript, read_transcripts
+
+__all__ = ["MAX_MESSAGES", "SAMPLE", "Replay", "load"]
+
+SAMPLE = Path(__file__).with_name("sample.jsonl")
+MAX_MESSAGES = 8  # the compressor shortens longer conversations
+_KEEP_RECENT = 3
+_TTL = 24 * 3600.0
+_LOG = 10_000  # changes kept for the subscriber, which is in the same process as the compressor
+_SMALL, _SHOWN_SECONDS = 500, 3.0  # a replay of fewer messages is slowed down, so that there is something to watch
+_REPEATED = 10  # every tenth message of a conversation is sent again, as after a lost reply
+_GRACE = 5.0  # seconds for an agent to end
+_PATIENCE = 20.0  # seconds without an event, after which the rest counts as not delivered
+
+# Isolated (-I): neither the current folder nor the environment decides what is imported.
+_AGENT = "import json, sys; sys.path += json.loads(sys.argv[1]); from redis_history.demo.agent import main; main()"
+
+
+def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
+    """The first `limit` conversations of a file, without summaries. Raises InvalidInputError for a file without any."""
+    found: list[Transcript] = []
+    for transcript in read_transcripts(path, on_error=on_error):
+        if messages := tuple(message for message in transcript.messages if not message.is_summary):
+            found.append(msgspec.structs.replace(transcript, messages=messages))
+        if len(found) == limit:
+            break
+    if not found:
+        raise InvalidInputError(f"--data: {path} has no conversations; see `redis-history import --help` for formats")
+    return found
+
+
+_Ask = Callable[[str, Message], Awaitable[bool]]
+
+
+@asynccontextmanager
+async def _agent(name: str, url: str, options: dict[str, Any]) -> AsyncIterator[_Ask]:
+    """Start an agent process; a function that lets it append a message, and returns whether that was a repeat."""
+    argv = [sys.executable, "-I", "-c", _AGENT, json.dumps(import_path())]
+    # In a new session, so that Ctrl-C reaches only this process, which then ends the agents.
+    process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, start_new_session=True)
+    stdin, stdout, turn = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout), asyncio.Lock()
+
+    async def ask(conversation_id: str, message: Message) -> bool:
+        async with turn:
+            with contextlib.suppress(ConnectionError):
+                stdin.write(pickle.dumps((conversation_id, message)))
+                await stdin.drain()
+            if answer := await stdout.readline():
+                return answer == b"1\n"
+            raise RedisHistoryError(f"{name} ended with status {await process.wait()}")
+
+    stdin.write(pickle.dumps((name, url, options)))
+    try:
+        yield ask
+    finally:
+        stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), _GRACE)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+class Replay:
+    """A replay of conversations, and its counts so far.
+
+    All conversations grow at once, each message by message, and each message comes from any of the agents. For each,
+    the agent also appends a report to the conversation `SHARED`. `stored` of `total` messages are stored and
+    `delivered` have reached the subscriber; `repeats` were sent again and ignored. `faults` counts changes that the
+    subscriber got twice, out of order or not at all, and conversations that are not stored as they were sent. `last`
+    are the latest messages with their conversation ids.
+    """
+
+    def __init__(self, url: str, namespace: str, conversations: Sequence[Transcript], agents: int) -> None:
+        self.conversations = conversations
+        lengths = [len(conversation.messages) for conversation in conversations]
+        self.total = 2 * sum(lengths)
+        self.stored = self.repeats = self.delivered = self.summaries = self.faults = 0
+        self.last: deque[tuple[str, Message]] = deque(maxlen=6)
+        self._url = url
+        self._options: dict[str, Any] = {"namespace": namespace, "ttl": _TTL, "search": "off", "log_length": _LOG}
+        self._names = [f"agent {number}" for number in range(1, agents + 1)]
+        self._random = Random(1)  # noqa: S311
+        self._pause = min(0.3, _SHOWN_SECONDS / max(lengths)) if sum(lengths) < _SMALL else 0.0
+        self._revisions: Counter[str] = Counter()
+        self._news = asyncio.Event()
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all conversations that it writes."""
+        return [*(conversation.conversation_id for conversation in self.conversations), SHARED]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was stored and delivered as it was sent."""
+        return self.stored == self.delivered == self.total and not self.faults
+
+    async def run(self) -> None:
+        """Raises RedisHistoryError."""
+        try:
+            async with (
+                AsyncHistoryStore(self._url, **self._options) as store,
+                store.subscribe_all() as changes,
+                asyncio.TaskGroup() as tasks,
+            ):
+                following = tasks.create_task(self._follow(changes))
+                compressor = AsyncCompressor(
+                    store,
+                    extractive_summarizer(max_tokens=100),
+                    max_entries=MAX_MESSAGES,
+                    keep_recent=_KEEP_RECENT,
+                    look_interval=0.2,
+                )
+                compressing = tasks.create_task(compressor.run())
+                await self._write(store)
+                compressor.stop()
+                await compressing
+                await compressor.run_once()
+                await self._check(store)
+                following.cancel()
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+
+    async def _write(self, store: AsyncHistoryStore) -> None:
+        async with AsyncExitStack() as stack:
+            starting = (_agent(name, self._url, self._options) for name in self._names)
+            agents = [await stack.enter_async_context(agent) for agent in starting]
+            async with asyncio.TaskGroup() as tasks:
+                for conversation in self.conversations:
+                    tasks.create_task(self._write_one(store, agents, conversation))
+
+    async def _write_one(self, store: AsyncHistoryStore, agents: list[_Ask], conversation: Transcript) -> None:
+        await store.create_conversation(Conversation(conversation.conversation_id, title=conversation.title))
+        for number, message in enumerate(conversation.messages):
+            await asyncio.sleep(self._random.uniform(0, 2 * self._pause))
+            for _ in range(2 if number % _REPEATED == 1 else 1):
+                known = await self._random.choice(agents)(conversation.conversation_id, message)
+                self.repeats += known
+                self.stored += 0 if known else 2  # with its report
+
+    async def _follow(self, changes: AsyncNamespaceSubscription) -> None:
+        async for event in changes:
+            name = event.conversation_id
+            self.faults += event.revision != self._revisions[name] + 1
+            self._revisions[name] = event.revision
+            if isinstance(event, MessagesAppended):
+                self.delivered += len(event.messages)
+                self.last.extend((name, message) for message in event.messages)
+            self.summaries += isinstance(event, HistoryCompacted)
+            self._news.set()
+
+    async def _check(self, store: AsyncHistoryStore) -> None:
+        """Wait until the subscriber has everything, then compare what is stored with what was sent."""
+        heads = {name: (await store.snapshot(name, limit=1)).cursor.revision for name in self.ids}
+        with contextlib.suppress(TimeoutError):
+            while any(self._revisions[name] < head for name, head in heads.items()):
+                self._news.clear()
+                await asyncio.wait_for(self._news.wait(), _PATIENCE)
+        for conversation in self.conversations:
+            stored = await store.get(conversation.conversation_id, include_archived=True)
+            sent = [message.id for message in conversation.messages]
+            self.faults += [message.id for message in stored if not message.is_summary] != sent

@@ -1,0 +1,77 @@
+"""Reads that take many operations, as steps: generators that do no I/O. They yield an operation, are sent its outcome,
+and return what was read. `_async/_listing.py` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from redis_history.backends.base import Found, Look
+from redis_history.changelog import is_gone
+from redis_history.events import BEGINNING, Cursor
+from redis_history.model import Message
+from redis_history.operations import ListConversations, Op, Page, ReadHead, ReadPage
+
+__all__ = ["PAGE", "Reads", "find_by_listing", "newest_messages", "next_page"]
+
+T = TypeVar("T")
+Reads = Generator[Op[Any], Any, T]
+
+#: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
+PAGE: Final = 2000
+#: Conversations listed at once.
+_LISTED: Final = 500
+
+
+def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
+    """What reads the page of `size` messages after `page`, which `op` has read; None if there is none. A page without a
+    readable message does not tell where it ends: then the same is read again, and more of it."""
+    if len(page.messages) + page.unreadable < op.limit:
+        return None
+    if not page.messages:
+        return replace(op, limit=4 * op.limit)
+    if op.newest:
+        return replace(op, limit=size, before=page.messages[0].position)
+    return replace(op, limit=size, after=page.messages[-1].position)
+
+
+def newest_messages(
+    first: ReadPage, limit: int | None, wanted: Callable[[Message], bool] | None
+) -> Reads[list[Message]]:
+    """The newest `limit` messages that are wanted, or all, ascending. `first`: reads the newest page."""
+    pages: list[list[Message]] = []
+    found = 0
+    op: ReadPage | None = first
+    if wanted is None and limit is not None:
+        op = replace(first, limit=min(PAGE, limit))
+    while op is not None and (limit is None or found < limit):
+        page = yield op
+        messages = page.messages if wanted is None else list(filter(wanted, page.messages))
+        if messages:
+            pages.append(messages)
+            found += len(messages)
+        op = next_page(op, page, PAGE if wanted is not None or limit is None else min(PAGE, limit - found))
+    pages.reverse()
+    every = pages[0] if len(pages) == 1 else [message for one in pages for message in one]
+    return every if limit is None or found <= limit else every[found - limit :]
+
+
+def find_by_listing(look: Look) -> Reads[Found]:
+    """Which conversations have changed, of a backend that cannot tell. Exact, and slow: it lists all of them, and reads
+    the head of each."""
+    ids = set(look.known)
+    offset, full = 0, True
+    while full:
+        page = yield ListConversations(None, None, _LISTED, offset)
+        ids.update(conversation.conversation_id for conversation in page)
+        offset, full = offset + len(page), len(page) == _LISTED
+    heads: dict[str, Cursor] = {}
+    for conversation_id in ids:
+        head = (yield ReadHead(conversation_id)).cursor
+        if is_gone(head):
+            head = BEGINNING
+        if head != look.known.get(conversation_id, BEGINNING):
+            heads[conversation_id] = head
+    return Found(heads)

@@ -1,0 +1,532 @@
+"""Copies of one call reach the server several times and late. Each write takes effect at most once, and no
+acknowledged write is undone.
+
+The bytes of a call are kept and sent again over a connection of the test, as a network does that delivers late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.cluster import RedisCluster
+from redis.exceptions import ConnectionError
+
+from redis_history import Conversation, HistoryStore, RetryPolicy, requests, user
+from redis_history._sync import redis_backend
+from redis_history.backends.memory import MemoryBackend
+from redis_history.backends.redis.attempts import Attempt
+from redis_history.errors import (
+    BackendUnavailableError,
+    ConversationExistsError,
+    CorruptDataError,
+    MessageConflictError,
+    OutcomeUnknownError,
+    RevisionConflictError,
+)
+from redis_history.operations import (
+    Append,
+    Clear,
+    DeleteConversation,
+    DeleteMessages,
+    Precondition,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
+)
+from tests.conftest import Servers
+from tests.support.servers import RealServer
+from tests.support.steps import first_call, outcome
+
+SECOND = 1_000_000
+
+
+def _append(*messages: Any, **options: Any) -> Append:
+    options = {"expected_revision": None, "must_exist": False, "must_not_exist": False} | options
+    return requests.append("c", messages, **options).op
+
+
+def _update(message: Any) -> UpdateMessage:
+    return UpdateMessage("c", _append(message).entries[0])
+
+
+def _restore(*messages: Any) -> Restore:
+    return Restore("c", _append(*messages).entries)
+
+
+class Wire:
+    """Sends the bytes of operations as often and as late as a test wants."""
+
+    def __init__(self, store: HistoryStore, server: Any) -> None:
+        self.store = store
+        self._backend: Any = store._backend
+        self._client = server.client()
+        store.get("other")  # the store knows its server
+
+    def _owner(self) -> Any:
+        """A client of the server that has the conversation."""
+        if not isinstance(self._client, RedisCluster):
+            return self._client
+        key = self._backend._settings.keyspace.conversation("c").state
+        return self._client.get_redis_connection(self._client.get_node_from_key(key.decode()))
+
+    def now(self) -> int:
+        seconds, microseconds = self._owner().time()
+        return int(seconds) * SECOND + int(microseconds)
+
+    def copy(self, op: Any, *, sent: int | None = None, repeated: bool = False) -> Callable[[], Any]:
+        """A copy of a call that is under way: calling it delivers it, and gives what the reply means."""
+        attempt = Attempt()
+        attempt.sent = self.now() if sent is None else sent
+        attempt.uncertain = repeated
+        settings = self._backend._settings
+        call = first_call(op, settings)
+        packed = call.pack(teach=True, sent=attempt.argument)
+
+        def deliver() -> Any:
+            client = self._owner()
+            connection = client.connection_pool.get_connection()
+            try:
+                connection.send_packed_command([packed])
+                reply = connection.read_response(disable_decoding=True)
+            finally:
+                client.connection_pool.release(connection)
+            return reply if type(reply) is list and reply[0] == b"late" else outcome(op, settings, reply)
+
+        return deliver
+
+    def texts(self) -> list[str]:
+        return [message.text for message in self.store.get("c")]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture(
+    params=[
+        "redis",
+        "cluster",
+        pytest.param("plain", marks=pytest.mark.full),
+        pytest.param("valkey", marks=pytest.mark.full),
+    ]
+)
+def wire(request: pytest.FixtureRequest, server_of: Servers, namespace: str) -> Iterator[Wire]:
+    server = server_of(request.param)
+    with HistoryStore(server.url, namespace=namespace) as store:
+        wire = Wire(store, server)
+        yield wire
+        wire.close()
+
+
+#: A destructive call on a conversation of "a" and "b", and what it gives.
+DESTRUCTIVE = {
+    "update": (lambda: _update(user("edited", id="a")), lambda outcome: outcome.message.text == "edited"),
+    "delete": (lambda: DeleteMessages("c", ("a",)), lambda outcome: outcome == 1),
+    "delete what is not there": (lambda: DeleteMessages("c", ("z",)), lambda outcome: outcome == 0),
+    "update what is not there": (lambda: _update(user("z", id="z")), lambda outcome: outcome is None),
+    "clear": (lambda: Clear("c"), lambda outcome: outcome == 3),
+    "restore": (lambda: _restore(user("r", id="r")), lambda outcome: outcome == 3),
+    "restore nothing": (lambda: _restore(), lambda outcome: outcome == 3),
+    "write a record": (lambda: WriteRecord("c", {"title": "old"}), lambda outcome: outcome == 3),
+    "delete a conversation": (lambda: DeleteConversation("c"), lambda outcome: outcome is True),
+}
+
+
+@pytest.mark.parametrize("name", DESTRUCTIVE)
+def test_a_late_first_copy_of_a_destructive_call_changes_nothing(wire: Wire, name: str) -> None:
+    make, expected = DESTRUCTIVE[name]
+    wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
+    wire.store.update_conversation("c", title="first")
+    op, sent = make(), wire.now()
+    late, retry = wire.copy(op, sent=sent), wire.copy(op, sent=sent, repeated=True)
+    first = retry()
+    assert expected(first)
+    wire.store.append_many("c", [user("newer", id="n"), user("z", id="z")])
+    if wire.store.get_message("c", "a") is None:
+        wire.store.append("c", user("again", id="a"))
+    else:
+        wire.store.update_message("c", user("again", id="a"))
+    wire.store.update_conversation("c", title="newest")
+    before = (wire.store.get("c"), wire.store.get_conversation("c"))
+    assert late() == first, "a copy has the outcome of the first"
+    assert retry() == first
+    assert (wire.store.get("c"), wire.store.get_conversation("c")) == before
+
+
+@pytest.mark.parametrize("name", DESTRUCTIVE)
+def test_a_destructive_call_that_is_refused_stays_refused(wire: Wire, name: str) -> None:
+    op = DESTRUCTIVE[name][0]()
+    op = type(op)(**{field: getattr(op, field) for field in op.__struct_fields__} | {"precondition": Precondition(2)})
+    late = wire.copy(op)
+    wire.store.append("c", user("a", id="a"))
+    with pytest.raises(RevisionConflictError):
+        wire.copy(op)()
+    wire.store.append("c", user("b", id="b"))  # now the conversation is at the revision that was expected
+    before = wire.store.get("c")
+    with pytest.raises(RevisionConflictError):
+        late()
+    assert wire.store.get("c") == before
+
+
+#: What becomes of a message "m" after its append was acknowledged, and what is there then.
+AFTERWARDS = {
+    "deleted": (lambda store: store.delete_messages("c", ["m"]), ["0"]),
+    "cleared": (lambda store: store.clear("c"), []),
+    "replaced": (lambda store: store.restore("c", [user("r", id="r")]), ["r"]),
+    "edited": (lambda store: store.update_message("c", user("edited", id="m")), ["0", "edited"]),
+    "edited and deleted": (
+        lambda store: (store.update_message("c", user("edited", id="m")), store.delete_messages("c", ["m"])),
+        ["0"],
+    ),
+    "deleted and stored with other content": (
+        lambda store: (store.delete_messages("c", ["m"]), store.append("c", user("other", id="m"))),
+        ["0", "other"],
+    ),
+    "deleted with its conversation": (lambda store: store.delete_conversation("c"), []),
+    "deleted with its conversation, which began anew": (
+        lambda store: (store.delete_conversation("c"), store.append("c", user("new", id="new"))),
+        ["new"],
+    ),
+    "cleared many times": (
+        lambda store: [(store.append("c", user(str(i))), store.clear("c")) for i in range(10)],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AFTERWARDS)
+def test_a_late_append_does_not_bring_back_what_has_left(wire: Wire, name: str) -> None:
+    then, left = AFTERWARDS[name]
+    wire.store.append("c", user("0", id="0"))
+    op, sent = _append(user("m", id="m")), wire.now()
+    first = wire.copy(op, sent=sent)()
+    then(wire.store)
+    assert wire.texts() == left
+    assert wire.copy(op, sent=sent)() == first
+    assert wire.copy(op, sent=sent, repeated=True)() == first
+    assert wire.texts() == left
+
+
+def test_a_late_append_does_not_bring_back_what_a_cap_removed(server_of: Servers, namespace: str) -> None:
+    server = server_of("plain")
+    with HistoryStore(server.url, namespace=namespace, max_messages=3) as store:
+        wire = Wire(store, server)
+        op, sent = _append(user("m", id="m")), wire.now()
+        [first] = wire.copy(op, sent=sent)()
+        for number in range(5):
+            store.append("c", user(str(number)))
+        [again] = wire.copy(op, sent=sent)()
+        assert (again.revision, again.duplicate, again.message) == (first.revision, False, first.message)
+        assert wire.texts() == ["2", "3", "4"]
+        wire.close()
+
+
+def test_a_batch_is_recognised_when_a_part_of_it_has_left(wire: Wire) -> None:
+    wire.store.append("c", user("old", id="old"))
+    op, sent = _append(user("old", id="old"), user("x", id="x"), user("y", id="y")), wire.now()
+    first = wire.copy(op, sent=sent)()
+    assert [one.duplicate for one in first] == [True, False, False]
+    wire.store.delete_messages("c", ["x"])
+    again = wire.copy(op, sent=sent, repeated=True)()
+    assert again == first
+    wire.store.delete_messages("c", ["old", "y"])
+    assert [one.message.id for one in wire.copy(op, sent=sent)()] == ["old", "x", "y"]
+    assert wire.texts() == []
+
+
+def test_a_refused_append_stays_refused(wire: Wire) -> None:
+    wire.store.append("c", user("other", id="m"))
+    op, sent = _append(user("m", id="m")), wire.now()
+    with pytest.raises(MessageConflictError):
+        wire.copy(op, sent=sent)()
+    fresh, at = _append(user("f", id="f"), must_not_exist=True), wire.now()
+    with pytest.raises(ConversationExistsError):
+        wire.copy(fresh, sent=at)()
+    wire.store.delete_messages("c", ["m"])
+    with pytest.raises(MessageConflictError):
+        wire.copy(op, sent=sent)()
+    wire.store.delete_conversation("c")
+    with pytest.raises(ConversationExistsError):
+        wire.copy(fresh, sent=at)()
+    assert wire.texts() == []
+
+
+def test_a_repeated_id_that_was_a_duplicate_is_not_stored_later(wire: Wire) -> None:
+    wire.store.append("c", user("m", id="m"))
+    op, sent = _append(user("m", id="m")), wire.now()
+    [first] = wire.copy(op, sent=sent)()
+    assert first.duplicate
+    wire.store.delete_messages("c", ["m"])
+    assert wire.copy(op, sent=sent)() == [first]
+    assert wire.texts() == []
+
+
+def test_the_same_message_of_another_call_is_stored_again(wire: Wire) -> None:
+    """Also by a client whose idea of the server's time is behind."""
+    wire.store.append("c", user("m", id="m"))
+    sent = wire.now()
+    wire.store.delete_messages("c", ["m"])
+    [stored] = wire.copy(_append(user("m", id="m")), sent=sent)()
+    assert not stored.duplicate
+    assert wire.texts() == ["m"]
+
+
+@pytest.mark.parametrize("name", DESTRUCTIVE)
+def test_what_is_too_old_to_be_decided_is_refused(wire: Wire, name: str) -> None:
+    wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
+    before = wire.store.get("c"), wire.store.get_conversation("c")
+    reply = wire.copy(DESTRUCTIVE[name][0](), sent=wire.now() - 121 * SECOND)()
+    assert reply[0] == b"late"
+    assert (wire.store.get("c"), wire.store.get_conversation("c")) == before
+    reply = wire.copy(DESTRUCTIVE[name][0](), sent=wire.now() + 10 * SECOND)()
+    assert reply[0] == b"late", "of a time that is still to come: the clock was set back"
+    assert (wire.store.get("c"), wire.store.get_conversation("c")) == before
+
+
+def test_an_old_append_is_refused_only_where_something_has_left(wire: Wire) -> None:
+    wire.store.append("c", user("0", id="0"))
+    old = wire.now() - 121 * SECOND
+    assert not wire.copy(_append(user("1", id="1")), sent=old)()[0].duplicate
+    wire.store.delete_messages("c", ["0"])
+    assert wire.copy(_append(user("2", id="2")), sent=old)()[0] == b"late"
+    wire.store.delete_conversation("c")
+    assert wire.copy(_append(user("3", id="3")), sent=old)()[0] == b"late"
+    assert wire.texts() == []
+
+
+def test_an_append_of_a_conversation_that_has_expired_is_not_made_again(server_of: Servers, namespace: str) -> None:
+    server = server_of("plain")
+    with HistoryStore(server.url, namespace=namespace, ttl=1.0) as store:
+        wire = Wire(store, server)
+        op, sent = _append(user("m", id="m")), wire.now()
+        wire.copy(op, sent=sent)()
+        deadline = time.monotonic() + 10
+        while store.get_conversation("c") is not None:
+            assert time.monotonic() < deadline
+        assert wire.copy(op, sent=sent)()[0] == b"late"
+        wire.close()
+
+
+def test_a_clock_that_was_set_back_delays_nothing_and_repeats_nothing(wire: Wire, server_of: Servers) -> None:
+    """After a failover to a server whose clock is ten minutes behind: as if the journal were of ten minutes ahead."""
+    wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
+    op, sent = DeleteMessages("c", ("a",)), wire.now()
+    wire.copy(op, sent=sent)()
+    keys = wire._backend._settings.keyspace.conversation("c")
+    client = wire._client
+    ahead = wire.now() // (60 * SECOND) + 10
+    for suffix in (b"j0", b"j1"):
+        journal = keys.state[:-1] + suffix
+        if client.exists(journal):
+            fields = client.hgetall(journal)
+            client.delete(journal)
+            target = keys.state[:-1] + b"j%d" % (ahead % 2)
+            client.hset(target, mapping={**fields, b"b": ahead})
+            client.pexpire(target, 120_000)
+    client.hset(keys.state, "g", ahead * 60 * SECOND)
+    wire.store.append("c", user("again", id="a"))
+    assert wire.copy(op, sent=sent)() == 1, "recognised by its token"
+    assert wire.texts() == ["b", "again"]
+    assert wire.store.delete_messages("c", ["a"]) == 1
+    assert wire.store.clear("c") > 0
+    assert wire.store.delete_conversation("c")
+
+
+def test_a_journal_that_was_evicted_is_missed(wire: Wire) -> None:
+    wire.store.append("c", user("0", id="0"))
+    op, sent = _append(user("m", id="m")), wire.now()
+    wire.copy(op, sent=sent)()
+    wire.store.delete_messages("c", ["m"])
+    keys = wire._backend._settings.keyspace.conversation("c")
+    for suffix in (b"j0", b"j1"):
+        wire._client.delete(keys.state[:-1] + suffix)
+    assert wire.copy(op, sent=sent)()[0] == b"late"
+    assert wire.texts() == ["0"]
+
+
+def test_a_batch_is_not_guessed_when_the_journal_has_no_room(wire: Wire) -> None:
+    """Too many states were set aside in a minute: of four messages of the batch the server knows nothing any more."""
+    for _ in range(17):
+        wire.store.restore("c", [user("0", id="0")])
+    op, sent = _append(*(user(str(n), id=f"b{n}") for n in range(5))), wire.now()
+    first = wire.copy(op, sent=sent)()
+    wire.store.update_message("c", user("edited", id="b4"))
+    wire.store.delete_conversation("c")
+    again = wire.copy(op, sent=sent)()
+    assert again == first or again[0] == b"late"
+    assert wire.texts() == []
+
+
+def test_what_the_journal_keeps_ends_by_itself_and_has_no_content(wire: Wire) -> None:
+    wire.store.create_conversation(Conversation("c", title="a secret title", user_id="a secret user"))
+    wire.store.append("c", user("a secret text", id="m"))
+    wire.store.update_message("c", user("a secret edit", id="m"))
+    wire.store.clear("c")
+    wire.store.delete_conversation("c")
+    left = 0
+    for pattern in wire._backend._settings.keyspace.patterns:
+        for key in wire._client.scan_iter(match=pattern):
+            left += 1
+            assert 0 < wire._client.pttl(key) <= 120_000
+            assert b"secret" not in wire._client.dump(key)
+    assert left > 0
+
+
+def test_a_store_whose_first_copy_is_too_old_says_that_the_outcome_is_unknown(
+    server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.append("c", user("a", id="a"))
+        monkeypatch.setattr(redis_backend, "server_time", lambda _: int(time.time() * SECOND) - 200 * SECOND)
+        store.delete_messages("c", ["z"])  # its only copy was refused as late, and is sent with a later time
+        lines: Any = store._backend._lines
+        send = lines.send
+
+        def lost(connection: Any, packed: bytes) -> None:
+            lines.send = send
+            raise ConnectionError("nobody knows how much of it was sent")
+
+        lines.send = lost
+        with pytest.raises(OutcomeUnknownError):
+            store.delete_messages("c", ["a"])
+        assert [message.id for message in store.get("c")] == ["a"]
+
+
+def test_a_write_that_was_never_sent_is_unavailable_and_not_unknown(own_server: Callable[..., RealServer]) -> None:
+    server = own_server(tcp=True)
+    with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=0.3)) as store:
+        store.append("c", user("a", id="a"))
+    with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=0.3)) as store:
+        server.kill()
+        with pytest.raises(BackendUnavailableError) as caught:
+            store.clear("c")
+        assert not isinstance(caught.value, OutcomeUnknownError)
+
+
+def test_a_log_that_is_ahead_of_its_conversation_refuses_changes_whole(wire: Wire) -> None:
+    """As when one key of a conversation was restored from a backup."""
+    store = wire.store
+    store.append("c", user("0", id="0"))
+    keys = wire._backend._settings.keyspace.conversation("c")
+    client = wire._client
+    old = client.dump(keys.state)
+    store.append("c", user("1", id="1"))
+    client.restore(keys.state, 0, old, replace=True)
+    before = {key: client.dump(key) for key in (keys.state, keys.messages, keys.log)}
+    for change in (
+        lambda: store.append("c", user("2", id="2")),
+        lambda: store.update_message("c", user("edited", id="0")),
+        lambda: store.delete_messages("c", ["0"]),
+        lambda: store.clear("c"),
+        lambda: store.restore("c", [user("r")]),
+        lambda: store.update_conversation("c", title="t"),
+        lambda: store.compact("c", through="0", summary=user("s", id="s", metadata={"is_summary": True})),
+    ):
+        with pytest.raises(CorruptDataError):
+            change()
+    after = {key: client.dump(key) for key in (keys.state, keys.messages, keys.log)}
+    assert after[keys.messages] == before[keys.messages]
+    assert after[keys.log] == before[keys.log]
+    assert store.get_conversation("c").revision == 1
+    assert store.delete_conversation("c"), "and it can be deleted"
+
+
+OPERATIONS = st.one_of(
+    st.builds(lambda n, text: _append(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xy")),
+    st.builds(lambda text: _append(user(text, id="m0"), user(text, id="m4")), st.sampled_from("xy")),
+    st.builds(lambda n, text: _update(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xyz")),
+    st.builds(lambda n: DeleteMessages("c", (f"m{n}", "m0")), st.integers(1, 3)),
+    st.builds(lambda: Clear("c")),
+    st.builds(lambda n: _restore(user("r", id=f"m{n}")), st.integers(0, 3)),
+    st.builds(lambda title: WriteRecord("c", {"title": title}), st.sampled_from("tu")),
+    st.builds(lambda: DeleteConversation("c")),
+)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_order_of_copies_is_as_good_as_the_first_ones(
+    server_of: Servers, namespace: str, data: st.DataObject
+) -> None:
+    """Calls are sent one by one; copies of them arrive at any time afterwards, and change nothing."""
+    server = server_of("plain")
+    server_of.clear(namespace)
+    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore("memory://") as model:
+        wire = Wire(store, server)
+        sent: list[tuple[Any, int, Any]] = []
+        for _ in range(data.draw(st.integers(2, 9))):
+            if sent and data.draw(st.booleans()):
+                op, at, first = data.draw(st.sampled_from(sent))
+                assert _outcome(wire.copy(op, sent=at, repeated=data.draw(st.booleans()))) == first
+            else:
+                op, at = data.draw(OPERATIONS), wire.now()
+                first = _outcome(wire.copy(op, sent=at))
+                expected = _outcome(lambda op=op: model._backend.execute(op))
+                assert type(first) is type(expected)
+                sent.append((op, at, first))
+            assert [(one.id, one.text) for one in store.get("c")] == [(one.id, one.text) for one in model.get("c")]
+            ours, theirs = store.get_conversation("c"), model.get_conversation("c")
+            assert (ours is None) == (theirs is None)
+            if ours is not None and theirs is not None:
+                assert (ours.title, ours.revision) == (theirs.title, theirs.revision)
+        wire.close()
+
+
+def _outcome(run: Callable[[], Any]) -> Any:
+    """What a call gives, or the kind of error that it raises."""
+    try:
+        return run()
+    except (MessageConflictError, RevisionConflictError) as error:
+        return type(error).__name__
+
+
+def test_memory_recognises_a_repeated_operation() -> None:
+    backend = MemoryBackend()
+    backend.execute(_append(user("a", id="a")))
+    delete = DeleteMessages("c", ("a",))
+    assert backend.execute(delete) == 1
+    backend.execute(_append(user("again", id="a")))
+    assert backend.execute(delete) == 1
+    append = _append(user("b", id="b"))
+    [first] = backend.execute(append)
+    backend.execute(Clear("c"))
+    assert backend.execute(append) == [first]
+    with HistoryStore(backend=backend) as store:
+        assert store.get("c") == []
+
+
+def test_an_operation_that_is_executed_once_more_is_recognised(server: RealServer, namespace: str) -> None:
+    """As a history does that could not save: its message was stored, and others have deleted it since."""
+    with (
+        HistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store,
+        HistoryStore(server.url, namespace=namespace) as other,
+    ):
+        store.append("c", user("0", id="0"))
+        backend: Any = store._backend
+        lines, op = backend._lines, _append(user("m", id="m"))
+        take = lines.take
+
+        def losing() -> Any:
+            connection = take()
+            read = connection.read_response
+
+            def lost(*args: Any, **options: Any) -> Any:
+                del connection.read_response
+                read(*args, **options)
+                raise ConnectionError("the reply was lost")
+
+            connection.read_response = lost
+            return connection
+
+        lines.take = losing
+        with pytest.raises(OutcomeUnknownError):
+            backend.execute(op)
+        lines.take = take
+        assert other.delete_messages("c", ["m"]) == 1
+        [stored] = backend.execute(op)
+        assert not stored.duplicate
+        assert [message.id for message in other.get("c")] == ["0"]

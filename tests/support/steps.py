@@ -1,0 +1,28 @@
+"""The steps of an operation, taken by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_history.backends.redis.calls import Call, Settings, Upkeep
+from redis_history.backends.redis.planner import plan
+from redis_history.operations import Op
+
+
+def first_call(op: Op[Any], settings: Settings) -> Call:
+    call = next(plan(op, settings))
+    assert type(call) is Call
+    return call
+
+
+def outcome(op: Op[Any], settings: Settings, reply: Any) -> Any:
+    """What an operation of one call makes of the reply to it; what would be left to do after it is left out."""
+    steps = plan(op, settings)
+    step = next(steps)
+    try:
+        step = steps.send(step.decode(reply))
+        assert type(step) is Upkeep
+        steps.send(True)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it takes another call")

@@ -1,0 +1,489 @@
+"""Hostile files: whatever they hold, an import stays within its limits, in its folder, and in the package's errors."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history import HistoryStore
+from redis_history.errors import InvalidInputError, RedisHistoryError
+from redis_history.importers import FORMATS, ImportLimits, ImportProblem, Transcript, import_messages, read_transcripts
+from tests.support.commands import environment
+
+MEGABYTE = 1 << 20
+FILE_FORMATS = [name for name in FORMATS if name != "slack"]
+
+
+def chat(name: str, text: str = "hello") -> str:
+    return json.dumps({"id": name, "messages": [{"role": "user", "content": text}]})
+
+
+def read(path: Path, format: str = "auto", **limits: int) -> tuple[list[Transcript], list[ImportProblem]]:
+    problems: list[ImportProblem] = []
+    found = read_transcripts(path, format=format, on_error=problems.append, limits=ImportLimits(**limits))
+    return list(found), problems
+
+
+def test_a_limit_is_an_integer_of_at_least_one() -> None:
+    for name in ImportLimits.__struct_fields__:
+        for value in (0, -1, 1.5, "7", True, None):
+            with pytest.raises(InvalidInputError, match=name):
+                ImportLimits(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="max_depth"):
+        ImportLimits(max_depth=251)
+
+
+# Of a limit: what a file holds besides two good lines, and which line is refused.
+BEYOND: dict[str, tuple[dict[str, int], bytes]] = {
+    "max_record_bytes": ({"max_record_bytes": 1000}, chat("long", "x" * 1000).encode()),
+    "max_values": ({"max_values": 50}, json.dumps({"messages": [], "n": [[]] * 50}).encode()),
+    "max_depth": ({"max_depth": 20}, b'{"messages": ' + b"[" * 20 + b"]" * 20 + b"}"),
+}
+
+
+@pytest.mark.parametrize("limit", BEYOND)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_record_beyond_a_limit_costs_itself_only(tmp_path: Path, limit: str, as_list: bool) -> None:
+    limits, record = BEYOND[limit]
+    records = [chat("c1").encode(), record, chat("c2").encode()]
+    path = tmp_path / "a.json"
+    path.write_bytes(b"[" + b",".join(records) + b"]" if as_list else b"\n".join(records))
+    transcripts, (problem,) = read(path, **limits)
+    assert [one.conversation_id.rpartition(":")[2] for one in transcripts] == ["c1", "c2"]
+    assert (problem.path, problem.line) == (str(path), 2)
+    assert f"{limit}={limits[limit]}" in problem.reason
+    assert f"--{limit.replace('_', '-')}" in problem.reason
+    assert len(read(path)[0]) + len(read(path)[1]) == 3, "it is within the limits there are without saying"
+
+
+def test_commas_in_texts_are_not_values(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{chat('c', '[1, 2],' * 100 + chr(92) + chr(34) + ',,,')}\n" * 2)
+    transcripts, problems = read(path, max_values=20)
+    assert (len(transcripts), problems) == (2, [])
+
+
+LINES: dict[str, Callable[[int], Any]] = {
+    "openai_chat": lambda n: {"role": "user", "content": f"{n}"},
+    "langchain": lambda n: {"type": "human", "data": {"content": f"{n}"}},
+    "claude_code": lambda n: {"type": "user", "uuid": f"{n}", "message": {"role": "user", "content": f"{n}"}},
+    "irc": lambda n: {"channel": "c", "file": "f", "n": n, "text": f"{n}"},
+    "redis_history": lambda n: {"type": "message", "conversation_id": "c", "message": {"id": f"{n}", "role": "user"}},
+}
+
+
+@pytest.mark.parametrize("format", LINES)
+def test_lines_of_one_conversation_have_a_limit_together(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(LINES[format](n)) + "\n" for n in range(100)))
+    (whole,), problems = read(path, format)
+    assert problems == []
+    transcripts, (problem,) = read(path, format, max_conversation_bytes=1000)
+    assert sum(len(one.messages) for one in transcripts) < len(whole.messages) == 100
+    assert 1 < problem.line < 100
+    assert "max_conversation_bytes=1000" in problem.reason
+
+
+def test_a_list_of_messages_has_the_limit_of_a_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"role": "user", "content": f"{n}"} for n in range(100)], indent=1))
+    ((whole,), problems) = read(path)
+    assert (len(whole.messages), problems) == (100, [])
+    transcripts, (problem,) = read(path, format="openai_chat", max_conversation_bytes=1000)
+    assert transcripts == []
+    assert "max_conversation_bytes" in problem.reason
+
+
+@pytest.mark.parametrize("packed", ["plain", "gzip", "zip", "gzip in zip", "folder"])
+def test_bytes_of_a_source(tmp_path: Path, packed: str) -> None:
+    text = "".join(f"{chat(f'c{n}', random.Random(n).randbytes(500).hex())}\n" for n in range(2000)).encode()
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(gzip.compress(text, 1) if packed == "gzip" else text)
+    if "zip" in packed and packed != "gzip":
+        path = tmp_path / "a.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in ("a.jsonl", "b.jsonl"):
+                archive.writestr(name, gzip.compress(text, 1) if "gzip" in packed else text)
+    elif packed == "folder":
+        path = tmp_path / "d"
+        path.mkdir()
+        for name in ("a.jsonl", "b.jsonl"):
+            (path / name).write_bytes(text)
+    whole, problems = read(path)
+    assert problems == []
+    transcripts, problems = read(path, max_bytes=MEGABYTE)
+    assert 0 < len(transcripts) < len(whole)
+    assert all("max_bytes=1048576" in problem.reason for problem in problems)
+    assert len(problems) == (2 if len(whole) > 2000 else 1)
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate", "gzip in zip"])
+def test_a_bomb_ends_early(tmp_path: Path, packed: str) -> None:
+    text = (chat("c") + "\n").encode() + b" " * (40 * MEGABYTE)
+    path = tmp_path / "a.zip"
+    if packed == "gzip":
+        path.write_bytes(gzip.compress(text))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.jsonl", gzip.compress(text) if "gzip" in packed else text)
+    del text
+    taken = memory_of(f"list(read_transcripts({str(path)!r}, on_error=print))")
+    assert "max_ratio=200" in taken.said
+    assert taken.grown < 60 * MEGABYTE, taken
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_packing_that_is_unpacked_without_a_bound_is_refused(tmp_path: Path, packed: int) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", chat("good"))
+        archive.writestr("bomb.jsonl", b" " * (64 * MEGABYTE) + chat("c").encode(), packed)
+    taken = memory_of(f"print(len(list(read_transcripts({str(path)!r}, on_error=print))))")
+    assert taken.lines[-1] == "1"
+    assert "bomb.jsonl" in taken.said
+    assert "deflate" in taken.said
+    assert taken.grown < 20 * MEGABYTE, taken
+
+
+def test_a_list_of_entries_that_would_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(50):
+            archive.writestr(f"{number}.json", chat(f"c{number}"))
+    assert len(read(path)[0]) == 50
+    for most in (49, 5):
+        with pytest.raises(InvalidInputError, match=f"max_files={most}"):
+            read(path, max_files=most)
+
+
+def test_too_many_files_of_a_folder(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.json").write_text(chat(f"c{number}"))
+    with pytest.raises(InvalidInputError, match="max_files=19"):
+        read(tmp_path, max_files=19)
+    assert len(read(tmp_path, max_files=20)[0]) == 20
+
+
+def test_a_folder_is_not_left_and_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "secret.json").write_text(chat("secret"))
+    (outside / "deep" / "secret.json").write_text(chat("secret"))
+    (folder / "sub").mkdir(parents=True)
+    (folder / "good.json").write_text(chat("good"))
+    (folder / "link.json").symlink_to(outside / "secret.json")
+    (folder / "sub" / "up.json").symlink_to("../../outside/secret.json")
+    (folder / "away").symlink_to(outside)
+    (folder / "zero.json").symlink_to("/dev/zero")
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / "dangling.json").symlink_to("nothing.json")
+    (folder / "sub" / "inside.json").symlink_to("../good.json")
+    os.mkfifo(folder / "pipe.json")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "s.json"))
+        transcripts, problems = read(folder)
+    assert {one.conversation_id for one in transcripts} == {"openai_chat:good:good", "openai_chat:inside:good"}
+    refused = {str(Path(one.path).relative_to(folder)) for one in problems}
+    assert refused == {"link.json", "sub/up.json", "away", "zero.json", "pipe.json", "s.json", "loop.json"}
+    (folder / "sub" / "inside.json").unlink()
+    found = read_transcripts(folder, on_error=problems.append)
+    (folder / "good.json").unlink()
+    (folder / "good.json").symlink_to(outside / "secret.json")  # exchanged after the look
+    assert list(found) == []
+
+
+def test_what_is_named_may_be_a_link_but_not_a_device(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(chat("c"))
+    (tmp_path / "link.json").symlink_to("a.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    assert len(read(tmp_path / "link.json")[0]) == 1
+    for path in (tmp_path / "pipe.json", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(InvalidInputError):
+            read(path)
+
+
+def test_folders_inside_each_other_beyond_what_a_stack_holds(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=here)
+            deeper = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = deeper
+        file = os.open("a.json", os.O_WRONLY | os.O_CREAT, dir_fd=here)
+        os.write(file, chat("c").encode())
+        os.close(file)
+    finally:
+        os.close(here)
+    try:
+        assert len(read(tmp_path)[0]) == 1
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest's own removal is recursive
+
+
+def one_line(name: str) -> bytes:
+    return chat(name, "text").encode() + b"\n"
+
+
+DEEP = b"[" * 3_000 + b"]" * 3_000
+IN_TEXT = json.dumps("[" * 900 + "]" * 900)
+HOSTILE: dict[str, bytes] = {
+    "empty": b"",
+    "zeros": b"\0" * 100_000,
+    "deep lists": DEEP,
+    "deep objects": b'{"messages":' * 900 + b"1" + b"}" * 900,
+    "deep after good": one_line("a") + DEEP,
+    "deep arguments": json.dumps({"messages": [{"role": "assistant", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 900 + "]" * 900}}]}]}).encode(),
+    "deep arguments of chatgpt": json.dumps({"mapping": {"a": {"id": "a", "message": {"id": "m", "author": {
+        "role": "assistant"}, "recipient": "f", "content": {"parts": ['{"a":' * 900 + "1" + "}" * 900]}}}}}).encode(),
+    "tagged": b'{"type":"message","conversation_id":"c","message":' + b'{"&map":[[' * 90 + b"1" + b",1]]}" * 90 + b"}",
+    "a list as a key": b'{"type":"message","conversation_id":"c","message":{"&map":[[[1],2]]}}',
+    "never ends": b"[" + b'{"role":"user","content":"x"},' * 1000,
+    "only a quote": b'["' + b"x" * 100_000,
+    "escapes": b'["' + b"\\" * 100_001,
+    "one of each bracket": b"[{]}" * 1_000,
+    "utf-16": chat("c").encode("utf-16"),
+    "utf-32": chat("c").encode("utf-32"),
+    "latin-1": chat("c").encode().replace(b"hello", b"\xe9\xff"),
+    "surrogates": b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+    "overlong": b'{"messages":[{"role":"user","content":"\xc0\xaf"}]}',
+    "carriage returns": chat("c").encode() + b"\r" * 1000,
+    "huge number": b'{"messages":[{"role":"user","content":"x","n":' + b"9" * 10_000 + b"}]}",
+    "huge exponent": b'{"messages":[{"role":"user","content":"x","created_at":1e999}]}',
+    "not a number": b'{"messages":[{"role":"user","content":"x","created_at":NaN}]}',
+    "a time far away": b'{"messages":[{"role":"user","content":"x","created_at":-1e300}]}',
+    "repeated keys": b'{"messages":[],"messages":[{"role":"user","content":"x"}]}',
+    "magic of gzip": b"\x1f\x8b" + b"\xff" * 1000,
+    "cut gzip": gzip.compress(one_line("a") * 1000)[:50],
+    "gzip with a tail": gzip.compress(one_line("a")) + b"tail",
+    "empty members of gzip": gzip.compress(b"") * 300,
+    "magic of zip": b"PK\x05\x06" + b"\xff" * 18,
+    "bzip2": bz2.compress(one_line("a")),
+}  # fmt: skip
+
+
+def tamper(data: bytes, seed: int) -> bytes:
+    chance = random.Random(seed)
+    changed = bytearray(data)
+    for _ in range(chance.randint(1, 8)):
+        changed[chance.randrange(len(changed))] = chance.randrange(256)
+    return bytes(changed)
+
+
+def archive_of(names: list[str]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, one_line("a") * 10)
+    return made.getvalue()
+
+
+ARCHIVE = archive_of(["../up.json", "/etc/abs.json", "a/../../b.json", "a\\b.json", "users.json", "c/2024-01-01.json"])
+
+
+@pytest.mark.parametrize("format", ["auto", *FORMATS])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_an_error_of_the_package_or_a_problem(tmp_path: Path, name: str, format: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(HOSTILE[name])
+    _only_errors_of_the_package(path, format)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if not name.startswith(("magic", "cut"))])
+def test_a_hostile_file_is_an_error_or_a_problem_when_it_is_stored(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(HOSTILE[name])
+    with HistoryStore("memory://") as store:
+        for format in FILE_FORMATS:
+            with contextlib.suppress(RedisHistoryError):
+                import_messages(path, store, format=format, on_error=lambda problem: None)
+
+
+def test_an_archive_that_was_tampered_with(tmp_path: Path) -> None:
+    for seed in range(50):
+        path = tmp_path / "a.zip"
+        path.write_bytes(tamper(ARCHIVE, seed))
+        _only_errors_of_the_package(path, "auto")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
+
+
+KEYS = [
+    "role",
+    "content",
+    "messages",
+    "mapping",
+    "type",
+    "data",
+    "kwargs",
+    "id",
+    "lc",
+    "entries",
+    "message",
+    "uuid",
+    "conversation",
+    "conversation_id",
+    "version",
+    "traj",
+    "history",
+    "task_id",
+    "channel",
+    "file",
+    "n",
+    "text",
+    "dialogue",
+    "session_1",
+    "simulations",
+    "parts",
+    "author",
+    "current_node",
+    "parent",
+    "tool_calls",
+    "ts",
+    "function",
+    "name",
+    "arguments",
+    "&bytes",
+    "&time",
+    "&map",
+    "&ext",
+    "timestamp",
+    "created_at",
+    "input",
+]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYS),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@given(records=st.lists(values, min_size=1, max_size=4), form=st.sampled_from(["lines", "list", "cut", "gzip"]))
+@pytest.mark.parametrize("format", ["auto", *FILE_FORMATS])
+def test_any_records(tmp_path: Path, format: str, records: list[Any], form: str) -> None:
+    lines = "\n".join(map(json.dumps, records)).encode("utf-8", "replace")
+    data = json.dumps(records).encode() if form == "list" else lines
+    data = data[: len(data) // 2] if form == "cut" else gzip.compress(data) if form == "gzip" else data
+    path = tmp_path / "a.json"
+    path.write_bytes(data)
+    _only_errors_of_the_package(path, format)
+
+
+def _only_errors_of_the_package(path: Path, format: str) -> None:
+    problems: list[ImportProblem] = []
+    try:
+        for transcript in read_transcripts(path, format=format, on_error=problems.append):
+            assert isinstance(transcript, Transcript)
+    except RedisHistoryError:
+        pass
+    assert all(problem.reason and problem.line > 0 for problem in problems)
+
+
+class Taken:
+    def __init__(self, text: str) -> None:
+        *self.lines, numbers = text.strip().splitlines()
+        self.said = "\n".join(self.lines)
+        self.before, self.after = map(int, numbers.split())
+        self.grown = self.after - self.before
+
+    def __repr__(self) -> str:
+        return f"{self.before / MEGABYTE:.0f} MB before, {self.after / MEGABYTE:.0f} MB at most"
+
+
+def memory_of(work: str) -> Taken:
+    """What `work` prints, and the memory it takes, in a process of its own."""
+    code = (
+        "import pathlib, re\nfrom redis_history.importers import *\n"
+        # Not ru_maxrss, which an exec does not reset: it would be that of this process.
+        "said = pathlib.Path('/proc/self/status').read_text\n"
+        "peak = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', said())[1])\n"
+        f"before = peak()\n{work}\nprint(before, peak())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return Taken(run.stdout)
+
+
+def conversations(kind: str, size: int) -> Iterator[bytes]:
+    """Of about so many bytes: 30 messages of half a kilobyte each."""
+    text, made, number = 'A sentence with \\"quotes\\", [brackets], and a comma. ' * 10, 0, 0
+    yield b"" if kind == "lines" else b"[" if kind == "chatgpt" else b"[\n "
+    while made < size:
+        if kind == "lines":
+            messages = ",".join(f'{{"role":"user","content":"{n} {text}"}}' for n in range(30))
+            item = f'{{"id":"c{number}","messages":[{messages}]}}\n'
+        else:
+            nodes = ",".join(
+                f'"n{n}":{{"id":"n{n}","parent":"n{n - 1}","children":[],"message":'
+                f'{{"id":"m{n}","author":{{"role":"user"}},"content":{{"content_type":"text","parts":["{text}"]}}}}}}'
+                for n in range(30)
+            )
+            item = f'{"," if number else ""}{{"id":"c{number}","current_node":"n29","mapping":{{{nodes}}}}}'
+        number, made = number + 1, made + len(item)
+        yield item.encode()
+    yield b"" if kind == "lines" else b"]"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["lines", "chatgpt"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str, packed: bool) -> None:
+    size = 200 * MEGABYTE
+    path = tmp_path / "export.json"
+    with gzip.open(path, "wb", 1) if packed else path.open("wb") as stream:
+        for part in conversations(kind, size):
+            stream.write(part)
+    work = f"print(sum(len(one.messages) for one in read_transcripts({str(path)!r})))"
+    taken = memory_of(work)
+    path.unlink()
+    assert int(taken.said) > size // 1000
+    assert taken.after < 100 * MEGABYTE, taken
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x" * MEGABYTE,
+        b'{"messages": [' + b'{"a":1},' * 131_072,
+        b'["' + b"x" * MEGABYTE,
+        b"[" * (MEGABYTE // 4),
+        b'{"role":"user","content":"x"}\n' * 35_000,
+    ],
+    ids=["a line", "an object", "a text", "brackets", "messages of one conversation"],
+)
+def test_memory_of_gigantic_files(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.json"
+    with path.open("wb") as stream:
+        for _ in range(64):
+            stream.write(data)
+    limits = "ImportLimits(max_record_bytes=8 << 20, max_conversation_bytes=4 << 20)"
+    work = f"try: list(read_transcripts({str(path)!r}, on_error=lambda problem: None, limits={limits}))\n"
+    work += "except Exception as error: print(type(error).__name__)"
+    taken = memory_of(work)
+    assert taken.said in ("", "InvalidInputError")
+    assert taken.grown < 150 * MEGABYTE, taken

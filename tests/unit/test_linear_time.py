@@ -1,0 +1,300 @@
+"""Every regular expression and every parser of the package takes linear time, whatever the text.
+
+Steps are counted as the growth of the thread's own time with the length of the text: four times the text may take eight
+times as long, where a quadratic expression takes sixteen.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import redis_history
+from redis_history import (
+    Message,
+    Participant,
+    PromptOptions,
+    assemble_messages,
+    assistant,
+    extractive_summarizer,
+    tool_use,
+    user,
+)
+from redis_history._quoting import as_data, normalized, plain_name
+from redis_history.compaction.call_lines import call_lines
+from redis_history.compaction.rendering import chunks, said
+from redis_history.compaction.summaries import SUMMARY_START, read_summary, without_form
+from redis_history.model import Position
+from redis_history.prompt.addressing import Addressing
+from redis_history.search.highlight import highlights
+from redis_history.search.query import parse_query
+from redis_history.search.scan import Scan
+from redis_history.search.text import index_text, words
+
+PACKAGE = Path(redis_history.__file__).parent
+USES = {"search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
+#: Characters up to which every text is tried; the worst one goes on to `longest`.
+LADDER = (24, 200, 2_000, 8_000)
+#: Nanoseconds a character: what takes less is not quadratic at 8,000 characters, what takes more is measured.
+CHEAP, HOPELESS = 400, 1_000_000
+
+
+@pytest.fixture
+def longest(full: bool) -> int:
+    return 4_000_000 if full else 200_000
+
+
+class Expression(NamedTuple):
+    where: str
+    pattern: re.Pattern[Any]
+    uses: tuple[str, ...]
+
+
+@cache
+def expressions() -> list[Expression]:
+    """All regular expressions of the package, and how they are used. Fails for one that cannot be found so."""
+    trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    uses: dict[str, set[str]] = {}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in USES:
+                uses.setdefault(node.value.id, set()).add(node.attr)
+    found = []
+    for path, tree in trees.items():
+        module = ".".join(("redis_history", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        named = {
+            id(node.value): target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            assert not (isinstance(node, ast.ImportFrom) and node.module == "re"), f"{path}: use `import re`"
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "re"):
+                continue
+            where = f"{module}:{node.lineno}"
+            if node.func.attr == "compile":
+                assert id(node) in named, f"{where}: compile it into a constant of the module"
+                name = named[id(node)]
+                pattern = getattr(importlib.import_module(module), name)
+                found.append(Expression(f"{module}.{name}", pattern, tuple(sorted(uses.get(name, {"search"})))))
+            elif node.func.attr in USES:
+                assert isinstance(node.args[0], ast.Constant), f"{where}: use a literal"
+                found.append(Expression(where, re.compile(node.args[0].value), (node.func.attr,)))
+    return found
+
+
+def atoms(pattern: re.Pattern[Any]) -> tuple[list[str], list[str]]:
+    """Characters that the parts of a pattern match, and the runs of literal characters in it."""
+    found: dict[str, None] = {}
+    runs: list[str] = []
+
+    def look(tree: Any) -> None:
+        run = ""
+        for op, value in tree:
+            kind = str(op)
+            if kind == "LITERAL":
+                run += chr(value)
+                found[chr(value)] = None
+                continue
+            if run:
+                runs.append(run)
+            run = ""
+            if kind == "IN":
+                for each, inside in value:
+                    if str(each) == "LITERAL":
+                        found[chr(inside)] = None
+                    elif str(each) == "RANGE":
+                        found[chr(inside[0])] = None
+                    elif str(each) == "CATEGORY":
+                        found.update(dict.fromkeys({"DIGIT": "1", "SPACE": " ", "WORD": "a"}.get(str(inside)[9:], "-")))
+                found["é"] = None
+            elif kind in ("ANY", "NOT_LITERAL"):
+                found["a"] = None
+            elif isinstance(value, tuple | list):
+                for each in value if kind != "BRANCH" else value[1]:
+                    if hasattr(each, "data"):
+                        look(each)
+        if run:
+            runs.append(run)
+
+    def example(tree: Any) -> str:
+        """A text that the pattern begins to match."""
+        text = ""
+        for op, value in tree:
+            kind = str(op)
+            if kind == "LITERAL":
+                text += chr(value)
+            elif kind == "IN":
+                each, inside = value[0]
+                text += chr(inside) if str(each) == "LITERAL" else chr(inside[0]) if str(each) == "RANGE" else "a"
+            elif kind.endswith("REPEAT"):
+                text += example(value[2]) * value[0]
+            elif kind == "SUBPATTERN":
+                text += example(value[3])
+            elif kind == "BRANCH":
+                text += example(value[1][0])
+        return text
+
+    tree = re._parser.parse(pattern.pattern, pattern.flags)  # type: ignore[attr-defined]
+    look(tree)
+    whole = example(tree)[:200]
+    runs = [*runs[:4], *(whole[:end] for end in range(max(2, len(whole) - 6), len(whole) + 1))]
+    every = list(found)
+    step = max(1, len(every) // 8)
+    return every[::step][:8], list(dict.fromkeys(filter(None, runs)))
+
+
+def texts(pattern: re.Pattern[Any]) -> Iterator[Callable[[int], Any]]:
+    """For each adversarial text a function of its length."""
+    single, runs = atoms(pattern)
+    single = list(dict.fromkeys((*single, " ", "a", "1")))
+    units = dict.fromkeys((*single, *map("".join, product(single[:6], repeat=2)), *runs))
+    for before, unit in product(("", *runs[:4]), units):
+
+        def text(length: int, before: str = before, unit: str = unit) -> Any:
+            whole = before + unit * (length // len(unit) + 1)
+            whole = whole[:length] + "\x00"
+            return whole if isinstance(pattern.pattern, str) else whole.encode("latin-1", "replace")
+
+        yield text
+
+
+def use(pattern: re.Pattern[Any], how: str) -> Callable[[Any], object]:
+    if how in ("search", "match", "fullmatch"):
+        return getattr(pattern, how)  # type: ignore[no-any-return]
+    return lambda text: sum(1 for _ in pattern.finditer(text))
+
+
+def seconds(work: Callable[[Any], object], text: Any, tries: int = 3) -> float:
+    best = float("inf")
+    for _ in range(tries):
+        begin = time.thread_time()
+        work(text)
+        best = min(best, time.thread_time() - begin)
+    return best
+
+
+def slow(work: Callable[[Any], object], candidates: Iterator[Callable[[int], Any]], longest: int) -> str | None:
+    """The text that takes more than linear time; None: there is none."""
+    worst: tuple[float, Callable[[int], Any]] | None = None
+    for text in candidates:
+        for length in LADDER:
+            taken = seconds(work, text(length), 1) * 1e9 / length
+            if taken > HOPELESS and seconds(work, text(length)) * 1e9 / length > HOPELESS:
+                return f"{text(24)!r} at {length:,} characters"
+        if taken > CHEAP and grows(work, text, LADDER[-1] // 4, LADDER[-1]):
+            return repr(text(24))
+        if worst is None or taken > worst[0]:
+            worst = taken, text
+    assert worst is not None
+    if grows(work, worst[1], longest // 16, longest, 1):
+        return f"{worst[1](24)!r} at {longest:,} characters"
+    return None
+
+
+def grows(work: Callable[[Any], object], text: Callable[[int], Any], short: int, long: int, tries: int = 3) -> bool:
+    """Whether the time grows with the square of the length. A machine that is busy is asked again."""
+    one, other = text(short), text(long)
+    bound = (long / short) ** 1.5
+    return all(
+        (taken := seconds(work, other, 1)) > 0.001 and taken > bound * seconds(work, one, tries) for _ in range(3)
+    )
+
+
+def test_expressions_are_found() -> None:
+    found = {one.where for one in expressions()}
+    assert "redis_history.search.text._RUN" in found
+    assert "redis_history.prompt.projection._SPEAKER" in found
+    assert len(found) > 40
+
+
+@pytest.mark.parametrize("expression", expressions(), ids=lambda one: one.where)
+def test_an_expression_takes_linear_time(expression: Expression, longest: int) -> None:
+    for how in expression.uses:
+        assert slow(use(expression.pattern, how), texts(expression.pattern), longest) is None, how
+
+
+@pytest.mark.parametrize(
+    ("pattern", "unit"), [(re.compile(r"\s+$"), " "), (re.compile(r""" - \w+\(["'](.*?)["']\)"""), " - a('")]
+)
+def test_a_quadratic_expression_is_noticed(pattern: re.Pattern[str], unit: str, longest: int) -> None:
+    assert unit in {text(len(unit) - 1)[:-1] + unit[-1] for text in texts(pattern)}, "the unit is tried"
+    text = iter([lambda length: unit * (length // len(unit)) + "x"])
+    assert slow(use(pattern, "finditer"), text, longest) is not None
+
+
+ANN = Participant("user", "u1", "Ann")
+QUERY = parse_query('hex "a b" pre* ' + "a1 b2 c3 d4 e5")
+OPTIONS = PromptOptions(token_budget=None, agent_aliases=("hex", "a a"), addressed_only_mode=True)
+
+
+def _scanned(text: str) -> object:
+    scan = Scan(QUERY)
+    scan.add([user(text)], [1])
+    return scan.ranked()
+
+
+def _prompted(text: str) -> object:
+    talk = [user(text, participant=ANN), user([text, text], participant=Participant("user", "u2", text[:100]))]
+    return assemble_messages([*talk, assistant(text)], "helper", "The helper", OPTIONS)
+
+
+def _talk(text: str) -> list[Message]:
+    name = Participant("user", "u1", text)
+    return [user(text, participant=name), assistant(text, tool_use("c", text[:100] or "x", {"q": text}))]
+
+
+def _position(text: str) -> object:
+    try:
+        return Position.parse(text)
+    except ValueError:
+        return None
+
+
+SUMMARIZE = extractive_summarizer()
+PARSERS: dict[str, Callable[[str], object]] = {
+    "words": words,
+    "normalized": normalized,
+    "index_text": lambda text: index_text(user(text, participant=ANN)),
+    "highlights": lambda text: highlights(user(text), QUERY),
+    "scan": _scanned,
+    "parse_query": parse_query,
+    "named": Addressing("h7", "hex", ("a a", "“")).named,
+    "prompt": _prompted,
+    "as_data": as_data,
+    "plain_name": plain_name,
+    "said": lambda text: [said(message, 300) for message in _talk(text)],
+    "chunks": lambda text: list(chunks(_talk(text), 100_000)),
+    "call_lines": lambda text: call_lines(_talk(text), 1_000),
+    "extractive": lambda text: SUMMARIZE([user("x y"), *_talk(text)], text),
+    "read_summary": lambda text: (
+        without_form(text),
+        without_form(SUMMARY_START + text + "]"),
+        read_summary(user(f"{text}{SUMMARY_START}")),
+    ),
+    "position": _position,
+}
+UNITS = [
+    " ", "a", "a ", "hex", "xhex ", "Ann: x\n", "\n", "\u2028", "a\u0301\u0323", "\u0301\u0323", "\u0344",
+    "\uff9e\u0323", "电", "。", "ก", "“", '"', '"a', "**a", "a* ", "data:", "data:;", "A" * 64 + " ", ".\")", "</",
+    "🦜", "[", "]", "ß", "\x00",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_takes_linear_time(name: str, longest: int) -> None:
+    candidates = ((lambda length, unit=unit: (unit * (length // len(unit) + 1))[:length]) for unit in UNITS)
+    assert slow(PARSERS[name], candidates, longest) is None

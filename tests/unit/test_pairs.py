@@ -1,0 +1,210 @@
+"""Which result answers which call, and what a cap takes, also if agents number their calls alike."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history import Message, Participant, assistant, system, tool, tool_result, tool_use, user
+from redis_history.model.pairs import groups, marks, oldest_with_results, pairs_of, without_lone_results
+from tests.support.pairs import conversations, counted, naive_groups, naive_pairs, true_calls
+
+ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
+
+
+def call(by: Participant | None = None, id: str = "1") -> Message:
+    return assistant(tool_use(id, "f"), participant=by)
+
+
+def result(by: Participant | None = None, id: str = "1") -> Message:
+    return tool(tool_result(id, "x"), participant=by)
+
+
+def answered(*messages: Message) -> dict[int, int]:
+    """The message of each result that answers a call: that of the call."""
+    return {place[0]: of[0] for place, of in pairs_of(messages).call_of.items()}
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([call(), result()], {1: 0}),
+        ([result(), call()], {}),
+        ([call(), call(), result(), result()], {2: 1, 3: 0}),
+        ([call(), result(), call(), result()], {1: 0, 3: 2}),
+        ([call(), result(), result()], {1: 0}),
+        ([call(ANN), call(BOB), result(ANN), result(BOB)], {2: 0, 3: 1}),
+        ([call(ANN), call(BOB), result(BOB), result(ANN)], {2: 1, 3: 0}),
+        ([call(ANN), call(ANN), result(ANN)], {2: 1}),
+        ([call(ANN), result()], {1: 0}),
+        ([call(), result(ANN)], {1: 0}),
+        ([call(ANN), result(BOB)], {1: 0}),
+        # Ann's call is gone, so her result seems to answer Bob's, until his own comes.
+        ([call(BOB), result(ANN), result(BOB)], {2: 0}),
+        ([call(BOB), result(), result(BOB)], {1: 0}),
+        # Others answer the calls of Ann, so they have answered the first one for good.
+        ([call(ANN), result(BOB), call(ANN, "2"), result(BOB, "2"), result(ANN)], {1: 0, 3: 2}),
+        ([call(ANN), result(Participant("user", "ann"))], {1: 0}),
+        ([system(tool_use("1", "f")), result()], {}),
+        ([assistant(tool_use("1", "f"), metadata={"is_summary": True}), result()], {}),
+    ],
+)  # fmt: skip
+def test_which_result_answers_which_call(messages: list[Message], expected: dict[int, int]) -> None:
+    assert answered(*messages) == expected
+
+
+def test_parts_of_one_message_are_taken_in_their_order() -> None:
+    messages = [
+        assistant(tool_use("1", "f"), tool_use("2", "f"), tool_use("1", "g")),
+        tool(tool_result("1", "x"), tool_result("2", "x")),
+        user(tool_result("1", "x"), "and?"),
+    ]
+    assert pairs_of(messages).call_of == {(1, 0): (0, 2), (1, 1): (0, 1), (2, 0): (0, 0)}
+    assert groups(messages) == [0, 0, 0]
+
+
+class Capped:
+    """A conversation with a cap, and what must hold after each append."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.here: list[Message] = []
+
+    def append(self, message: Message) -> list[Message]:
+        """What was there before the cap took anything."""
+        before = [*self.here, message]
+        gone = oldest_with_results(map(marks, before), len(before) - self.most)
+        self.here = [one for index, one in enumerate(before) if index not in gone]
+        return before
+
+
+def taken(messages: list[Message], most: int) -> set[int]:
+    """What a cap must take, by its definition."""
+    gone: set[int] = set()
+    for group in naive_groups(messages):
+        if len(messages) - len(gone) > most:
+            gone |= group
+    return gone
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_no_cap_tears_a_pair(named: bool) -> None:
+    """Every interleaving, every cap, and after every append: no result is without its call that had it before."""
+    for messages in conversations(named=named):
+        for most in range(1, len(messages)):
+            capped = Capped(most)
+            said: list[Message] = []
+            for message in messages:
+                said.append(message)
+                before = capped.append(message)
+                here = {one.id for one in capped.here}
+                assert len(here) <= most
+                assert {one.id for index, one in enumerate(before) if index not in taken(before, most)} == here
+                if named:
+                    there = {one.id for one in before}
+                    whole = [pair for pair in true_calls(said) if there.issuperset(pair)]
+                    assert [(use, answer) for use, answer in whole if (use in here) != (answer in here)] == []
+                else:
+                    with_call = counted(before)
+                    left = {key: count for key, count in with_call.items() if key[0] in here}
+                    assert counted(capped.here) == left
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_no_cap_tears_a_pair_of_a_batch(named: bool) -> None:
+    """All at once, as `append_many` and `restore` give them."""
+    for messages in conversations(named=named):
+        for size in range(2, len(messages) + 1):
+            for most in range(1, size):
+                batch = messages[:size]
+                gone = set(oldest_with_results(map(marks, batch), size - most))
+                assert gone == taken(batch, most)
+                here = {one.id for index, one in enumerate(batch) if index not in gone}
+                assert all((use in here) == (answer in here) for use, answer in true_calls(batch) if named)
+
+
+def test_a_cap_takes_no_more_than_it_must() -> None:
+    messages = [call(), user("a"), user("b"), result(), user("c")]
+    assert oldest_with_results(map(marks, messages), 1) == [0, 3]
+    assert oldest_with_results(map(marks, messages), 2) == [0, 3]
+    assert oldest_with_results(map(marks, messages), 3) == [0, 1, 3]
+    assert oldest_with_results(map(marks, messages), 0) == []
+    assert oldest_with_results(map(marks, messages), 9) == [0, 1, 2, 3, 4]
+
+
+def test_a_call_leaves_with_a_result_that_leaves_with_another_call() -> None:
+    """Two calls whose results are in one message are one group, and so is what hangs on them."""
+    messages = [
+        call(id="1"),
+        call(id="2"),
+        call(id="3"),
+        result(id="3"),
+        tool(tool_result("1", "x"), tool_result("2", "x")),
+    ]
+    assert oldest_with_results(map(marks, messages), 1) == [0, 1, 4]
+
+
+PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
+MESSAGES = st.lists(
+    st.builds(
+        lambda role, parts, by: role(*parts, participant=by),
+        st.sampled_from([user, assistant, tool, assistant, tool, system]),
+        st.lists(PARTS, min_size=1, max_size=3, unique_by=repr),
+        st.sampled_from([None, ANN, BOB, Participant("user", "ann")]),
+    ),
+    max_size=14,
+)
+
+
+@given(MESSAGES)
+def test_pairs_and_groups_are_those_of_the_definition(messages: list[Message]) -> None:
+    last: dict[tuple[int, int], tuple[int, int]] = {}
+    for index, at, answer, place in naive_pairs(messages):
+        last[index, at] = answer, place
+    pairs = pairs_of(messages)
+    assert pairs.answered == last
+    assert pairs.call_of == {answer: of for of, answer in last.items()}
+    assert {index: sorted(places) for index, places in pairs.results.items() if places} == {
+        index: sorted(answer for of, answer in last.items() if of[0] == index) for index, _ in last
+    }
+    first = groups(messages)
+    assert [min(group) for index in range(len(messages)) for group in naive_groups(messages) if index in group] == first
+
+
+@given(MESSAGES, st.integers(1, 14))
+def test_what_stays_keeps_its_calls(messages: list[Message], excess: int) -> None:
+    gone = set(oldest_with_results(map(marks, messages), excess))
+    here = [index for index in range(len(messages)) if index not in gone]
+    after = dict(zip(here, groups([messages[index] for index in here]), strict=True))
+    for index, _, answer, _ in naive_pairs(messages):
+        assert (index in gone) == (answer in gone)
+        assert answer in gone or after[index] == after[answer]
+    assert gone == taken(messages, len(messages) - excess)
+
+
+def test_results_that_answer_nothing_are_left_out() -> None:
+    messages = [
+        result(id="0"),
+        tool(tool_result("0", "x"), "and a text", id="mixed"),
+        call(),
+        user("w"),
+        result(),
+        result(),
+    ]
+    left = without_lone_results(messages)
+    assert left[1:] == messages[2:5]
+    assert (left[0].id, left[0].text, left[0].tool_results) == ("mixed", "and a text", ())
+    assert without_lone_results(left) == left
+
+
+def test_long_conversations_take_no_quadratic_time() -> None:
+    """Calls of one id that nobody answers, and results by others."""
+    count = 20_000
+    waiting = [call(by) for by in (ANN, BOB, None) for _ in range(count // 3)]
+    start = time.process_time()
+    assert len(answered(*waiting, *(result(ANN) for _ in range(count)))) == 3 * (count // 3)
+    assert oldest_with_results(map(marks, waiting), 1) == [0]
+    assert time.process_time() - start < 20  # in quadratic time: some minutes

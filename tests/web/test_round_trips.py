@@ -1,0 +1,160 @@
+"""How often one answer goes to the server of the store, and to `authorize`: bounded, whatever is asked and stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from redis_history import AsyncHistoryStore, Conversation, system, user
+from redis_history._async.redis_backend import AsyncRedisBackend
+from redis_history.web import Action, LiveView, allow_all
+from redis_history.web.routing import API
+from tests.support.servers import RealServer
+from tests.support.web import Stream, client, listening, of
+
+#: Conversations, and messages of the long one.
+MANY = 1200
+#: Of each endpoint: what is asked, as much as it lets, and how many round trips that may cost. (A listing reads the
+#: names of the conversations, and their records 500 at once; messages come 200 at once.)
+COSTS: dict[str, tuple[dict[str, str], dict[str, Any] | None, int]] = {
+    "GET /api/status": ({}, None, 2),
+    "GET /api/conversations": ({"last": "1", "limit": "1000"}, None, 15),
+    "GET /api/conversation": ({"conversation": "long"}, None, 3),
+    "GET /api/messages": ({"conversation": "long", "limit": "1000", "include_archived": "1"}, None, 9),
+    "GET /api/message": ({"conversation": "long", "id": "m7"}, None, 2),
+    "GET /api/archived": ({"conversation": "long", "summary": "summary", "limit": "1000"}, None, 17),
+    "GET /api/search": ({"q": "suitcase", "limit": "100"}, None, 8),
+    "PATCH /api/conversation": ({"conversation": "c1"}, {"title": "T"}, 3),
+    "POST /api/messages": ({"conversation": "c1"}, {"text": "x"}, 2),
+    "DELETE /api/messages": ({"conversation": "c1"}, {"ids": ["m"]}, 3),
+    "DELETE /api/conversation": ({"conversation": "c1"}, {}, 3),
+}
+#: Tested by themselves: a stream, and a change that is made in as many steps as it needs.
+OTHERS = {"GET /api/events", "POST /api/expand"}
+
+
+class Count:
+    """Round trips to the server, and questions to `authorize`."""
+
+    def __init__(self) -> None:
+        self.trips = 0
+        self.questions = 0
+
+    async def authorize(self, request: Request, conversation_id: str | None, action: Action) -> bool:
+        self.questions += 1
+        return not request.headers.get("x-nothing") or conversation_id is None
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Count:
+    counted = Count()
+    exchange = AsyncRedisBackend._exchange
+
+    async def counting(self: Any, *arguments: Any, **options: Any) -> Any:
+        counted.trips += 1
+        return await exchange(self, *arguments, **options)
+
+    monkeypatch.setattr(AsyncRedisBackend, "_exchange", counting)
+    return counted
+
+
+@pytest.fixture
+async def full(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
+    """A store with many conversations; in one of them a summary, with many messages before it that it did not
+    replace."""
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        for number in range(MANY):
+            await store.append(f"c{number}", user("a suitcase", id="m"))
+        for first in range(0, MANY, 600):
+            await store.append_many(
+                "long", [(system if n % 2 else user)(f"m{n}", id=f"m{n}") for n in range(first, first + 600)]
+            )
+        await store.compact(
+            "long", through=f"m{MANY - 2}", summary=user("all", id="summary", metadata={"is_summary": True})
+        )
+        yield store
+
+
+async def asked(web: Any, what: str) -> Any:
+    method, path = what.split()
+    parameters, body, _ = COSTS[what]
+    return await web.request(method, path, params=parameters, **({} if body is None else {"json": body}))
+
+
+@pytest.mark.parametrize("everyone", [False, True])
+async def test_each_endpoint(full: AsyncHistoryStore, count: Count, everyone: bool) -> None:
+    assert COSTS.keys() | OTHERS == {f"{method} {path}" for path, by in API.items() for method in by}
+    view = LiveView(full, authorize=allow_all if everyone else count.authorize, read_only=False)
+    app = Starlette(routes=[Mount("/", view)])
+    async with client(app, headers={}) as web:
+        for what, (_, _, most) in COSTS.items():
+            await web.get("api/status")  # scripts and connections
+            count.trips = count.questions = 0
+            answered = await asked(web, what)
+            assert answered.status_code in (200, 201), answered.text
+            assert count.trips <= most, what
+            assert count.trips or what == "GET /api/status", what
+            assert count.questions <= 501, what
+
+
+async def test_of_those_who_may_see_little(full: AsyncHistoryStore, count: Count) -> None:
+    app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
+    async with client(app, headers={"x-nothing": "1"}) as web:
+        for what in ("GET /api/conversations", "GET /api/search"):
+            count.trips = count.questions = 0
+            answered = (await asked(web, what)).json()
+            assert [] in (answered.get("conversations"), answered.get("hits"))
+            assert count.trips <= COSTS[what][2], what
+            assert count.questions <= 501, what
+
+
+async def test_filters_of_the_list(full: AsyncHistoryStore, count: Count) -> None:
+    await full.create_conversation(Conversation("mine", user_id="ann"))
+    for number in range(600):
+        await full.append(f"c{number}", user("again"))
+    app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
+    async with client(app, headers={}) as web:
+        page: dict[str, Any] = {"more": True, "next_offset": 0}
+        found: list[str] = []
+        while page["more"]:
+            count.trips = count.questions = 0
+            where = {"user_id": "ann", "limit": "5", "offset": page["next_offset"]}
+            page = (await web.get("api/conversations", params=where)).json()
+            found += [one["id"] for one in page["conversations"]]
+            assert count.trips <= 15
+            assert count.questions <= 5
+    assert found == ["mine"]
+    async with client(app, headers={}) as web:
+        assert (await web.get("api/conversations?offset=1000000")).status_code == 400
+
+
+async def test_all_originals_are_reached(full: AsyncHistoryStore, count: Count) -> None:
+    """Most of what stands before the summary is not of it."""
+    app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
+    seen: list[str] = []
+    where: dict[str, str] = {}
+    async with client(app, headers={}) as web:
+        while True:
+            count.trips = 0
+            page = (await web.get("api/archived" + of("long", summary="summary", limit="40", **where))).json()
+            assert count.trips <= 7
+            seen = [one["id"] for one in page["messages"]] + seen
+            if not page["more"]:
+                break
+            where = {"before": page["before"]}
+    assert seen == [f"m{n}" for n in range(0, MANY, 2)]
+
+
+async def test_a_stream_that_opens(full: AsyncHistoryStore, count: Count) -> None:
+    app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
+    async with listening(app) as port:
+        for query in ("", of("long")):
+            count.trips = 0
+            async with Stream(port, query) as stream:
+                await stream.opened()
+                assert count.trips <= 12
