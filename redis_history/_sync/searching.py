@@ -42,13 +42,13 @@ from redis_history.operations import (
 )
 from redis_history.paging import next_page
 from redis_history.requests import Bound, Options
-from redis_history.search.chunks import chunk_length
 from redis_history.search.filters import Filters
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
+from redis_history.search.text import chunk_length
 from redis_history.search.vectors import embedding_text, pack_all
 from redis_history.tokens import TokenCounter, count_characters
 

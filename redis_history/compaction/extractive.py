@@ -22,14 +22,13 @@ from itertools import islice
 from typing import Final
 
 from redis_history._validation import check_integer
+from redis_history._words import check_language, load_stemmer, stop_words, words
 from redis_history.compaction.call_lines import call_lines
 from redis_history.compaction.rendering import clipped, said, speaker
 from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, summary_text
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
-from redis_history.search.languages import check_language, load_stemmer, stop_words
-from redis_history.search.text import words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
 
 __all__ = ["ExtractiveSummarizer", "extractive_summarizer", "within"]

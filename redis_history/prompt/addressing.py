@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redis_history._quoting import normalized
+from redis_history._words import is_unspaced
 from redis_history.model import Message, TextPart
 from redis_history.prompt.report import AddressedReason
-from redis_history.search.text import is_unspaced
 
 __all__ = ["Addressing"]
 

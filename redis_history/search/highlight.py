@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from redis_history._words import MAX_WORD, is_unspaced, load_stemmer, words
 from redis_history.model import Message
-from redis_history.search.languages import load_stemmer
 from redis_history.search.query import Query, Term
-from redis_history.search.text import MAX_CHARACTERS, MAX_WORD, is_unspaced, searchable, words
+from redis_history.search.text import MAX_CHARACTERS, searchable
 
 __all__ = ["Highlight", "Ranges", "highlights", "matching", "passage"]
 

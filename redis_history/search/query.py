@@ -14,9 +14,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from redis_history._validation import refuse
+from redis_history._words import is_unspaced, stop_words, words
 from redis_history.errors import InvalidInputError
-from redis_history.search.languages import stop_words
-from redis_history.search.text import is_unspaced, words
 
 __all__ = ["MAX_QUERY_CHARACTERS", "MAX_TERMS", "Query", "Term", "parse_query"]
 

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from redis_history._words import UNSTEMMED
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
 from redis_history.search.filters import ANYTHING, Filters, tool_names_of
-from redis_history.search.languages import UNSTEMMED
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.text import index_text

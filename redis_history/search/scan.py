@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from redis_history._words import load_stemmer, words
 from redis_history.model import Message
 from redis_history.search.filters import ANYTHING, Filters
-from redis_history.search.languages import load_stemmer
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import Matches, Ranked, rank
-from redis_history.search.text import searchable, words
+from redis_history.search.text import searchable
 
 __all__ = ["MAX_SCANNED", "Scan"]
 

@@ -1,20 +1,13 @@
-"""From a message to the words it can be found by. Pure, and on the path of every append.
-
-The server splits text at ASCII punctuation only and knows no words in Chinese, so the text is split here, once, for
-the index and for queries alike: NFKC, case folded, words of letters, digits and marks, one blank between them. Scripts
-without blanks between words (Han, kana, hangul, Thai, Lao, Khmer, Myanmar) become overlapping pairs of characters, the
-last character of a run alone: "电影院" is "电影 影院 院". So any part of a run is a phrase of pairs, and a single
-character is the prefix of one.
-"""
+"""The text of a message that can be found, and its words for the index. Pure, and on the path of every append."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
-from redis_history._quoting import normalized
+from redis_history._words import split_words, words
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -25,13 +18,8 @@ from redis_history.model import (
     UnknownPart,
 )
 
-__all__ = ["MAX_CHARACTERS", "MAX_WORD", "index_text", "is_unspaced", "searchable", "words"]
-
 #: Of a message so many characters are searchable: its beginning. A longer one is found by these.
 MAX_CHARACTERS: Final = 16_384
-
-#: Longer words are keys, hashes and encoded bytes, not words; a SHA-256 in hex still is one.
-MAX_WORD: Final = 64
 
 _MAX_DEPTH: Final = 16
 _MAX_VALUES: Final = 2_000
@@ -39,66 +27,10 @@ _MAX_VALUES: Final = 2_000
 #: Keys of tool calls and results whose values are no text for readers.
 _OPAQUE_KEYS: Final = frozenset({"type", "signature", "thought_signature", "encrypted_content", "data", "mime_type"})
 
-_ASCII_WORDS: Final = bytes(
-    code + 32 if 65 <= code <= 90 else code if 97 <= code <= 122 or 48 <= code <= 57 else 32 for code in range(256)
-)
 _DATA_URL: Final = re.compile(r"data:[\w.+/-]{0,100}[;,][^\s\"'()<>]*")
 _RUN: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{65,}")
 _SUSPECT: Final = 32
 _PIECE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{33,}")
-_UNSPACED_RANGES: Final = (
-    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1100, 0x11FF), (0x1780, 0x17FF), (0x2E80, 0x2FDF), (0x3005, 0x3007),
-    (0x3021, 0x3029), (0x3040, 0x318F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF),
-    (0xA960, 0xA97F), (0xAC00, 0xD7FF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
-)  # fmt: skip
-_UNSPACED: Final = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED_RANGES) + "]+")
-
-
-class _Letters(dict[int, int]):
-    """What `str.translate` makes of a character: itself if it belongs to a word, else a blank. Filled as it is used."""
-
-    def __missing__(self, code: int) -> int:
-        category = unicodedata.category(chr(code))
-        kept = code if category[0] in "LNM" else 32
-        self[code] = kept
-        return kept
-
-
-_letters = _Letters()
-
-
-def words(text: str) -> list[str]:
-    """The words of a text, in order, normalised; of an unspaced run its pairs and its last character."""
-    found = _split(text)
-    if found and max(map(len, found)) > MAX_WORD:
-        found = [word for word in found if len(word) <= MAX_WORD]
-    return found
-
-
-def _split(text: str) -> list[str]:
-    if text.isascii():
-        return text.encode().translate(_ASCII_WORDS).decode().split()
-    text = unicodedata.normalize("NFKC", normalized(text).casefold()).translate(_letters)
-    split: list[str] = []
-    for word in text.split():
-        if word.isascii() or _UNSPACED.search(word) is None:
-            split.append(word)
-            continue
-        end = 0
-        for run in _UNSPACED.finditer(word):
-            start, stop = run.span()
-            if end < start:
-                split.append(word[end:start])
-            split.extend(word[at : min(at + 2, stop)] for at in range(start, stop))
-            end = stop
-        if end < len(word):
-            split.append(word[end:])
-    return split
-
-
-def is_unspaced(word: str) -> bool:
-    """Whether a word is a character, or a pair, of a script without blanks."""
-    return not word.isascii() and _UNSPACED.match(word) is not None
 
 
 def searchable(message: Message) -> str:
@@ -113,7 +45,7 @@ def searchable(message: Message) -> str:
 def index_text(message: Message) -> str:
     """What the index holds of a message: the words of its searchable text, with a blank between them."""
     text = _text(message)
-    found = _split(text)
+    found = split_words(text)
     # Only what leaves a long word, or says so, can hold encoded bytes; looking for them costs as much as the rest.
     if "data:" in text or (found and max(map(len, found)) > _SUSPECT):
         found = words(_without_bytes(text))
@@ -185,3 +117,17 @@ def _texts(value: Any) -> Iterator[str]:
                 break
         else:
             stack.pop()
+
+
+def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
+    """How many of the next texts, of these numbers of characters, go together: `most`, and at least one, if any.
+
+    Of each text only so many characters count as a search looks at.
+    """
+    length, left = 0, most_characters
+    for size in islice(sizes, most):
+        left -= min(size, MAX_CHARACTERS)
+        if left < 0 and length:
+            break
+        length += 1
+    return length

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from redis_history import RedisHistory, RetryPolicy, requests, tools
+from redis_history import RedisHistory, RetryPolicy, _words, requests, tools
 from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect
 from redis_history._sync.reading import PAGE
@@ -105,7 +105,7 @@ def test_every_promise_has_a_proof() -> None:
         ("guarantees.md", f"{scan.MAX_SCANNED:,} messages"),
         ("how-to/search.md", f"{scan.MAX_SCANNED:,} messages"),
         ("how-to/search.md", f"{search_text.MAX_CHARACTERS:,} characters"),
-        ("how-to/search.md", f"{search_text.MAX_WORD} characters"),
+        ("how-to/search.md", f"{_words.MAX_WORD} characters"),
         ("how-to/search.md", f"{query.MAX_TERMS} different"),
         ("reference.md", f"{query.MAX_QUERY_CHARACTERS:,} characters"),
         ("reference.md", f"{query.MAX_TERMS} different"),

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redis_history._words import is_unspaced, stop_words, words
 from redis_history.errors import InvalidInputError
-from redis_history.search.languages import stop_words
 from redis_history.search.query import MAX_TERMS, Query, Term, parse_query
-from redis_history.search.text import is_unspaced, words
 
 
 def _told(query: Query) -> list[str]:

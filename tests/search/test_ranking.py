@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redis_history import Message, Participant, TextPart, tool_use, user
-from redis_history.search import languages
+from redis_history._words import load_stemmer
 from redis_history.search.filters import make_filters
 from redis_history.search.highlight import passage
 from redis_history.search.hits import SearchHit, cut_to_tokens
@@ -175,7 +175,7 @@ def test_without_the_extra_words_are_as_they_are(monkeypatch: pytest.MonkeyPatch
 def test_the_stemmer_is_the_servers_algorithm(index: Index) -> None:
     """So that both ways find the same, but for the few words that Snowball 3 has another stem of than the server."""
     pytest.importorskip("Stemmer")
-    stem = languages.load_stemmer("english")
+    stem = load_stemmer("english")
     assert stem is not None
     words = [
         "camp",

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history import Message, Participant, Position, tool_result, tool_use, user
+from redis_history._words import LANGUAGES
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.search.filters import make_filters
-from redis_history.search.languages import LANGUAGES
 from redis_history.search.query import parse_query
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (

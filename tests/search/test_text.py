@@ -19,7 +19,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.search.text import MAX_CHARACTERS, MAX_WORD, index_text, is_unspaced, searchable, words
+from redis_history._words import MAX_WORD, is_unspaced, words
+from redis_history.search.text import MAX_CHARACTERS, index_text, searchable
 
 NOISE = base64.b64encode(bytes(range(256)) * 4).decode()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_history.search.chunks import chunk_length
-from redis_history.search.text import MAX_CHARACTERS
+from redis_history.search.text import MAX_CHARACTERS, chunk_length
 
 
 @pytest.mark.parametrize(

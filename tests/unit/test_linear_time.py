@@ -30,6 +30,7 @@ from redis_history import (
     user,
 )
 from redis_history._quoting import as_data, normalized, plain_name
+from redis_history._words import words
 from redis_history.compaction.call_lines import call_lines
 from redis_history.compaction.rendering import chunks, said
 from redis_history.compaction.summaries import SUMMARY_START, read_summary, without_form
@@ -38,7 +39,7 @@ from redis_history.prompt.addressing import Addressing
 from redis_history.search.highlight import highlights
 from redis_history.search.query import parse_query
 from redis_history.search.scan import Scan
-from redis_history.search.text import index_text, words
+from redis_history.search.text import index_text
 
 PACKAGE = Path(redis_history.__file__).parent
 USES = {"search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}

@@ -10,7 +10,7 @@ from redis_history.backends.redis.calls import Call, DocumentOf, Settings, Steps
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.backends.redis.scripts import INDEX, MARK, REAP
 from redis_history.operations import Append, Restore
-from redis_history.search.chunks import chunk_length
+from redis_history.search.text import chunk_length
 
 __all__ = ["documents_later", "documents_of", "finish_work", "mark", "reap_after", "write_documents"]
 

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from redis_history._words import LANGUAGES, UNSTEMMED
 from redis_history.backends.redis.calls import Pause, Settings, Steps, plain
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.model import Message
-from redis_history.search.languages import LANGUAGES, UNSTEMMED
 from redis_history.search.redisearch import VECTOR, create_arguments, document
 from redis_history.search.vectors import VectorField
 

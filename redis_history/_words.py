@@ -1,0 +1,128 @@
+"""The words of a text, and the languages whose word endings are removed. Pure, and on the path of every append.
+
+RediSearch splits text at ASCII punctuation only and knows no words in Chinese, so text is split here, for the index and
+for queries alike: NFKC, case folded, words of letters, digits and marks. Scripts without blanks between words (Han,
+kana, hangul, Thai, Lao, Khmer, Myanmar) become overlapping pairs of characters, the last character of a run alone:
+"电影院" is "电影 影院 院". So any part of a run is a phrase of pairs, and a single character is the prefix of a pair.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any, Final
+
+from redis_history._quoting import normalized
+from redis_history._validation import check_choice
+
+#: Longer words are keys, hashes and encoded bytes, not words; a SHA-256 in hex still is one.
+MAX_WORD: Final = 64
+
+_ASCII_WORDS: Final = bytes(
+    code + 32 if 65 <= code <= 90 else code if 97 <= code <= 122 or 48 <= code <= 57 else 32 for code in range(256)
+)
+_UNSPACED_RANGES: Final = (
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1100, 0x11FF), (0x1780, 0x17FF), (0x2E80, 0x2FDF), (0x3005, 0x3007),
+    (0x3021, 0x3029), (0x3040, 0x318F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF),
+    (0xA960, 0xA97F), (0xAC00, 0xD7FF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
+)  # fmt: skip
+_UNSPACED: Final = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED_RANGES) + "]+")
+
+
+class _Letters(dict[int, int]):
+    """What `str.translate` makes of a character: itself if it belongs to a word, else a blank. Filled as it is used."""
+
+    def __missing__(self, code: int) -> int:
+        category = unicodedata.category(chr(code))
+        kept = code if category[0] in "LNM" else 32
+        self[code] = kept
+        return kept
+
+
+_letters = _Letters()
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order, normalised; of an unspaced run its pairs and its last character."""
+    found = split_words(text)
+    if found and max(map(len, found)) > MAX_WORD:
+        found = [word for word in found if len(word) <= MAX_WORD]
+    return found
+
+
+def split_words(text: str) -> list[str]:
+    if text.isascii():
+        return text.encode().translate(_ASCII_WORDS).decode().split()
+    text = unicodedata.normalize("NFKC", normalized(text).casefold()).translate(_letters)
+    split: list[str] = []
+    for word in text.split():
+        if word.isascii() or _UNSPACED.search(word) is None:
+            split.append(word)
+            continue
+        end = 0
+        for run in _UNSPACED.finditer(word):
+            start, stop = run.span()
+            if end < start:
+                split.append(word[end:start])
+            split.extend(word[at : min(at + 2, stop)] for at in range(start, stop))
+            end = stop
+        if end < len(word):
+            split.append(word[end:])
+    return split
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word is a character, or a pair, of a script without blanks."""
+    return not word.isascii() and _UNSPACED.match(word) is not None
+
+
+#: Text is found word by word, without stemming: for every language not in LANGUAGES, Chinese and Japanese among them.
+UNSTEMMED: Final = "none"
+
+_NAMES: Final = """
+    arabic armenian danish dutch english finnish french german hungarian indonesian irish italian lithuanian nepali
+    norwegian portuguese romanian russian serbian spanish swedish tamil turkish yiddish
+"""
+#: Languages that RediSearch and Snowball both stem.
+LANGUAGES: Final = frozenset(_NAMES.split())
+
+# Words that say how a question is put and nothing of what it is about. Negations and numbers are not among them.
+_ENGLISH: Final = """
+    a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing done for
+    from had hadn has hasn have haven having he her hers him his how i if in into is isn it its itself ll m may me might
+    my of on or our ours re s shall she should shouldn so some such t than that the their theirs them then there these
+    they this those to us ve was wasn we were weren what when where which who whom whose why will with would wouldn you
+    your yours
+"""
+_STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
+
+
+def check_language(language: str) -> str:
+    """Raises ConfigurationError unless it is one of LANGUAGES or "none"."""
+    check_choice(language, "language", (*sorted(LANGUAGES), UNSTEMMED))
+    return language
+
+
+def stop_words(language: str) -> frozenset[str]:
+    """Words of questions that are not looked for; none but for English, where rareness alone decides."""
+    return _STOP_WORDS.get(language, frozenset())
+
+
+@cache
+def load_stemmer(language: str) -> Callable[[str], str] | None:
+    """From a word to its stem; None for UNSTEMMED, and without the extra `search`.
+
+    The function keeps what it found.
+    """
+    if language == UNSTEMMED:
+        return None
+    try:
+        module: Any = import_module("Stemmer")
+    except ImportError:
+        return None
+    # Its own cache is not for several threads.
+    stem: Callable[[str], str] = lru_cache(maxsize=65_536)(module.Stemmer(language, 0).stemWord)
+    return stem
