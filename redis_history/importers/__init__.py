@@ -1,11 +1,12 @@
 """Import transcripts of other tools from files into a store, and export a store to a file."""
 
-from redis_history.importers._plan import Imported, OnProgress
-from redis_history.importers.reader import FORMATS, read_transcripts
-from redis_history.importers.source import ImportLimits
-from redis_history.importers.transcript import ImportProblem, OnError, Transcript
+from redis_history.importers.reader import FORMATS, Importer, read_transcripts
+from redis_history.importers.source import ImportLimits, Source
+from redis_history.importers.transcript import ImportProblem, OnError, Transcript, Turn, build
 from redis_history.importers.transfer import (
     Exported,
+    Imported,
+    OnProgress,
     async_export_messages,
     async_import_messages,
     export_messages,
@@ -18,11 +19,15 @@ __all__ = [
     "ImportLimits",
     "ImportProblem",
     "Imported",
+    "Importer",
     "OnError",
     "OnProgress",
+    "Source",
     "Transcript",
+    "Turn",
     "async_export_messages",
     "async_import_messages",
+    "build",
     "export_messages",
     "import_messages",
     "read_transcripts",

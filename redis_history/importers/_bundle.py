@@ -7,22 +7,11 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import IO
 
 from redis_history.errors import InvalidInputError
-from redis_history.importers.source import (
-    BROKEN,
-    SUFFIXES,
-    Budget,
-    ImportLimits,
-    LimitReachedError,
-    Opened,
-    Source,
-    Stream,
-)
-from redis_history.importers.transcript import OnError
-
-__all__ = ["Bundle", "is_bundle"]
+from redis_history.importers.source import BROKEN, SUFFIXES, Budget, ImportLimits, LimitReachedError, Source, report
+from redis_history.importers.transcript import ImportProblem, OnError
 
 _LIST_SIZE = 5  # index in the end record of an archive: the size of its central directory, in bytes
 _ENTRY_BYTES = 256  # size of an entry with a long name
@@ -76,7 +65,7 @@ class Bundle:
             try:
                 source = self._source(path)
             except InvalidInputError as error:
-                Source.report(self.path / path, 1, str(error), self._on_error)
+                self._skip(path, str(error))
             else:
                 yield source
 
@@ -85,9 +74,12 @@ class Bundle:
             return Source(self.path / path, self._on_error, self._budget, self._root)
         return _Member(self._archive, path, self._size, self.path, self._on_error, self._budget)
 
+    def _skip(self, path: str, reason: str) -> None:
+        report(ImportProblem(str(self.path / path), 1, reason), self._on_error)
+
     def problem(self, line: int, reason: str) -> None:
         """Report a problem of the bundle as a whole."""
-        Source.report(self.path, line, reason, self._on_error)
+        report(ImportProblem(str(self.path), line, reason), self._on_error)
 
     def _found_in_folder(self) -> list[str]:
         found: list[str] = []
@@ -108,7 +100,7 @@ class Bundle:
             except OSError as error:
                 if not folder:
                     raise
-                Source.report(self.path / folder, 1, f"the folder cannot be read: {error}", self._on_error)
+                self._skip(folder, f"the folder cannot be read: {error}")
         return sorted(found)
 
     def _may_be_read(self, entry: os.DirEntry[str], path: str) -> bool:
@@ -119,17 +111,17 @@ class Bundle:
             try:
                 target = (self._root / path).resolve()
             except (OSError, RuntimeError) as error:
-                Source.report(self.path / path, 1, f"the link cannot be followed: {error}", self._on_error)
+                self._skip(path, f"the link cannot be followed: {error}")
                 return False
             if not target.is_relative_to(self._root) and (records or target.is_dir()):
                 reason = (
                     f"the link leads out of the folder, to {target}, and is skipped: copy its target into the folder"
                 )
-                Source.report(self.path / path, 1, reason, self._on_error)
+                self._skip(path, reason)
                 return False
             return records and target.is_file()
         if records and not entry.is_file():
-            Source.report(self.path / path, 1, "a device, pipe or socket is skipped", self._on_error)
+            self._skip(path, "a device, pipe or socket is skipped")
         return records and entry.is_file()
 
     def _found_in_archive(self) -> list[str]:
@@ -160,7 +152,7 @@ class _Member(Source):
         self._packed = min(self._info.compress_size, size)
         super().__init__(Path(f"{path}/{member.lstrip('/')}"), on_error, budget)
 
-    def _open_plain(self) -> Opened:
+    def _open_packed(self) -> tuple[IO[bytes], int | None]:
         if self._info.compress_type not in _BOUNDED:
             raise OSError("its compression method is not deflate: unpack the archive and import the folder")
-        return Opened(cast("Stream", self._archive.open(self._info)), self._packed)
+        return self._archive.open(self._info), self._packed

@@ -1,59 +1,52 @@
-"""Import plain lists of provider messages: OpenAI chat completions and Anthropic messages, as JSON or JSONL.
+"""Import lists of messages of OpenAI chat completions, Anthropic and LangChain, as JSON or JSONL.
 
 A record is a list of messages, or an object with `messages` (fine-tuning files), also inside `body` or `request` (batch
-files). If each line is a single message, the lines form one conversation.
+files). If each line is a single message, the lines form one conversation. LangChain's messages are those that
+`messages_to_dict`, `dumpd` or `dumps` wrote.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from redis_history.errors import InvalidInputError, InvalidMessageError
-from redis_history.formats import from_anthropic, from_openai_chat
-from redis_history.importers._convert import each, rest, scalar
-from redis_history.importers.source import Source
-from redis_history.importers.transcript import Transcript, Turn, build
+from redis_history.formats import from_anthropic, from_langchain, from_openai_chat
+from redis_history.importers.source import Source, each
+from redis_history.importers.transcript import Transcript, Turn, build, rest, scalar
 
-__all__ = ["anthropic", "chat", "is_chat", "openai_chat"]
-
-Form = Literal["openai_chat", "anthropic"]
+_Form = Literal["openai_chat", "anthropic", "langchain"]
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"))
 _KEYS = ("conversation_id", "id", "custom_id", "session_id", "thread_id")
+_LANGCHAIN_KEYS = ("session_id", "conversation_id", "thread_id", "id")
+_LANGCHAIN_TYPES = frozenset(("human", "ai", "system", "tool", "function", "chat"))
+_NOT_LANGCHAIN = frozenset(("role", "uuid", "sessionId"))  # keys of provider messages and of Claude Code entries
 _TIMES = ("timestamp", "created_at")
 
 
 def is_chat(record: Any) -> bool:
     """Whether `record` is a message, a list of messages, or an object that contains such a list."""
     found = _messages(record)
-    if found is None:
-        return isinstance(record, dict) and isinstance(record.get("role"), str)
-    return all(isinstance(item, dict) and isinstance(item.get("role"), str) for item in found)
+    items = [record] if found is None else found
+    return all(isinstance(item, dict) and isinstance(item.get("role"), str) for item in items)
 
 
-def openai_chat(source: Source) -> Iterator[Transcript]:
-    """Read all conversations as chat completions."""
-    return _read(source, "openai_chat")
+def is_langchain(record: Any) -> bool:
+    """The same for messages of LangChain."""
+    return all(map(_is_langchain_message, _messages(record) or [record]))
 
 
-def anthropic(source: Source) -> Iterator[Transcript]:
-    """Read all conversations as Anthropic messages."""
-    return _read(source, "anthropic")
-
-
-def chat(source: Source) -> Iterator[Transcript]:
-    """Read each conversation in the format of its blocks; the two formats differ only in these."""
-    return _read(source, None)
-
-
-def _read(source: Source, form: Form | None) -> Iterator[Transcript]:
-    if source.head and isinstance(source.head[0], dict) and "role" in source.head[0]:
+def read_chats(source: Source, form: _Form | None = None) -> Iterator[Transcript]:
+    """Read each conversation in this form; None: OpenAI's or Anthropic's, which differ only in the blocks."""
+    first = source.head[0] if source.head else None
+    if _is_langchain_message(first) if form == "langchain" else isinstance(first, dict) and "role" in first:
         yield from _lines(source, form)
     else:
-        yield from each(source, lambda source, line, record: _conversation(source, line, record, form))
+        yield from each(source, partial(_conversation, form=form))
 
 
-def _conversation(source: Source, line: int, record: Any, form: Form | None) -> Transcript:
+def _conversation(source: Source, line: int, record: Any, form: _Form | None) -> Transcript:
     messages = _messages(record)
     if messages is None:
         raise InvalidMessageError("the record must be a list of messages or an object with `messages`")
@@ -61,7 +54,8 @@ def _conversation(source: Source, line: int, record: Any, form: Form | None) -> 
     system = outer.get("system")
     if form is None:
         form = "anthropic" if system is not None or _is_anthropic(messages) else "openai_chat"
-    key = next(filter(None, (scalar(outer.get(name)) for name in _KEYS)), None)
+    keys = _LANGCHAIN_KEYS if form == "langchain" else _KEYS
+    key = next(filter(None, (scalar(outer.get(name)) for name in keys)), None)
     return build(
         _turns(messages, form, system),
         format=form,
@@ -69,11 +63,11 @@ def _conversation(source: Source, line: int, record: Any, form: Form | None) -> 
         on_bad_line=source.problem,
         title=scalar(outer.get("title")),
         metadata=rest(outer, "messages", "title"),
-        form=form,
+        form=None if form == "langchain" else form,
     )
 
 
-def _lines(source: Source, form: Form | None) -> Iterator[Transcript]:
+def _lines(source: Source, form: _Form | None) -> Iterator[Transcript]:
     records = source.of_one_conversation()
     if not records:
         return
@@ -85,10 +79,13 @@ def _lines(source: Source, form: Form | None) -> Iterator[Transcript]:
             turns.extend(turn._replace(line=line) for turn in _turns([record], form, None))
         except InvalidInputError as error:
             source.problem(line, str(error))
-    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=form)
+    shown = None if form == "langchain" else form
+    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=shown)
 
 
-def _turns(messages: list[Any], form: Form, system: Any) -> list[Turn]:
+def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
+    if form == "langchain":
+        return [_langchain_turn(message) for message in messages]
     if form == "openai_chat":
         converted = from_openai_chat(messages)
     elif system is None or isinstance(system, str | list):
@@ -99,27 +96,40 @@ def _turns(messages: list[Any], form: Form, system: Any) -> list[Turn]:
     turns = [Turn(message) for message in converted[:before]]
     for raw, message in zip(messages, converted[before:], strict=True):
         time = next((raw[name] for name in _TIMES if raw.get(name) is not None), None)
-        turns.append(Turn(message, id=_id(raw), time=time, at=time, original=raw))
+        identity = raw.get("id")
+        turns.append(
+            Turn(message, id=identity if isinstance(identity, str) else None, time=time, at=time, original=raw)
+        )
     return turns
 
 
-def _id(raw: Mapping[str, Any]) -> str | None:
-    value = raw.get("id")
-    return value if isinstance(value, str) and value else None
+def _langchain_turn(record: Any) -> Turn:
+    (message,) = from_langchain([record])
+    data = next((record[key] for key in ("data", "kwargs") if isinstance(record.get(key), Mapping)), record)
+    return Turn(message, id=scalar(data.get("id")))
+
+
+def _is_langchain_message(record: Any) -> bool:
+    match record:
+        case {"type": str(kind), "data": {"content": _}}:
+            return kind.removesuffix("MessageChunk").lower() in _LANGCHAIN_TYPES
+        case {"lc": int(), "id": [*_, str(name)], "kwargs": Mapping()}:
+            return name.endswith(("Message", "MessageChunk"))
+        case {"type": str(kind), "content": _}:
+            return kind in _LANGCHAIN_TYPES and _NOT_LANGCHAIN.isdisjoint(record)
+    return False
 
 
 def _messages(record: Any) -> list[Any] | None:
-    if isinstance(record, list) and record:
-        return record
-    return next((found for found in _nested(record) if isinstance(found, list)), None)
-
-
-def _nested(record: Any) -> Iterator[Any]:
+    """The messages of a record; None if it has none."""
+    if isinstance(record, list):
+        return record or None
     if isinstance(record, dict):
-        yield record.get("messages")
-        for key in ("body", "request"):
-            if isinstance(record.get(key), dict):
-                yield record[key].get("messages")
+        for outer in (record, record.get("body"), record.get("request")):
+            found = outer.get("messages") if isinstance(outer, dict) else None
+            if isinstance(found, list):
+                return found
+    return None
 
 
 def _is_anthropic(messages: list[Any]) -> bool:

@@ -10,9 +10,8 @@ import json
 from typing import Any
 
 from redis_history.errors import InvalidMessageError
-from redis_history.importers._convert import need, rest, scalar
 from redis_history.importers.source import Source
-from redis_history.importers.transcript import Transcript, Turn, build
+from redis_history.importers.transcript import Transcript, Turn, build, need, rest, scalar, size_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -26,8 +25,6 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
-
-__all__ = ["chatgpt", "is_tree"]
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
 _TEXTS = ("text", "result", "user_profile", "user_instructions", "model_set_context", "content")
@@ -146,11 +143,10 @@ def _part(item: Any) -> Part | None:
         case {"asset_pointer": str(pointer)}:
             kind = str(item.get("content_type"))
             modality: Modality = "audio" if "audio" in kind else "video" if "video" in kind else "image"
-            size = item.get("size_bytes")
             return AttachmentPart(
                 modality=modality,
                 reference=pointer,
-                size=size if type(size) is int and size >= 0 else None,
+                size=size_of(item.get("size_bytes")),
                 provider_meta={"chatgpt": rest(item, "asset_pointer")},
             )
         case {"content_type": "audio_transcription", "text": str(text)}:

@@ -16,23 +16,24 @@ import msgspec
 
 from redis_history.errors import InvalidInputError
 from redis_history.formats import from_anthropic
-from redis_history.importers._convert import each, need, rest, scalar
-from redis_history.importers.source import Record, Source
-from redis_history.importers.transcript import Transcript, Turn, build
-
-__all__ = ["claude_code", "is_entry"]
+from redis_history.importers.source import Record, Source, each
+from redis_history.importers.transcript import Transcript, Turn, build, need, rest, scalar
 
 _MARKS = frozenset(("uuid", "sessionId", "leafUuid", "messageId", "parentUuid"))
 
 
-def is_entry(record: Any) -> bool:
-    """Whether `record` is a line of a session file."""
+def matches(record: Any) -> bool:
+    """Whether `record` is a line of a session file, or a session."""
+    return _is_entry(record) or (isinstance(record, dict) and isinstance(record.get("entries"), list))
+
+
+def _is_entry(record: Any) -> bool:
     return isinstance(record, dict) and isinstance(record.get("type"), str) and not _MARKS.isdisjoint(record)
 
 
 def claude_code(source: Source) -> Iterator[Transcript]:
     """Import the sessions of a file. If its lines are entries, the file is one session."""
-    if not any(map(is_entry, source.head)):
+    if not any(map(_is_entry, source.head)):
         yield from each(source, _wrapped)
         return
     transcript = _session(source, source.of_one_conversation(), source.name, {}, own_lines=True)

@@ -23,9 +23,8 @@ import msgspec
 import orjson
 
 from redis_history.errors import CorruptDataError, InvalidInputError, InvalidMessageError
-from redis_history.importers._convert import need
 from redis_history.importers.source import Source
-from redis_history.importers.transcript import Transcript
+from redis_history.importers.transcript import Transcript, need
 from redis_history.model import Conversation, Message
 from redis_history.model.conversation import RECORD_FIELDS
 from redis_history.model.wire import decode_member, encode_body, encode_member

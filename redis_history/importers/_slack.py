@@ -15,11 +15,8 @@ from typing import Any
 
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.importers._bundle import Bundle
-from redis_history.importers._convert import need, rest, scalar
-from redis_history.importers.transcript import Transcript, Turn, build
+from redis_history.importers.transcript import Transcript, Turn, build, need, rest, scalar, size_of
 from redis_history.model import AttachmentPart, Message, Modality, Part, Participant, Scope, TextPart
-
-__all__ = ["is_slack", "slack"]
 
 #: The files that list conversations, and the `channel_type` of these conversations.
 _LISTS = {"channels.json": "channel", "groups.json": "group", "mpims.json": "mpim", "dms.json": "dm"}
@@ -168,11 +165,11 @@ def _readable(text: str, users: Mapping[str, str]) -> tuple[str, list[str]]:
 def _file(file: Any) -> AttachmentPart | None:
     if not isinstance(file, Mapping) or not any(scalar(file.get(key)) for key in ("id", "name", "url_private")):
         return None
-    mime, size = scalar(file.get("mimetype")), file.get("size")
+    mime = scalar(file.get("mimetype"))
     return AttachmentPart(
         id=scalar(file.get("id")),
         name=scalar(file.get("name")) or scalar(file.get("title")),
-        size=size if type(size) is int and size >= 0 else None,
+        size=size_of(file.get("size")),
         modality=_MODALITIES.get((mime or "").partition("/")[0], "file"),
         mime_type=mime,
         reference=scalar(file.get("url_private")) or scalar(file.get("permalink")),

@@ -3,72 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
+from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError
-from redis_history.importers import _agents, _chat, _chatgpt, _claude_code, _langchain, _lossless, _people
+from redis_history.importers import _chat, _chatgpt, _claude_code, _lossless
 from redis_history.importers._bundle import Bundle, is_bundle
-from redis_history.importers._convert import each
 from redis_history.importers._slack import is_slack, slack
-from redis_history.importers.source import Budget, ImportLimits, Source
+from redis_history.importers.source import Budget, ImportLimits, Source, each, renamed
 from redis_history.importers.transcript import OnError, Transcript
 
-__all__ = ["FORMATS", "read_transcripts"]
+__all__ = ["FORMATS", "Importer", "read_transcripts"]
 
 
-class _Importer(NamedTuple):
+class Importer(NamedTuple):
+    """A format: whether a record has it, and the conversations of a source.
+
+    An installed package brings a format by an entry point of the group `redis_history.importers`: the name of the
+    format, and an Importer.
+    """
+
     matches: Callable[[Any], bool]
     read: Callable[[Source], Iterator[Transcript]]
 
 
-def _has(record: Any, **kinds: type) -> bool:
-    return isinstance(record, dict) and all(isinstance(record.get(key), kind) for key, kind in kinds.items())
-
-
-def _inner(record: Any, key: str) -> Any:
-    return record[key] if _has(record, **{key: dict}) else record
-
-
-def _first_item(record: Any) -> Any:
-    messages = record.get("messages") if isinstance(record, dict) else None
-    return messages[0] if isinstance(messages, list) and messages else None
-
-
-# The order matters for detection: chat records come last, because they match most easily.
-_IMPORTERS: dict[str, _Importer] = {
-    "redis_history": _Importer(_lossless.is_lossless, _lossless.lossless),
-    "chatgpt": _Importer(_chatgpt.is_tree, partial(each, convert=_chatgpt.chatgpt)),
-    "langchain": _Importer(_langchain.is_langchain, _langchain.langchain),
-    "taubench": _Importer(lambda r: _has(r, traj=list) and "task_id" in r, partial(each, convert=_agents.taubench)),
-    "sweagent": _Importer(lambda r: _has(_inner(r, "traj"), history=list), partial(each, convert=_agents.sweagent)),
-    "miniswe": _Importer(
-        lambda r: _has(_inner(r, "traj"), messages=list) and ("traj" in r or _has(r, trajectory_format=str)),
-        partial(each, convert=_agents.miniswe),
-    ),
-    "tau2": _Importer(
-        lambda r: isinstance(r, dict) and "task_id" in r and _has(_first_item(r), turn_idx=int),
-        partial(each, convert=_agents.tau2),
-    ),
-    "claude_code": _Importer(lambda r: _has(r, entries=list) or _claude_code.is_entry(r), _claude_code.claude_code),
-    "irc": _Importer(lambda r: _has(r, channel=str, file=str, n=int, text=str), _people.irc),
-    "locomo": _Importer(
-        lambda r: _has(r, conversation=dict) and any(key.startswith("session_") for key in r["conversation"]),
-        partial(each, convert=_people.locomo),
-    ),
-    "kdconv": _Importer(
-        lambda r: _has(_first_item(_inner(r, "dialogue")), message=str), partial(each, convert=_people.kdconv)
-    ),
-    "openai_chat": _Importer(_chat.is_chat, _chat.openai_chat),
-    "anthropic": _Importer(_chat.is_chat, _chat.anthropic),
+_IMPORTERS: dict[str, Importer] = {
+    "redis_history": Importer(_lossless.is_lossless, _lossless.lossless),
+    "chatgpt": Importer(_chatgpt.is_tree, partial(each, convert=_chatgpt.chatgpt)),
+    "langchain": Importer(_chat.is_langchain, partial(_chat.read_chats, form="langchain")),
+    "claude_code": Importer(_claude_code.matches, _claude_code.claude_code),
+}
+#: Chat records match most easily, so detection tries them last.
+_CHATS: dict[str, Importer] = {
+    "openai_chat": Importer(_chat.is_chat, partial(_chat.read_chats, form="openai_chat")),
+    "anthropic": Importer(_chat.is_chat, partial(_chat.read_chats, form="anthropic")),
 }
 
-#: The values of `format` in `read_transcripts`, in addition to "auto".
-FORMATS: tuple[str, ...] = (*_IMPORTERS, "slack")
+#: The formats that come with this package: values of `format` in `read_transcripts`, in addition to "auto".
+FORMATS: tuple[str, ...] = (*_IMPORTERS, *_CHATS, "slack")
+
+
+@cache
+def _importers() -> dict[str, Importer]:
+    installed = {one.name: one.load() for one in entry_points(group="redis_history.importers")}
+    return {**_IMPORTERS, **{name: one for name, one in installed.items() if name not in FORMATS}, **_CHATS}
 
 
 def read_transcripts(
@@ -80,16 +62,15 @@ def read_transcripts(
 ) -> Iterator[Transcript]:
     """Read conversations one at a time from a file (JSON or JSONL, plain or gzipped), a folder or a zip archive.
 
-    `format` is one of FORMATS. With "auto" (or None) it is detected from the first records, separately for each file
-    of a folder or archive. Bad lines and records are skipped and passed to `on_error` (without it, logged as
-    warnings). The same holds for records that exceed one of the `limits`, links out of a folder, devices, pipes and
-    sockets.
+    `format` is one of FORMATS, or of an installed `Importer`. With "auto" (or None) it is detected from the first
+    records, separately for each file of a folder or archive. Bad lines and records are skipped and passed to `on_error`
+    (without it, logged as warnings). The same holds for records that exceed one of the `limits`, links out of a folder,
+    devices, pipes and sockets.
 
     Raises InvalidInputError immediately, before the first conversation, if `path` is not a regular file or folder,
     cannot be read, has an unknown format or has more files than `limits` allow.
     """
-    if format not in (None, "auto", *FORMATS):
-        raise InvalidInputError(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
+    check_choice(format, "format", (None, "auto", *_importers(), "slack"), InvalidInputError)
     chosen = None if format == "auto" else format
     where = Path(path)
     limits = limits or ImportLimits()
@@ -107,14 +88,13 @@ def read_transcripts(
 
 def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
     if format is not None:
-        return _IMPORTERS[format].read(source)
+        return _importers()[format].read(source)
     for record in source.head:
-        for name, importer in _IMPORTERS.items():
+        for name, importer in _importers().items():
             if importer.matches(record):
-                return _chat.chat(source) if name == "openai_chat" else importer.read(source)
-    if not source.head:
-        raise InvalidInputError(f"{source.path} holds no JSON records; known formats: {', '.join(FORMATS)}")
-    raise InvalidInputError(f"the format of {source.path} is unknown; known formats: {', '.join(FORMATS)}")
+                return _chat.read_chats(source) if name in _CHATS else importer.read(source)
+    what = f"the format of {source.path} is unknown" if source.head else f"{source.path} holds no JSON records"
+    raise InvalidInputError(f"{what}; known formats: {', '.join((*_importers(), 'slack'))}")
 
 
 def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
@@ -127,9 +107,4 @@ def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
             source.problem(1, str(error))
             continue
         for transcript in found:
-            count = seen[transcript.conversation_id] = seen.get(transcript.conversation_id, 0) + 1
-            yield (
-                transcript
-                if count == 1
-                else msgspec.structs.replace(transcript, conversation_id=f"{transcript.conversation_id}#{count}")
-            )
+            yield renamed(transcript, seen)

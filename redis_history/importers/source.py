@@ -11,17 +11,19 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Protocol, Self, cast
+from typing import IO, Any, Literal, Self, cast
 
 import msgspec
 
+from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError
-from redis_history.importers.transcript import ImportProblem, OnError
+from redis_history.importers.transcript import ImportProblem, OnError, Transcript, unique_id
 
-__all__ = ["BROKEN", "SUFFIXES", "Budget", "ImportLimits", "LimitReachedError", "Opened", "Record", "Source", "Stream"]
+__all__ = ["ImportLimits", "Record", "Source"]
 
 _log = logging.getLogger("redis_history.importers")
 _decode = msgspec.json.decode
@@ -67,10 +69,8 @@ class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            value, most = getattr(self, name), _DEEPEST if name == "max_depth" else None
-            if type(value) is not int or value < 1 or (most is not None and value > most):
-                rule = f"from 1 to {most}" if most is not None else "of at least 1"
-                raise InvalidInputError(f"`{name}` must be an integer {rule}, not {value!r}")
+            most = _DEEPEST if name == "max_depth" else float("inf")
+            check_integer(getattr(self, name), name, 1, most, error=InvalidInputError)
 
     def refusal(self, name: str, subject: str) -> str:
         """An error message: `subject` exceeds the limit `name`, and how to raise the limit."""
@@ -93,12 +93,12 @@ BROKEN = (
 )  # fmt: skip
 
 
-class Stream(Protocol):
-    """A file, or an unpacked stream."""
-
-    def read1(self, size: int, /) -> bytes: ...
-
-    def close(self) -> None: ...
+def report(problem: ImportProblem, on_error: OnError | None) -> None:
+    """Pass a problem to `on_error`, or log a warning."""
+    if on_error is not None:
+        on_error(problem)
+    else:
+        _log.warning("%s", problem)
 
 
 class Budget:
@@ -122,41 +122,27 @@ class Budget:
             raise LimitReachedError(self.limits.refusal("max_ratio", "the ratio of unpacked to packed bytes"))
 
 
-class Opened(NamedTuple):
-    """A stream, and its number of packed bytes; None if it is not packed."""
-
-    stream: Stream
-    packed: int | None
-
-
 class _Counted:
-    """A stream that counts the bytes read from it. Also closes the underlying streams."""
+    """A stream that counts the bytes read from it. Also closes the underlying stream."""
 
-    def __init__(self, stream: Stream, count: Callable[[int], None], *below: Stream) -> None:
-        self._stream = stream
-        self._below = below
-        self._count = count
+    def __init__(self, stream: IO[bytes], count: Callable[[int], None], below: _Counted | None = None) -> None:
+        self._stream, self._count, self._below = stream, count, below
         self._read = 0
 
     def read(self, size: int, /) -> bytes:
         """Read at least one byte, except at the end. Returns all bytes before a damaged place before it raises."""
-        data = self._stream.read1(size)
+        data = cast("bytes", self._stream.read1(size))  # type: ignore[attr-defined]
         self._read += len(data)
         self._count(self._read)
         return data
-
-    read1 = read
-
-    def close(self) -> None:
-        self._stream.close()
-        for stream in self._below:
-            stream.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exit_: object) -> None:
-        self.close()
+        self._stream.close()
+        if self._below is not None:
+            self._below.__exit__()
 
 
 class Source:
@@ -189,30 +175,19 @@ class Source:
 
     def problem(self, line: int, reason: str) -> None:
         """Report a problem to the callback; without one, log a warning."""
-        self.report(self.path, line, reason, self._on_error)
-
-    @staticmethod
-    def report(path: Path, line: int, reason: str, on_error: OnError | None) -> None:
-        problem = ImportProblem(str(path), line, reason)
-        if on_error is not None:
-            on_error(problem)
-        else:
-            _log.warning("%s", problem)
+        report(ImportProblem(str(self.path), line, reason), self._on_error)
 
     @cached_property
     def head(self) -> list[Any]:
         """The first records, for format detection. Reports no problems."""
-        told, self._on_error = self._on_error, lambda problem: None
         found: list[Any] = []
         size = 0
-        try:
+        with self._silent():
             for _, record in self._records(self.limits.max_record_bytes + _HEAD_BYTES):
                 found.append(record)
                 size += self.size
                 if len(found) == _LOOK_AHEAD or size > _HEAD_BYTES:
                     break
-        finally:
-            self._on_error = told
         return found
 
     def records(self) -> Iterator[Record]:
@@ -221,7 +196,7 @@ class Source:
         return self._records(None)
 
     def of_one_conversation(self) -> list[Record]:
-        """All records as a list. Reports a problem and returns None if they exceed `max_conversation_bytes`."""
+        """All records as a list. Reports a problem and returns [] if they exceed `max_conversation_bytes`."""
         found: list[Record] = []
         size = 0
         for record in self.records():
@@ -231,6 +206,15 @@ class Source:
                 return []
             found.append(record)
         return found
+
+    @contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Report no problems: the file will be read again."""
+        before, self._on_error = self._on_error, lambda problem: None
+        try:
+            yield
+        finally:
+            self._on_error = before
 
     def _records(self, most: int | None) -> Iterator[Record]:
         """The records in the first `most` bytes; None reads all."""
@@ -245,56 +229,57 @@ class Source:
             if form == "lines":
                 yield from self._values(self._lines(chunks), "the line")
             elif form == "list":
-                yield from self._values(_items(chunks, self.limits.max_record_bytes, self.problem), "the item")
+                yield from self._values(self._items(chunks), "the item")
             elif form == "messages":
                 yield from self._messages(chunks)
             elif form == "document":
-                yield from self._document(chunks)
+                yield from self._values([(1, self._whole(chunks))], "the document")
             else:
                 self.problem(1, self.limits.refusal("max_record_bytes", "the document"))
 
     @cached_property
     def _form(self) -> _Form:
-        told, self._on_error = self._on_error, lambda problem: None
-        try:
-            with self._open() as stream:
-                return self._form_of(self._chunks(stream, None))
-        except BROKEN:
-            return "lines"
-        finally:
-            self._on_error = told
-
-    def _form_of(self, chunks: Iterator[bytes]) -> _Form:
         """Whether the file has lines or one document. In a file of lines the first line is JSON, and more follows."""
-        first = next((chunk.lstrip() for chunk in chunks if chunk.strip()), b"")
-        chunks = chain([first], chunks)
-        if first[:1] == b"[":
-            ended = False
-
-            def first_line() -> Iterator[bytes]:
-                nonlocal ended
-                left = self.limits.max_record_bytes
-                for chunk in chunks:
-                    line, feed, rest = chunk.partition(b"\n")
-                    yield line
-                    left -= len(line)
-                    if feed:
-                        ended = any(map(bytes.strip, chain([rest], chunks)))
-                    if feed or left < 0:
-                        return
-
-            if not _breaks(first_line()) and ended:
+        with self._silent():
+            try:
+                with self._open() as stream:
+                    chunks = self._chunks(stream, None)
+                    first = next((chunk.lstrip() for chunk in chunks if chunk.strip()), b"")
+                    lines = self._lines(chain([first], chunks))
+                    return self._form_of_list(lines) if first[:1] == b"[" else self._form_of_text(lines)
+            except BROKEN:
                 return "lines"
-            with self._open() as stream:
-                return self._form_of_list(self._chunks(stream, None))
-        lines = self._lines(chunks)
-        line = next(lines, None)
-        if line is None:
-            return "lines"
+
+    def _form_of_list(self, lines: Iterator[tuple[int, bytes | None]]) -> _Form:
+        _, line = next(lines)
+        problems: list[str] = []
+        if line is not None:
+            for _ in _items([line], 0, lambda _, reason: problems.append(reason)):
+                pass
+            if not problems and next(lines, None) is not None:  # the first line is a whole list, and more follows
+                return "lines"
+        problems.clear()
+        with self._open() as stream:
+            items = _items(
+                self._chunks(stream, None), self.limits.max_record_bytes, lambda _, reason: problems.append(reason)
+            )
+            number, text = next(items, (0, None))
+            if number == 0 and problems:
+                return "lines"
+            try:
+                value = None if text is None else self._value(text)
+            except LimitReachedError:
+                return "list"
+            except _NotJSONError:
+                return "lines"
+        return "messages" if isinstance(value, dict) and "role" in value else "list"
+
+    def _form_of_text(self, lines: Iterator[tuple[int, bytes | None]]) -> _Form:
+        _, line = next(lines, (1, None))
         try:
-            if line[1] is not None:
-                self._value(line[1])
-            return "lines" if next(lines, None) is not None else "document"
+            if line is not None:
+                self._value(line)
+            return "lines" if line is None or next(lines, None) is not None else "document"
         except LimitReachedError:
             return "lines"
         except _NotJSONError:
@@ -309,7 +294,7 @@ class Source:
             return "document"
         except _NotJSONError:
             return "lines"
-        for _, (_, text) in zip(range(_LOOK_AHEAD), lines, strict=False):
+        for _, text in islice(lines, _LOOK_AHEAD):
             try:
                 if text is not None and isinstance(self._value(text), dict | list):
                     return "lines"
@@ -317,64 +302,32 @@ class Source:
                 pass
         return "too large"
 
-    def _form_of_list(self, chunks: Iterator[bytes]) -> _Form:
-        problems: list[str] = []
-        first = _items(chunks, self.limits.max_record_bytes, lambda number, reason: problems.append(reason))
-        number, text = next(first, (0, None))
-        if number == 0 and problems:
-            return "lines"
-        try:
-            value = None if text is None else self._value(text)
-        except LimitReachedError:
-            return "list"
-        except _NotJSONError:
-            return "lines"
-        return "messages" if isinstance(value, dict) and "role" in value else "list"
-
     def _messages(self, chunks: Iterator[bytes]) -> Iterator[Record]:
         """A list of messages as one record."""
         found: list[Any] = []
         size = 0
-        for number, item in _items(chunks, self.limits.max_record_bytes, self.problem):
-            size += len(item or b"")
+        for number, value in self._values(self._items(chunks), "the item"):
+            size += self.size
             if size > self.limits.max_conversation_bytes:
                 self.problem(number, self.limits.refusal("max_conversation_bytes", "the list of messages"))
                 return
-            try:
-                found.append(self._value(self._within(item, "the item")))
-            except (LimitReachedError, _NotJSONError) as error:
-                self.problem(number, str(error))
+            found.append(value)
         self.size = size
         yield 1, found
 
-    def _document(self, chunks: Iterator[bytes]) -> Iterator[Record]:
-        data = self._whole(chunks)
-        try:
-            value = self._value(self._within(data, "the document"))
-        except (LimitReachedError, _NotJSONError) as error:
-            self.problem(1, str(error))
-            return
-        self.size = len(data or b"")
-        if isinstance(value, dict) and isinstance(value.get("simulations"), list):
-            self.size //= max(len(value["simulations"]), 1)
-            yield from enumerate(value["simulations"], 1)  # a results file of tau2
-        else:
-            yield 1, value
-
     def _values(self, texts: Iterable[tuple[int, bytes | None]], what: str) -> Iterator[Record]:
+        """The values of JSON texts; None is a text beyond `max_record_bytes`."""
         for number, text in texts:
+            if text is None:
+                self.problem(number, self.limits.refusal("max_record_bytes", what))
+                continue
             try:
-                value = self._value(self._within(text, what))
+                value = self._value(text)
             except (LimitReachedError, _NotJSONError) as error:
                 self.problem(number, str(error))
             else:
-                self.size = len(text or b"")
+                self.size = len(text)
                 yield number, value
-
-    def _within(self, data: bytes | None, what: str) -> bytes:
-        if data is None:
-            raise LimitReachedError(self.limits.refusal("max_record_bytes", what))
-        return data
 
     def _value(self, data: bytes) -> Any:
         """The value of JSON text. Raises _NotJSONError or LimitReachedError."""
@@ -403,6 +356,9 @@ class Source:
                 return None
             found.append(chunk)
         return b"".join(found)
+
+    def _items(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
+        return _items(chunks, self.limits.max_record_bytes, self.problem)
 
     def _lines(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
         """The lines that are not blank, with their numbers; None for a line that is too long."""
@@ -441,18 +397,18 @@ class Source:
             self.problem(lines, f"the file breaks off here: {error}")
 
     def _open(self) -> _Counted:
-        opened = self._open_plain()
+        """The unpacked content."""
+        stream, packed = self._open_packed()
+        plain = _Counted(stream, lambda count: self._count(0, count, packed))
         try:
-            packed = opened.stream.read1(2) == b"\x1f\x8b"
-        finally:
-            opened.stream.close()
-        below = self._open_plain()
-        plain = _Counted(below.stream, lambda count: self._count(0, count, below.packed))
-        if not packed:
-            return plain
-        size = below.packed if below.packed is not None else self._file_size()
+            if stream.peek(2)[:2] != b"\x1f\x8b":  # type: ignore[attr-defined]
+                return plain
+            size = self.path.stat().st_size if packed is None else packed
+        except BaseException:
+            stream.close()
+            raise
         unpacked = gzip.GzipFile(fileobj=cast("IO[bytes]", plain), mode="rb")
-        return _Counted(unpacked, lambda count: self._count(1, count, size), plain)
+        return _Counted(cast("IO[bytes]", unpacked), lambda count: self._count(1, count, size), plain)
 
     def _count(self, layer: int, read: int, packed: int | None) -> None:
         new = read - self._most_read[layer]
@@ -461,10 +417,8 @@ class Source:
             self._budget.take(new)
         self._budget.check_ratio(read, packed)
 
-    def _file_size(self) -> int:
-        return self.path.stat().st_size
-
-    def _open_plain(self) -> Opened:
+    def _open_packed(self) -> tuple[IO[bytes], int | None]:
+        """The file, and its packed bytes if it is a member of an archive."""
         path, flags = self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         if self._root is not None:
             path = path.resolve(strict=True)
@@ -475,7 +429,25 @@ class Source:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise OSError("it is not a regular file")
-        return Opened(os.fdopen(file, "rb"), None)
+        return os.fdopen(file, "rb"), None
+
+
+def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> Iterator[Transcript]:
+    """Call `convert(source, line, record)` for every record, and report the records it rejects. Repeated conversation
+    ids get a number."""
+    seen: dict[str, int] = {}
+    for line, record in source.records():
+        try:
+            transcript = convert(source, line, record)
+        except InvalidInputError as error:
+            source.problem(line, str(error))
+            continue
+        yield renamed(transcript, seen)
+
+
+def renamed(transcript: Transcript, seen: dict[str, int]) -> Transcript:
+    """The transcript, with a number in its id if the id was seen before."""
+    return msgspec.structs.replace(transcript, conversation_id=unique_id(transcript.conversation_id, seen))
 
 
 def _items(
@@ -536,14 +508,6 @@ def _items(
             parts.clear()
     if not ended:
         problem(number, "the file breaks off here: the list is not closed")
-
-
-def _breaks(chunks: Iterable[bytes]) -> bool:
-    """Whether the list is incomplete, judged by its brackets."""
-    problems: list[str] = []
-    for _ in _items(chunks, 0, lambda number, reason: problems.append(reason)):
-        pass
-    return bool(problems)
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

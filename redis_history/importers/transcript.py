@@ -1,4 +1,4 @@
-"""An imported conversation. Its ids are the same at every import."""
+"""An imported conversation, whose ids are the same at every import, and helpers for the importers of all formats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from redis_history.model import Conversation, Message
 from redis_history.model.wire import encode_body
 
 __all__ = ["ImportProblem", "OnError", "Transcript", "Turn", "build"]
+
+T = TypeVar("T")
 
 _TITLE_CHARACTERS = 80
 
@@ -90,9 +92,9 @@ def build(
     conversation_id = _capped(f"{format}:{key}")
     prefix = hashlib.blake2b(conversation_id.encode(), digest_size=8).hexdigest()
     kept: list[tuple[Turn, Message]] = []
-    seen: set[str] = set()
+    seen: dict[str, int] = {}
     for number, turn in enumerate(turns, 1):
-        changes: dict[str, Any] = {"id": _unique(_capped(turn.id or f"{prefix}-{number}"), seen)}
+        changes: dict[str, Any] = {"id": unique_id(_capped(turn.id or f"{prefix}-{number}"), seen)}
         if turn.time is not None:
             changes["metadata"] = {**turn.message.metadata, "time": turn.time}
         message = msgspec.structs.replace(turn.message, **changes)
@@ -132,12 +134,13 @@ def _times(instants: list[Instant | None]) -> list[datetime | None]:
     return [from_microseconds(time) for time in times]
 
 
-def _unique(id_: str, seen: set[str]) -> str:
-    found, count = id_, 1
+def unique_id(id_: str, seen: dict[str, int]) -> str:
+    """The id; with a number if it was seen before. `seen` counts, so that many equal ids take linear time."""
+    found = id_
     while found in seen:
-        count += 1
-        found = f"{id_}#{count}"
-    seen.add(found)
+        seen[id_] += 1
+        found = f"{id_}#{seen[id_]}"
+    seen[found] = 1
     return found
 
 
@@ -155,3 +158,26 @@ def _title(messages: Iterable[Message]) -> str | None:
         if message.role == "user" and (text := " ".join(message.text.split())):
             return text if len(text) <= _TITLE_CHARACTERS else text[: _TITLE_CHARACTERS - 1] + "…"
     return None
+
+
+def need(record: Any, key: str, kind: type[T]) -> T:
+    """`record[key]`. Raises InvalidMessageError unless it is a `kind`."""
+    value = record.get(key) if isinstance(record, Mapping) else None
+    if not isinstance(value, kind):
+        raise InvalidMessageError(f"{key!r} is missing or is not a {kind.__name__}")
+    return value
+
+
+def rest(record: Mapping[str, Any], *without: str) -> dict[str, Any]:
+    """The record without these keys."""
+    return {key: value for key, value in record.items() if key not in without}
+
+
+def scalar(value: Any) -> str | None:
+    """`value` as text for an id; None if it is not text or a number."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None
+
+
+def size_of(value: Any) -> int | None:
+    """`value` as the size of a file; None if it is not a size."""
+    return value if type(value) is int and value >= 0 else None

@@ -1,36 +1,68 @@
-"""Import transcripts into a store, and export them."""
+"""Import transcripts into a store, and export them.
+
+The steps are generators that yield the calls of a store, so that imports and exports are written once for both kinds of
+stores.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history._files import replacing
-from redis_history.errors import InvalidInputError
+from redis_history._validation import check_integer
+from redis_history.errors import (
+    CapabilityError,
+    ConflictError,
+    ConversationExistsError,
+    InvalidInputError,
+    MessageConflictError,
+    NotFoundError,
+)
 from redis_history.importers._lossless import message_line, record_line
-from redis_history.importers._plan import Imported, OnProgress, check_batch, steps
 from redis_history.importers.reader import read_transcripts
-from redis_history.importers.source import ImportLimits
-from redis_history.importers.transcript import ImportProblem, OnError
-from redis_history.model import Conversation
+from redis_history.importers.source import ImportLimits, report
+from redis_history.importers.transcript import ImportProblem, OnError, Transcript
+from redis_history.model import Conversation, Message
+from redis_history.model.ranges import stays
+from redis_history.operations import Appended, Compacted
 
-__all__ = ["Exported", "async_export_messages", "async_import_messages", "export_messages", "import_messages"]
+__all__ = [
+    "Exported",
+    "Imported",
+    "OnProgress",
+    "async_export_messages",
+    "async_import_messages",
+    "export_messages",
+    "import_messages",
+]
 
-_log = logging.getLogger("redis_history.importers")
 _PAGE = 200
-_TOLD = 1000
+_PROGRESS_EVERY = 1000  # messages
+#: Errors of a store that cannot compact at all, or cannot compact these messages.
+_NO_COMPACTION = (CapabilityError, ConflictError, NotFoundError, InvalidInputError)
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """Progress or result of an import: numbers of conversations and messages read, of messages that were new or already
+    in the store, and of reported problems."""
+
+    conversations: int = 0
+    messages: int = 0
+    new: int = 0
+    duplicates: int = 0
+    problems: int = 0
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -38,6 +70,12 @@ class Exported(msgspec.Struct, frozen=True):
 
     conversations: int = 0
     messages: int = 0
+
+
+OnProgress = Callable[[Imported], None]
+#: A call of the store, and the types of exceptions to send back as its answer.
+_Step = tuple[Callable[[], Any], tuple[type[Exception], ...]]
+_Steps = Generator[_Step, Any, Any]
 
 
 def import_messages(
@@ -63,20 +101,8 @@ def import_messages(
 
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
-    check_batch(batch)
-    counter = _Counter(on_error)
-    transcripts = read_transcripts(source, format=format, on_error=counter, limits=limits)
-    plan = steps(transcripts, source, batch=batch, on_error=counter, on_progress=counter.with_problems(on_progress))
-    answer: Any = None
-    while True:
-        try:
-            step = plan.send(answer)
-        except StopIteration as end:
-            return counter.final(end.value())
-        try:
-            answer = getattr(store, step.method)(*step.arguments, **step.options)
-        except step.known as error:
-            answer = error
+    work = _Import(store, source, batch, on_error, on_progress)
+    return cast("Imported", _run(work.steps(work.read(format, limits))))
 
 
 async def async_import_messages(
@@ -90,49 +116,9 @@ async def async_import_messages(
     on_progress: OnProgress | None = None,
 ) -> Imported:
     """`import_messages` for an async store. Reads the source in a thread, which may also call `on_error`."""
-    check_batch(batch)
-    counter = _Counter(on_error)
-    transcripts = await asyncio.to_thread(
-        partial(read_transcripts, source, format=format, on_error=counter, limits=limits)
-    )
-    plan = steps(transcripts, source, batch=batch, on_error=counter, on_progress=counter.with_problems(on_progress))
-    answer: Any = None
-    while True:
-        step = await asyncio.to_thread(_next, plan, answer)
-        if callable(step):
-            return counter.final(step())
-        try:
-            answer = await getattr(store, step.method)(*step.arguments, **step.options)
-        except step.known as error:
-            answer = error
-
-
-def _next(plan: Any, answer: Any) -> Any:
-    try:
-        return plan.send(answer)
-    except StopIteration as end:  # a coroutine cannot raise StopIteration
-        return end.value
-
-
-class _Counter:
-    """Reports and counts problems."""
-
-    def __init__(self, on_error: OnError | None) -> None:
-        self._on_error = on_error
-        self._count = 0
-
-    def __call__(self, problem: ImportProblem) -> None:
-        self._count += 1
-        if self._on_error is not None:
-            self._on_error(problem)
-        else:
-            _log.warning("%s", problem)
-
-    def final(self, counts: Imported) -> Imported:
-        return msgspec.structs.replace(counts, problems=self._count)
-
-    def with_problems(self, on_progress: OnProgress | None) -> OnProgress | None:
-        return None if on_progress is None else lambda counts: on_progress(self.final(counts))
+    work = _Import(store, source, batch, on_error, on_progress)
+    transcripts = await asyncio.to_thread(work.read, format, limits)
+    return cast("Imported", await _async_run(work.steps(transcripts), in_thread=True))
 
 
 def export_messages(
@@ -153,21 +139,9 @@ def export_messages(
 
     Raises InvalidInputError for an unknown conversation id.
     """
-    done = Exported()
     with _opened(target) as stream:
-        for record in _chosen(store, conversation_ids):
-            stream.write(record_line(record))
-            identity = record.conversation_id
-            live = {message.id for message in store.iter(identity)} if include_archived else None
-            for message in store.iter(identity, include_archived=include_archived):
-                stream.write(message_line(identity, message, archived=live is not None and message.id not in live))
-                done = Exported(done.conversations, done.messages + 1)
-                if on_progress is not None and done.messages % _TOLD == 0:
-                    on_progress(done)
-            done = Exported(done.conversations + 1, done.messages)
-            if on_progress is not None:
-                on_progress(done)
-    return done
+        steps = _export(store, next, stream, conversation_ids, include_archived, on_progress)
+        return cast("Exported", _run(steps))
 
 
 async def async_export_messages(
@@ -179,21 +153,199 @@ async def async_export_messages(
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
     """`export_messages` for an async store."""
-    done = Exported()
     with _opened(target) as stream:
-        async for record in _async_chosen(store, conversation_ids):
-            stream.write(record_line(record))
-            identity = record.conversation_id
-            live = {message.id async for message in store.iter(identity)} if include_archived else None
-            async for message in store.iter(identity, include_archived=include_archived):
-                stream.write(message_line(identity, message, archived=live is not None and message.id not in live))
-                done = Exported(done.conversations, done.messages + 1)
-                if on_progress is not None and done.messages % _TOLD == 0:
-                    on_progress(done)
-            done = Exported(done.conversations + 1, done.messages)
-            if on_progress is not None:
-                on_progress(done)
-    return done
+        steps = _export(store, anext, stream, conversation_ids, include_archived, on_progress)
+        return cast("Exported", await _async_run(steps))
+
+
+def _run(steps: _Steps) -> Any:
+    answer: Any = None
+    while True:
+        try:
+            call, known = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        try:
+            answer = call()
+        except known as error:
+            answer = error
+
+
+async def _async_run(steps: _Steps, *, in_thread: bool = False) -> Any:
+    answer: Any = None
+    while True:
+        found, end = await asyncio.to_thread(_next, steps, answer) if in_thread else _next(steps, answer)
+        if found is None:
+            return end
+        call, known = found
+        try:
+            answer = await call()
+        except known as error:
+            answer = error
+
+
+def _next(steps: _Steps, answer: Any) -> tuple[_Step | None, Any]:
+    try:
+        return steps.send(answer), None
+    except StopIteration as end:  # a coroutine cannot raise StopIteration
+        return None, end.value
+
+
+class _Part(NamedTuple):
+    """A section of a transcript: messages to append, then an optional summary that replaces the messages in
+    `replaced`."""
+
+    messages: tuple[Message, ...]
+    replaced: tuple[Message, ...] = ()
+    summary: Message | None = None
+
+
+class _Import:
+    """The steps of an import, conversation by conversation, and its counts."""
+
+    def __init__(
+        self,
+        store: HistoryStore | AsyncHistoryStore,
+        source: str | PathLike[str],
+        batch: int,
+        on_error: OnError | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        check_integer(batch, "batch", 1, 1000, error=InvalidInputError)
+        self._store, self._source, self._batch = store, source, batch
+        self._on_error, self._on_progress = on_error, on_progress
+        self._counts = Imported()
+        self._number = 0  # of the conversation
+
+    def read(self, format: str, limits: ImportLimits | None) -> Iterator[Transcript]:
+        return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
+
+    def steps(self, transcripts: Iterable[Transcript]) -> _Steps:
+        for self._number, transcript in enumerate(transcripts, 1):
+            identity = transcript.conversation_id
+            yield from self._create(transcript)
+            for part in _parts_of(transcript):
+                for at in range(0, len(part.messages), self._batch):
+                    yield from self._append(identity, part.messages[at : at + self._batch])
+                    self._progress()
+                if part.summary is not None:
+                    yield from self._compact(identity, part.replaced, part.summary)
+            self._add(conversations=1)
+            self._progress()
+        return self._counts
+
+    def _create(self, transcript: Transcript) -> _Steps:
+        identity, record, known = transcript.conversation_id, transcript.record, ConversationExistsError
+        record = record or Conversation(identity, title=transcript.title, metadata=transcript.metadata)
+        answer = yield partial(self._store.create_conversation, record), (known, InvalidInputError)
+        if isinstance(answer, InvalidInputError):
+            self._problem(f"the record of conversation {identity[:80]!r} is left out: {answer}")
+            yield partial(self._store.create_conversation, Conversation(identity)), (known, InvalidInputError)
+
+    def _append(self, identity: str, messages: tuple[Message, ...]) -> _Steps:
+        call = partial(self._store.append_many, identity, messages)
+        answer = yield call, (MessageConflictError, InvalidInputError)
+        if isinstance(answer, list):
+            old = sum(1 for one in answer if isinstance(one, Appended) and one.duplicate)
+            self._add(messages=len(answer), new=len(answer) - old, duplicates=old)
+        elif len(messages) > 1:  # the batch is too large, or one message is rejected: split it
+            half = len(messages) // 2
+            yield from self._append(identity, messages[:half])
+            yield from self._append(identity, messages[half:])
+        else:
+            self._add(messages=1)
+            self._problem(f"message {messages[0].id[:80]!r} of {identity[:80]!r} is left out: {answer}")
+
+    def _compact(self, identity: str, replaced: tuple[Message, ...], summary: Message) -> _Steps:
+        """Replace the appended messages by a summary, unless the store already has it."""
+        if (yield partial(self._store.get_message, identity, summary.id), ()) is None:
+            change = partial(self._store.compact, identity, through=replaced[-1].id, summary=summary, seen=replaced)
+            answer = yield change, _NO_COMPACTION
+            if isinstance(answer, Compacted) and answer.changed:
+                self._add(messages=1, new=1)
+                return
+            reason = answer if isinstance(answer, Exception) else "there is nothing to replace"
+            of = f"the summary {summary.id[:80]!r} of {identity[:80]!r}"
+            self._problem(f"{of} is stored as a normal message, and the messages it replaced stay: {reason}")
+        yield from self._append(identity, (summary,))  # reports a summary that the store has with other content
+
+    def _add(self, **counts: int) -> None:
+        changed = {name: getattr(self._counts, name) + count for name, count in counts.items()}
+        self._counts = msgspec.structs.replace(self._counts, **changed)
+
+    def _problem(self, reason: str) -> None:
+        self._report(ImportProblem(str(self._source), self._number, reason))
+
+    def _report(self, problem: ImportProblem) -> None:
+        self._add(problems=1)
+        report(problem, self._on_error)
+
+    def _progress(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self._counts)
+
+
+def _parts_of(transcript: Transcript) -> Iterator[_Part]:
+    """Split a transcript into sections, in the order in which they were written. A live message before a summary was
+    appended after it (otherwise the summary would have replaced it); its timestamp gives its position. Archived
+    messages without a later summary are live messages of the last section."""
+    every, archived = transcript.messages, transcript.archived
+    begin, former, later = 0, tuple[Message, ...](), list[Message]()
+    for at, message in enumerate(every):
+        if not message.is_summary:
+            continue
+        before = every[begin:at]
+        if leaving := tuple(one for one in before if one.id in archived):
+            appended = tuple(one for one in before if one.id in archived or stays(one))
+            yield _Part(appended, (*former, *leaving), message)
+            later += (one for one in before if one.id not in archived and not stays(one))
+            begin, former = at + 1, (message,)
+    yield _Part((*later, *every[begin:]))
+
+
+def _export(
+    store: Any,
+    following: Callable[..., Any],
+    stream: IO[bytes],
+    ids: Iterable[str] | None,
+    include_archived: bool,
+    on_progress: Callable[[Exported], None] | None,
+) -> _Steps:
+    """The steps of an export. `following` is `next`, or `anext` for an async store."""
+    conversations = messages = 0
+    for identity in (yield from _listed(store)) if ids is None else ids:
+        record = yield partial(store.get_conversation, identity), ()
+        if record is None:
+            if ids is None:
+                continue
+            raise InvalidInputError(f"conversation_ids: there is no conversation {identity[:80]!r}")
+        stream.write(record_line(record))
+        live: set[str] | None = None
+        if include_archived:
+            live, found = set(), store.iter(identity)
+            while (message := (yield partial(following, found, None), ())) is not None:
+                live.add(message.id)
+        found = store.iter(identity, include_archived=include_archived)
+        while (message := (yield partial(following, found, None), ())) is not None:
+            stream.write(message_line(identity, message, archived=live is not None and message.id not in live))
+            messages += 1
+            if on_progress is not None and messages % _PROGRESS_EVERY == 0:
+                on_progress(Exported(conversations, messages))
+        conversations += 1
+        if on_progress is not None:
+            on_progress(Exported(conversations, messages))
+    return Exported(conversations, messages)
+
+
+def _listed(store: Any) -> _Steps:
+    """All ids. They are listed first, because concurrent writes change the order of the pages."""
+    found: dict[str, None] = {}
+    while page := (yield partial(store.list_conversations, limit=_PAGE, offset=len(found)), ()):
+        before = len(found)
+        found |= dict.fromkeys(one.conversation_id for one in page)
+        if len(found) == before:
+            break
+    return found
 
 
 @contextmanager
@@ -222,42 +374,3 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
     else:
         with path.open("wb") as stream:  # raises for a folder
             yield stream
-
-
-def _chosen(store: HistoryStore, ids: Iterable[str] | None) -> Iterator[Conversation]:
-    if ids is not None:
-        for identity in ids:
-            yield _found(identity, store.get_conversation(identity))
-        return
-    # List all ids first, because concurrent writes change the order of the pages.
-    found: dict[str, None] = {}
-    while page := store.list_conversations(limit=_PAGE, offset=len(found)):
-        before = len(found)
-        found |= dict.fromkeys(one.conversation_id for one in page)
-        if len(found) == before:
-            break
-    for identity in found:
-        if (record := store.get_conversation(identity)) is not None:
-            yield record
-
-
-async def _async_chosen(store: AsyncHistoryStore, ids: Iterable[str] | None) -> AsyncIterator[Conversation]:
-    if ids is not None:
-        for identity in ids:
-            yield _found(identity, await store.get_conversation(identity))
-        return
-    found: dict[str, None] = {}
-    while page := await store.list_conversations(limit=_PAGE, offset=len(found)):
-        before = len(found)
-        found |= dict.fromkeys(one.conversation_id for one in page)
-        if len(found) == before:
-            break
-    for identity in found:
-        if (record := await store.get_conversation(identity)) is not None:
-            yield record
-
-
-def _found(identity: str, record: Conversation | None) -> Conversation:
-    if record is None:
-        raise InvalidInputError(f"conversation_ids: there is no conversation {identity[:80]!r}")
-    return record

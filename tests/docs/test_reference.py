@@ -315,6 +315,7 @@ def test_the_names_of_the_parts_around(section: str, modules: list[str]) -> None
                 shown = (
                     f'`{one.name}="{one.default}"`' if isinstance(one.default, str) else f"`{one.name}={one.default!r}`"
                 )
+                shown = f"`{one.name}`" if one.default is one.empty else shown
                 assert one.kind is not one.KEYWORD_ONLY or shown in found[name], f"{name}, {one.name}"
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 -- records as tools write them, one a line
-"""What tools export: ChatGPT's trees, Slack's folders, LangChain's dumps; the texts are made up."""
+"""Exports of ChatGPT, Slack and LangChain."""
 
 import json
 import zipfile
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redis_history.errors import InvalidInputError
-from redis_history.importers import FORMATS, read_transcripts
+from redis_history.importers import read_transcripts
 from redis_history.model import AttachmentPart, ReasoningPart
 
 
@@ -23,15 +23,7 @@ def read(path, **options):
 def node(id_, parent, children, role=None, parts=None, time=None, **more):
     content = more.pop("content", {"content_type": "text", "parts": parts or []})
     author = {"role": role, "name": more.pop("name", None), "metadata": {}}
-    message = {
-        "id": id_,
-        "author": author,
-        "create_time": time,
-        "content": content,
-        "weight": 1,
-        "metadata": {},
-        **more,
-    }
+    message = {"id": id_, "author": author, "create_time": time, "content": content, "metadata": {}, **more}
     return {"id": id_, "parent": parent, "children": children, "message": None if role is None else message}
 
 
@@ -89,7 +81,7 @@ def test_chatgpt_without_a_current_node_ends_at_the_newest_leaf(tmp_path, curren
     assert one.messages[-1].text == "Thanks"
 
 
-def test_chatgpt_trees_that_are_broken(tmp_path):
+def test_chatgpt_reads_broken_trees(tmp_path):
     loop = tree()
     loop["mapping"]["q"]["parent"] = "b2"
     bad = tree(conversation_id="c-2")
@@ -104,46 +96,28 @@ def test_chatgpt_trees_that_are_broken(tmp_path):
     assert "a2" in problems[0].reason
 
 
-def test_chatgpt_tools_thoughts_and_files(tmp_path):
-    image = {
-        "content_type": "image_asset_pointer",
-        "asset_pointer": "file-service://file-1",
-        "size_bytes": 9,
-        "width": 1,
-    }
+def test_chatgpt_reads_tools_thoughts_and_files(tmp_path):
+    said = {"content_type": "image_asset_pointer", "size_bytes": 9, "width": 1}
+    image = {**said, "asset_pointer": "file-service://file-1"}
+    thought = {"content_type": "thoughts", "thoughts": [{"summary": "Plan", "content": "plot"}]}
+    plot, query = ({"content_type": "code", "text": text} for text in ("plot()", '{"q": 1}'))
     nodes = [
         node("q", None, ["t"], "user", content={"content_type": "multimodal_text", "parts": [image, "Plot it"]}),
-        node(
-            "t",
-            "q",
-            ["c"],
-            "assistant",
-            content={"content_type": "thoughts", "thoughts": [{"summary": "Plan", "content": "plot"}]},
-        ),
-        node(
-            "c",
-            "t",
-            ["r"],
-            "assistant",
-            recipient="python",
-            content={"content_type": "code", "language": "python", "text": "plot()"},
-        ),
+        node("t", "q", ["c"], "assistant", content=thought),
+        node("c", "t", ["r"], "assistant", recipient="python", content=plot),
         node("r", "c", ["s"], "tool", name="python", content={"content_type": "execution_output", "text": "done"}),
-        node("s", "r", ["e"], "assistant", recipient="web.run", content={"content_type": "code", "text": '{"q": 1}'}),
-        node("e", "s", [], "critic", ["A role nobody knows"]),
+        node("s", "r", ["e"], "assistant", recipient="web.run", content=query),
+        node("e", "s", [], "critic", ["An unknown role"]),
     ]
     path = tmp_path / "conversations.json"
     path.write_text(json.dumps([{"mapping": {one["id"]: one for one in nodes}, "current_node": "e", "id": "x"}]))
     (one,), problems = read(path)
     assert problems == []
-    asked, thought, call, result, search, odd = one.messages
-    assert asked.parts[0] == AttachmentPart(
-        modality="image",
-        reference="file-service://file-1",
-        size=9,
-        provider_meta={"chatgpt": {"content_type": "image_asset_pointer", "size_bytes": 9, "width": 1}},
-    )
-    assert isinstance(thought.parts[0], ReasoningPart)
+    asked, thinking, call, result, search, odd = one.messages
+    reference = "file-service://file-1"
+    expected = AttachmentPart(modality="image", reference=reference, size=9, provider_meta={"chatgpt": said})
+    assert asked.parts[0] == expected
+    assert isinstance(thinking.parts[0], ReasoningPart)
     assert (call.tool_uses[0].name, call.tool_uses[0].input) == ("python", "plot()")
     assert result.tool_results[0].tool_use_id == call.tool_uses[0].id == "c"
     assert search.tool_uses[0].input == {"q": 1}
@@ -220,20 +194,13 @@ def test_slack_channels_threads_and_people(slack):
     assert problem.line == 4
 
 
-def test_a_reply_that_stands_twice_is_imported_once(tmp_path):
+def test_slack_imports_a_repeated_reply_once(tmp_path):
     said = {"type": "message", "subtype": "thread_broadcast", "user": "U1", "text": "x", "ts": "1704067200.000100"}
     (tmp_path / "c").mkdir()
     (tmp_path / "channels.json").write_text("[]")
     (tmp_path / "c" / "2024-01-01.json").write_text(json.dumps([said, said]))
     (one,), _ = read(tmp_path)
     assert len(one.messages) == 1
-
-
-def test_slack_must_be_a_folder_or_an_archive(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text("[]")
-    with pytest.raises(InvalidInputError, match="folder"):
-        read_transcripts(path, format="slack")
 
 
 def test_a_folder_is_read_file_by_file(tmp_path):
@@ -247,6 +214,15 @@ def test_a_folder_is_read_file_by_file(tmp_path):
     assert [one.conversation_id for one in found] == ["openai_chat:one:1", "openai_chat:one:1#2"]
     assert [problem.path for problem in problems] == [str(tmp_path / "odd.json")]
     assert list(read_transcripts(tmp_path, on_error=lambda problem: None)) == found
+
+
+def test_repeated_conversation_ids_of_a_folder_stay_apart(tmp_path):
+    chat = json.dumps({"id": "c", "messages": [{"role": "user", "content": "a"}]})
+    for name in ("one.jsonl", "sub/one.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{chat}\n{chat}\n")
+    found, _ = read(tmp_path)
+    assert len({one.conversation_id for one in found}) == 4
 
 
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: zipfile.ZipFile(path, "w").close()])
@@ -282,10 +258,3 @@ def test_langchain_dumps(tmp_path, form):
     assert one.messages[1].id == "h1"
     assert one.messages[2].tool_uses[0].input == {"q": "x"}
     assert one.messages[3].tool_results[0].is_error
-
-
-def test_auto_is_a_format_too(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([tree()]))
-    assert list(read_transcripts(path, format="auto")) == list(read_transcripts(path, format="chatgpt"))
-    assert {"chatgpt", "slack", "langchain", "redis_history"} <= set(FORMATS)

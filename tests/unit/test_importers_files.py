@@ -1,4 +1,4 @@
-"""What files are like: broken lines, other encodings, cut archives, formats nobody knows."""
+"""Broken lines, other encodings, damaged archives, unknown formats."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def test_bad_lines_are_reported_and_the_rest_is_imported(tmp_path):
     assert "role" in problems[2].reason
 
 
-def test_a_bad_message_among_lines_costs_its_line_only(tmp_path):
+def test_a_bad_message_among_lines_is_skipped(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(
         '{"role": "user", "content": "a"}\n{"role": "user", "content": 5}\n{"role": "user", "content": "b"}\n'
@@ -72,7 +72,7 @@ def test_without_a_callback_problems_are_logged(tmp_path, caplog):
     ids=["byte order mark", "gzip", "list", "list on one line"],
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.json.gz", "a"])
-def test_the_content_tells_not_the_ending(tmp_path, name, data):
+def test_the_format_is_detected_from_the_content(tmp_path, name, data):
     path = tmp_path / name
     path.write_bytes(data)
     transcripts, problems = read(path)
@@ -80,7 +80,7 @@ def test_the_content_tells_not_the_ending(tmp_path, name, data):
     assert problems == []
 
 
-def test_an_archive_that_breaks_off(tmp_path):
+def test_a_truncated_gzip_file_is_read_up_to_its_end(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     whole = gzip.compress("".join(f"{record(n, salt=str(hash(n * 7919)) * 9)}\n" for n in range(2000)).encode())
     path.write_bytes(whole[: len(whole) // 2])
@@ -108,7 +108,7 @@ def damaged(path, name, places):
     ids=["damaged", "encrypted", "packed unusually"],
 )
 @pytest.mark.parametrize("kind", ["records", "slack"])
-def test_a_member_of_an_archive_that_cannot_be_read_costs_itself_only(tmp_path, packed, places, said, kind):
+def test_an_unreadable_archive_member_is_skipped(tmp_path, packed, places, said, kind):
     path = tmp_path / "e.zip"
     folder = "general/" if kind == "slack" else ""
     names = [f"{folder}2024-01-0{day}.json" for day in (1, 2, 3)]
@@ -128,7 +128,7 @@ def test_a_member_of_an_archive_that_cannot_be_read_costs_itself_only(tmp_path, 
     assert said in problems[0].reason
 
 
-def test_bytes_that_are_not_utf8_cost_their_line(tmp_path):
+def test_a_line_that_is_not_utf8_is_skipped(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(record(1).encode() + b'\n{"messages": [{"role": "user", "content": "\xff"}]}\n')
     transcripts, problems = read(path)
@@ -140,7 +140,7 @@ def test_bytes_that_are_not_utf8_cost_their_line(tmp_path):
 def test_an_unknown_format_names_the_known_ones(tmp_path, text):
     path = tmp_path / "a.jsonl"
     path.write_text(text)
-    with pytest.raises(InvalidInputError, match=r"taubench.*openai_chat"):
+    with pytest.raises(InvalidInputError, match=r"claude_code.*openai_chat"):
         read_transcripts(path)
 
 
@@ -151,7 +151,7 @@ def test_files_that_cannot_be_read(tmp_path):
         read_transcripts(tmp_path)
 
 
-def test_the_format_can_be_said(tmp_path):
+def test_a_given_format_overrides_detection(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(record(1))
     (transcript,), _ = read(path, format="anthropic")
@@ -164,7 +164,7 @@ def test_the_format_can_be_said(tmp_path):
 @pytest.mark.parametrize(
     "value", ["{}", "5", "null", '"x"', "[5]", '{"messages": 5}', '{"messages": [5]}', '{"traj": {"messages": [{}]}}']
 )
-def test_no_importer_falls_over_foreign_records(tmp_path, format_, value):
+def test_importers_report_records_of_other_formats(tmp_path, format_, value):
     path = tmp_path / "a.jsonl"
     path.write_text(f"{value}\n{value}\n")
     transcripts, problems = read(path, format=format_)
@@ -172,7 +172,7 @@ def test_no_importer_falls_over_foreign_records(tmp_path, format_, value):
     assert problems or not transcripts or format_ == "claude_code"
 
 
-def test_it_streams(tmp_path):
+def test_records_are_read_lazily(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f"{record(n)}\n" for n in range(100)) + "{broken\n")
     problems = []

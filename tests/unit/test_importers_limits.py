@@ -40,11 +40,11 @@ def read(path: Path, format: str = "auto", **limits: int) -> tuple[list[Transcri
     return list(found), problems
 
 
-def test_a_limit_is_an_integer_of_at_least_one() -> None:
+def test_a_limit_must_be_an_integer_of_at_least_one() -> None:
     for name in ImportLimits.__struct_fields__:
         for value in (0, -1, 1.5, "7", True, None):
             with pytest.raises(InvalidInputError, match=name):
-                ImportLimits(**{name: value})  # type: ignore[arg-type]
+                ImportLimits(**{name: value})
     with pytest.raises(InvalidInputError, match="max_depth"):
         ImportLimits(max_depth=251)
 
@@ -59,7 +59,7 @@ BEYOND: dict[str, tuple[dict[str, int], bytes]] = {
 
 @pytest.mark.parametrize("limit", BEYOND)
 @pytest.mark.parametrize("as_list", [False, True])
-def test_a_record_beyond_a_limit_costs_itself_only(tmp_path: Path, limit: str, as_list: bool) -> None:
+def test_a_record_beyond_a_limit_is_skipped(tmp_path: Path, limit: str, as_list: bool) -> None:
     limits, record = BEYOND[limit]
     records = [chat("c1").encode(), record, chat("c2").encode()]
     path = tmp_path / "a.json"
@@ -72,7 +72,7 @@ def test_a_record_beyond_a_limit_costs_itself_only(tmp_path: Path, limit: str, a
     assert len(read(path)[0]) + len(read(path)[1]) == 3, "it is within the limits there are without saying"
 
 
-def test_commas_in_texts_are_not_values(tmp_path: Path) -> None:
+def test_commas_in_strings_are_not_values(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{chat('c', '[1, 2],' * 100 + chr(92) + chr(34) + ',,,')}\n" * 2)
     transcripts, problems = read(path, max_values=20)
@@ -83,13 +83,12 @@ LINES: dict[str, Callable[[int], Any]] = {
     "openai_chat": lambda n: {"role": "user", "content": f"{n}"},
     "langchain": lambda n: {"type": "human", "data": {"content": f"{n}"}},
     "claude_code": lambda n: {"type": "user", "uuid": f"{n}", "message": {"role": "user", "content": f"{n}"}},
-    "irc": lambda n: {"channel": "c", "file": "f", "n": n, "text": f"{n}"},
     "redis_history": lambda n: {"type": "message", "conversation_id": "c", "message": {"id": f"{n}", "role": "user"}},
 }
 
 
 @pytest.mark.parametrize("format", LINES)
-def test_lines_of_one_conversation_have_a_limit_together(tmp_path: Path, format: str) -> None:
+def test_max_conversation_bytes_limits_the_lines_of_a_conversation(tmp_path: Path, format: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(LINES[format](n)) + "\n" for n in range(100)))
     (whole,), problems = read(path, format)
@@ -100,7 +99,7 @@ def test_lines_of_one_conversation_have_a_limit_together(tmp_path: Path, format:
     assert "max_conversation_bytes=1000" in problem.reason
 
 
-def test_a_list_of_messages_has_the_limit_of_a_conversation(tmp_path: Path) -> None:
+def test_max_conversation_bytes_limits_a_list_of_messages(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"role": "user", "content": f"{n}"} for n in range(100)], indent=1))
     ((whole,), problems) = read(path)
@@ -111,7 +110,7 @@ def test_a_list_of_messages_has_the_limit_of_a_conversation(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("packed", ["plain", "gzip", "zip", "gzip in zip", "folder"])
-def test_bytes_of_a_source(tmp_path: Path, packed: str) -> None:
+def test_max_bytes_limits_all_files_of_a_source(tmp_path: Path, packed: str) -> None:
     text = "".join(f"{chat(f'c{n}', random.Random(n).randbytes(500).hex())}\n" for n in range(2000)).encode()
     path = tmp_path / "a.jsonl"
     path.write_bytes(gzip.compress(text, 1) if packed == "gzip" else text)
@@ -134,7 +133,7 @@ def test_bytes_of_a_source(tmp_path: Path, packed: str) -> None:
 
 
 @pytest.mark.parametrize("packed", ["gzip", "deflate", "gzip in zip"])
-def test_a_bomb_ends_early(tmp_path: Path, packed: str) -> None:
+def test_a_decompression_bomb_is_stopped_early(tmp_path: Path, packed: str) -> None:
     text = (chat("c") + "\n").encode() + b" " * (40 * MEGABYTE)
     path = tmp_path / "a.zip"
     if packed == "gzip":
@@ -149,7 +148,7 @@ def test_a_bomb_ends_early(tmp_path: Path, packed: str) -> None:
 
 
 @pytest.mark.parametrize("packed", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_packing_that_is_unpacked_without_a_bound_is_refused(tmp_path: Path, packed: int) -> None:
+def test_bzip2_and_lzma_entries_are_rejected(tmp_path: Path, packed: int) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.jsonl", chat("good"))
@@ -161,7 +160,7 @@ def test_a_packing_that_is_unpacked_without_a_bound_is_refused(tmp_path: Path, p
     assert taken.grown < 20 * MEGABYTE, taken
 
 
-def test_a_list_of_entries_that_would_not_fit(tmp_path: Path) -> None:
+def test_max_files_limits_the_entries_of_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(50):
@@ -172,7 +171,7 @@ def test_a_list_of_entries_that_would_not_fit(tmp_path: Path) -> None:
             read(path, max_files=most)
 
 
-def test_too_many_files_of_a_folder(tmp_path: Path) -> None:
+def test_max_files_limits_the_files_of_a_folder(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}.json").write_text(chat(f"c{number}"))
     with pytest.raises(InvalidInputError, match="max_files=19"):
@@ -180,7 +179,7 @@ def test_too_many_files_of_a_folder(tmp_path: Path) -> None:
     assert len(read(tmp_path, max_files=20)[0]) == 20
 
 
-def test_a_folder_is_not_left_and_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_links_out_of_a_folder_and_special_files_are_skipped(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     (outside / "deep").mkdir(parents=True)
     (outside / "secret.json").write_text(chat("secret"))
@@ -208,7 +207,7 @@ def test_a_folder_is_not_left_and_what_is_no_file_is_not_read(tmp_path: Path) ->
     assert list(found) == []
 
 
-def test_what_is_named_may_be_a_link_but_not_a_device(tmp_path: Path) -> None:
+def test_a_named_file_may_be_a_link_but_not_a_device(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(chat("c"))
     (tmp_path / "link.json").symlink_to("a.json")
     os.mkfifo(tmp_path / "pipe.json")
@@ -218,7 +217,7 @@ def test_what_is_named_may_be_a_link_but_not_a_device(tmp_path: Path) -> None:
             read(path)
 
 
-def test_folders_inside_each_other_beyond_what_a_stack_holds(tmp_path: Path) -> None:
+def test_1500_nested_folders_can_be_read(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     try:
         for _ in range(1500):
@@ -300,7 +299,7 @@ ARCHIVE = archive_of(["../up.json", "/etc/abs.json", "a/../../b.json", "a\\b.jso
 
 @pytest.mark.parametrize("format", ["auto", *FORMATS])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_an_error_of_the_package_or_a_problem(tmp_path: Path, name: str, format: str) -> None:
+def test_a_hostile_file_raises_an_error_of_the_package_or_is_reported(tmp_path: Path, name: str, format: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(HOSTILE[name])
     _only_errors_of_the_package(path, format)
@@ -308,7 +307,7 @@ def test_a_hostile_file_is_an_error_of_the_package_or_a_problem(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not name.startswith(("magic", "cut"))])
-def test_a_hostile_file_is_an_error_or_a_problem_when_it_is_stored(tmp_path: Path, name: str) -> None:
+def test_a_hostile_file_can_be_imported_into_a_store(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(HOSTILE[name])
     with HistoryStore("memory://") as store:
@@ -317,7 +316,7 @@ def test_a_hostile_file_is_an_error_or_a_problem_when_it_is_stored(tmp_path: Pat
                 import_messages(path, store, format=format, on_error=lambda problem: None)
 
 
-def test_an_archive_that_was_tampered_with(tmp_path: Path) -> None:
+def test_a_damaged_archive_raises_an_error_of_the_package_or_is_reported(tmp_path: Path) -> None:
     for seed in range(50):
         path = tmp_path / "a.zip"
         path.write_bytes(tamper(ARCHIVE, seed))
@@ -326,65 +325,21 @@ def test_an_archive_that_was_tampered_with(tmp_path: Path) -> None:
 
 
 KEYS = [
-    "role",
-    "content",
-    "messages",
-    "mapping",
-    "type",
-    "data",
-    "kwargs",
-    "id",
-    "lc",
-    "entries",
-    "message",
-    "uuid",
-    "conversation",
-    "conversation_id",
-    "version",
-    "traj",
-    "history",
-    "task_id",
-    "channel",
-    "file",
-    "n",
-    "text",
-    "dialogue",
-    "session_1",
-    "simulations",
-    "parts",
-    "author",
-    "current_node",
-    "parent",
-    "tool_calls",
-    "ts",
-    "function",
-    "name",
-    "arguments",
-    "&bytes",
-    "&time",
-    "&map",
-    "&ext",
-    "timestamp",
-    "created_at",
-    "input",
-]
+    "role", "content", "messages", "mapping", "type", "data", "kwargs", "id", "lc", "entries", "message",
+    "uuid", "conversation", "conversation_id", "version", "parts", "author", "current_node", "parent",
+    "tool_calls", "ts", "function", "name", "arguments", "&bytes", "&time", "&map", "&ext", "timestamp",
+    "created_at", "input",
+]  # fmt: skip
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(KEYS),
-            inner,
-            max_size=5,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
     max_leaves=30,
-)  # fmt: skip
+)
 
 
 @given(records=st.lists(values, min_size=1, max_size=4), form=st.sampled_from(["lines", "list", "cut", "gzip"]))
 @pytest.mark.parametrize("format", ["auto", *FILE_FORMATS])
-def test_any_records(tmp_path: Path, format: str, records: list[Any], form: str) -> None:
+def test_any_records_are_read_or_reported(tmp_path: Path, format: str, records: list[Any], form: str) -> None:
     lines = "\n".join(map(json.dumps, records)).encode("utf-8", "replace")
     data = json.dumps(records).encode() if form == "list" else lines
     data = data[: len(data) // 2] if form == "cut" else gzip.compress(data) if form == "gzip" else data
@@ -476,7 +431,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str, packed: b
     ],
     ids=["a line", "an object", "a text", "brackets", "messages of one conversation"],
 )
-def test_memory_of_gigantic_files(tmp_path: Path, data: bytes) -> None:
+def test_memory_is_bounded_for_gigantic_records(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.json"
     with path.open("wb") as stream:
         for _ in range(64):
