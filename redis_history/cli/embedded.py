@@ -11,7 +11,7 @@ import click
 from redis_history import embedded
 from redis_history.cli._text import counted, name, visible
 from redis_history.cli.commands import FAILED, Context, define
-from redis_history.embedded._binary import Durability
+from redis_history.embedded._folder import Durability
 
 __all__ = ["command"]
 

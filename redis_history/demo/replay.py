@@ -29,7 +29,7 @@ from redis_history import (
     extractive_summarizer,
 )
 from redis_history.demo.agent import SHARED
-from redis_history.embedded._paths import import_path
+from redis_history.embedded._folder import import_path
 from redis_history.errors import InvalidInputError, RedisHistoryError
 from redis_history.importers import OnError, Transcript, read_transcripts
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
-from redis_history.embedded._keeper import keeper_of
+from redis_history.embedded import status
 
 __all__ = ["Where", "where_is"]
 
@@ -55,7 +55,7 @@ def where_is(url: str, database: int) -> Where:
     tls = ("--tls",) if target.scheme.startswith("rediss") else ()
     if target.scheme == "embedded":
         server = embedded_server(target)
-        kept = keeper_of(server.path) is not None
+        kept = status(server.path).keeper is not None
         call = ("redis-cli", "-s", server.unix_socket)
         return Where(f"embedded://{server.path}", call, private=True, folder=target.path or None, kept=kept)
     parts = urlsplit(parse_several(target.url).url if target.scheme in SENTINEL + CLUSTER else target.url)

@@ -9,12 +9,10 @@ soon after its last user. See docs/how-to/embedded.md.
 
 from __future__ import annotations
 
-from ._binaries import candidates, find_server
-from ._binary import Candidate, ServerBinary
+from ._binaries import Candidate, ServerBinary, candidates, find_server
 from ._install import install
-from ._instance import EmbeddedServer
+from ._instance import EmbeddedServer, EmbeddedStatus, status
 from ._keeper import hold, keep, let_go
-from ._status import EmbeddedStatus, status
 
 __all__ = [
     "Candidate",

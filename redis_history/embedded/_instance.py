@@ -1,26 +1,23 @@
-"""EmbeddedServer: one user of a private server."""
+"""EmbeddedServer: one user of a private server; and the state of its folder."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Self, get_args
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, get_args
 
 from redis_history._validation import check_choice, check_seconds
 from redis_history.errors import EmbeddedServerError
 
-from ._binary import Durability, ServerBinary
-from ._data import server_for
-from ._folder import DataFolder
-from ._launch import reach
+from ._binaries import Candidate, ServerBinary, candidates
+from ._folder import DataFolder, Durability
+from ._launch import Answer, ping, reach
 from ._locks import FileLock, is_held
-from ._record import Record
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-__all__ = ["EmbeddedServer"]
+from ._snapshot import Snapshot, server_for
 
 _PAUSE = 0.01
 
@@ -62,10 +59,7 @@ class EmbeddedServer:
         server cannot read the data, or it does not answer in time.
         """
         with self._exclusive():
-            if not self._users.held or not self._users.in_place:
-                self._join()
-            else:
-                self._reach(time.monotonic())
+            self._reach()
         return self
 
     def ensure(self) -> None:
@@ -78,10 +72,7 @@ class EmbeddedServer:
                 raise EmbeddedServerError(
                     f"this process has no share in the server of {self._folder.path}: call start() first"
                 )
-            if self._users.in_place:
-                self._reach(time.monotonic())
-            else:
-                self._join()  # the folder was deleted
+            self._reach()
 
     def close(self, *, wait: float = 0.0) -> None:
         """Give up the share, if there is one. The server ends soon after the last share.
@@ -117,56 +108,158 @@ class EmbeddedServer:
     @property
     def pid(self) -> int:
         """The process id of the server. Raises EmbeddedServerError if none is running."""
-        record = self._running()
-        if record is None or not record.pid:
+        pid = (_running(self._folder) or {}).get("pid")
+        if not pid:
             raise EmbeddedServerError(f"no server is running in {self._folder.path}")
-        return record.pid
+        return int(pid)
 
     @property
     def binary(self) -> ServerBinary:
         """The running server, or else the one to start. Raises EmbeddedServerError if there is neither."""
-        record = self._running()
-        return record.binary if record is not None else server_for(self._folder.path)
+        return _binary(_running(self._folder)) or server_for(self._folder.path)
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"EmbeddedServer({self.path!r}, started={self.started})"
 
-    def _running(self) -> Record | None:
-        return Record.read(self._folder.server_lock) if is_held(self._folder.supervisor_lock) else None
-
-    def _join(self) -> None:
-        began = time.monotonic()
-        self._users.release()
-        self._folder.prepare()
+    def _reach(self) -> None:
+        began, joins = time.monotonic(), not self._users.in_place  # no share yet, or the folder was deleted
         try:
-            if not self._users.acquire(began + self._start_timeout, shared=True):
-                raise EmbeddedServerError(
-                    f"the supervisor of {self._folder.path} has been stopping the server for"
-                    f" {self._start_timeout:g} s: see {self._folder.supervisor_log}"
-                )
-            self._reach(began)
-        except OSError as error:
-            raise EmbeddedServerError(f"cannot lock {self._folder.users_lock}: {error}") from error
-        except BaseException:
-            self._users.release()
-            raise
-
-    def _reach(self, began: float) -> None:
-        try:
+            if joins:
+                self._users.release()
+                self._folder.prepare()
+                if not self._users.acquire(began + self._start_timeout, shared=True):
+                    raise EmbeddedServerError(
+                        f"the supervisor of {self._folder.path} has been stopping the server for"
+                        f" {self._start_timeout:g} s: see {self._folder.supervisor_log}"
+                    )
             reach(self._folder, self._durability, began, self._start_timeout)
-        except OSError as error:
-            raise EmbeddedServerError(f"cannot work in {self._folder.path}: {error}") from error
+        except BaseException as error:
+            if joins:
+                self._users.release()
+            if isinstance(error, OSError):
+                raise EmbeddedServerError(f"cannot work in {self._folder.path}: {error}") from error
+            raise
 
     def _exclusive(self) -> threading.Lock:
         if self._process != os.getpid():
             # A thread of the parent may have held the mutex at the fork. That thread does not exist in the child.
             self._mutex, self._process = threading.Lock(), os.getpid()
         return self._mutex
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStatus:
+    """The state of one data folder, and the servers that could serve it.
+
+    `answer`: alive, loading, silent (the socket accepts connections but the server does not reply) or absent.
+    `supervised`: a supervisor runs; `running`: a supervisor runs, and the server answers. `pid`,
+    `running_binary` and `durability`: of the running server, otherwise None. `users`: the number of shares;
+    None if unknown (only Linux reports it). `binary`: the server to start here; if None, `problem` says why.
+    `data_writer`: the server that wrote the data, such as "Redis 7.4.1"; None without data. `keeper`: the id of
+    the process that keeps the server up without other users, if any: see `redis-history embedded start`.
+    """
+
+    path: str
+    unix_socket: str
+    url: str
+    answer: Answer
+    supervised: bool
+    pid: int | None
+    running_binary: ServerBinary | None
+    durability: Durability | None
+    users: int | None
+    data_writer: str | None
+    binary: ServerBinary | None
+    candidates: tuple[Candidate, ...]
+    problem: str | None
+    keeper: int | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.supervised and self.answer in ("alive", "loading")
+
+    def __str__(self) -> str:
+        """Several lines of text for people."""
+        if self.running:
+            users = "" if self.users is None else f", shares {self.users}"
+            state = f"{self.answer}, process {self.pid}{users}: {self.running_binary}"
+        else:
+            state = "not running" if not self.supervised else f"supervised, but {self.answer}"
+        lines = [
+            f"folder   {self.path}",
+            f"socket   {self.unix_socket}",
+            f"server   {state}",
+            *([f"kept up  by process {self.keeper}"] if self.keeper else []),
+            f"data     {'none yet' if self.data_writer is None else f'written by {self.data_writer}'}",
+            f"choice   {self.binary or self.problem}",
+            "looked at",
+            *(f"  {'+' if candidate.usable else '-'} {candidate}" for candidate in self.candidates),
+        ]
+        return "\n".join(lines)
+
+
+def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
+    """The state of the folder `path` (None: the default folder). Creates and changes nothing.
+
+    Raises ConfigurationError if `path` is not a path, EmbeddedServerError if the folder is not readable.
+    """
+    folder = DataFolder.at(path)
+    problem, binary = None, None
+    try:
+        supervised = is_held(folder.supervisor_lock)
+    except OSError as error:
+        raise EmbeddedServerError(f"cannot read {folder.path}: {error}") from error
+    record = _running(folder) or {}
+    try:
+        binary = server_for(folder.path)
+    except EmbeddedServerError as error:
+        problem = str(error)
+    snapshot = Snapshot.of(folder.path)
+    return EmbeddedStatus(
+        path=str(folder.path),
+        unix_socket=str(folder.unix_socket),
+        url=folder.url,
+        answer=ping(folder.unix_socket),
+        supervised=supervised,
+        pid=record.get("pid") or None,
+        running_binary=_binary(record),
+        durability=record.get("durability"),
+        users=_count_shares(folder.users_lock) if supervised else None,
+        data_writer=snapshot.writer if snapshot else None,
+        binary=binary,
+        candidates=tuple(candidates()),
+        problem=problem,
+        keeper=folder.keeper,
+    )
+
+
+def _running(folder: DataFolder) -> dict[str, Any] | None:
+    return folder.record() if is_held(folder.supervisor_lock) else None
+
+
+def _binary(record: dict[str, Any] | None) -> ServerBinary | None:
+    try:
+        return ServerBinary(**{**record["binary"], "modules": tuple(record["binary"]["modules"])}) if record else None
+    except (TypeError, KeyError):  # of another version
+        return None
+
+
+def _count_shares(path: Path) -> int | None:
+    """The number of shared locks on `path`, from /proc/locks; None if unknown."""
+    if sys.platform != "linux":
+        return None
+    try:
+        info = path.stat()
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    wanted = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    # "1: FLOCK ADVISORY READ 4711 fe:01:131 0 EOF"; a waiting lock has "->" after its number.
+    fields = (line.split() for line in lines)
+    return sum(f[1] == "FLOCK" and f[3] == "READ" and f[5] == wanted for f in fields if len(f) > 5) or None

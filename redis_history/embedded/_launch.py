@@ -5,35 +5,83 @@ The caller holds users.lock shared, so no supervisor stops the server for lack o
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import socket
+import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
 
 from redis_history.errors import EmbeddedServerError
 
-from ._data import server_for
-from ._executables import numbers
+from ._binaries import numbers
+from ._folder import DataFolder, Durability
 from ._locks import FileLock, is_held
-from ._probe import command, ping
-from ._record import Record
-from ._report import Report
-from ._trouble import ended, failed, slow
+from ._snapshot import server_for
 
-if TYPE_CHECKING:
-    from ._binary import Durability
-    from ._folder import DataFolder
-
-__all__ = ["reach"]
+Answer = Literal["alive", "loading", "silent", "absent"]
 
 _PING_TIMEOUT = 1.0  # seconds
+_LAUNCH_TIMEOUT = 20.0  # seconds until the supervisor has detached, which takes about 0.02
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+_AOF_IN_PARTS = (7, 0)
+_LOG_LINES, _LOG_BYTES = 12, 8192  # of the end of a log, in an error
 
 # Exit statuses of a server that others stopped or killed while it started: -15 (SIGTERM), -9 (SIGKILL), 0 (its
 # status after SIGTERM), and "" if its supervisor was killed. A server that fails by itself exits with 1. If it is
 # killed repeatedly, memory may be short.
 _ENDED_BY_OTHERS, _MOST_ATTEMPTS = ("", "0", "-15", "-9"), 3
 
-_AOF_IN_PARTS = (7, 0)
+_UNREADABLE = ("reading the append only file", "AOF loading aborted", "Invalid AOF manifest")
+_DAMAGED_LOG = re.compile(r"append only file (\S+\.incr\.aof)")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+
+def command(unix_socket: Path, *words: str, timeout: float = _PING_TIMEOUT) -> bytes:
+    """The first line of the server's reply to one command, without its line end; b"" if it closes the connection.
+
+    Not with redis-py, whose import takes longer than starting a server. Raises OSError: FileNotFoundError or
+    ConnectionRefusedError if no server listens, TimeoutError without a reply within `timeout` seconds.
+    """
+    request = b"*%d\r\n" % len(words)
+    for word in words:
+        request += b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        connection.connect(str(unix_socket))
+        connection.sendall(request)
+        reply = b""
+        while not reply.endswith(b"\n"):
+            chunk = connection.recv(4096)
+            if not chunk:
+                return b""
+            reply += chunk
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+    return reply.partition(b"\r\n")[0]
+
+
+def ping(unix_socket: Path, timeout: float = _PING_TIMEOUT) -> Answer:
+    """The state of a server, from its answer to PING within `timeout` seconds.
+
+    Any reply but LOADING counts as alive: a server that runs a long script, or cannot write its AOF because the
+    disk is full, answers PING with an error, but another server would not help.
+    """
+    try:
+        reply = command(unix_socket, "PING", timeout=timeout)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return "absent"
+    except OSError:
+        return "silent"
+    if not reply:
+        return "silent"
+    return "loading" if reply.startswith(b"-LOADING") else "alive"
 
 
 def reach(folder: DataFolder, durability: Durability, began: float, timeout: float) -> None:
@@ -44,7 +92,7 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
     """
     deadline = began + timeout
     pause = _FIRST_PAUSE
-    report: Report | None = None
+    report: _Report | None = None
     loading, attempts = False, 0
     try:
         while True:
@@ -59,23 +107,21 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
                 attempts += report is not None
             if report is None:
                 time.sleep(pause)
-            else:
-                line = report.line(pause)
-                if line is not None:
-                    status = line.removeprefix("exited ")  # "": the supervisor was killed
-                    if status not in _ENDED_BY_OTHERS or attempts == _MOST_ATTEMPTS:
-                        raise ended(folder, status) if status else failed(folder, "its supervisor ended")
-                    report.close()
-                    report = None
+            elif (line := report.line(pause)) is not None:
+                status = line.removeprefix("exited ")  # "": the supervisor was killed
+                if status not in _ENDED_BY_OTHERS or attempts == _MOST_ATTEMPTS:
+                    raise _ended(folder, status) if status else _failed(folder, "its supervisor ended")
+                report.close()
+                report = None
             if time.monotonic() >= deadline:
-                raise slow(folder, timeout, loading=loading)
+                raise _slow(folder, timeout, loading=loading)
             pause = min(2 * pause, _LONGEST_PAUSE)
     finally:
         if report is not None:
             report.close()
 
 
-def _launch(folder: DataFolder, durability: Durability, deadline: float) -> Report | None:
+def _launch(folder: DataFolder, durability: Durability, deadline: float) -> _Report | None:
     """Start a supervisor, and return its reports; None if another process was first."""
     lock = FileLock(folder.start_lock)
     if not lock.try_acquire():
@@ -84,14 +130,13 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> Repo
         if is_held(folder.supervisor_lock):
             return None
         # After a crash the record still has the durability that other users asked for: keep it.
-        earlier = Record.read(folder.server_lock)
-        if earlier is not None and earlier.durability == "always":
+        if (folder.record() or {}).get("durability") == "always":
             durability = "always"
         binary = server_for(folder.path)
         argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
         if numbers(binary.version) >= _AOF_IN_PARTS:
             argv += ["--aof-load-truncated", "no"]  # the supervisor truncates a torn AOF at the last whole change
-        report = Report.of_supervisor(folder, argv, Record(binary, durability))
+        report = _Report(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
         line = None
         # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
         while line is None and time.monotonic() < deadline:
@@ -101,27 +146,145 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> Repo
         report.close()
         if line is None or line == "busy":
             return None
-        raise failed(folder, line.partition(" ")[2])
+        raise _failed(folder, line.partition(" ")[2])
     finally:
         lock.release()
 
 
 def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None:
     """Set a running server to fsync every write, if this user asks for it. Never sets it back."""
-    record = Record.read(folder.server_lock)
-    if durability != "always" or (record is not None and record.durability == "always"):
+    if durability != "always" or (folder.record() or {}).get("durability") == "always":
         return
     lock = FileLock(folder.start_lock)
     if not lock.acquire(deadline):
         raise EmbeddedServerError(f"another process has been starting the server in {folder.path} for too long")
     try:
-        reply = command(folder.unix_socket, "CONFIG", "SET", "appendfsync", "always", timeout=_PING_TIMEOUT)
+        reply = command(folder.unix_socket, "CONFIG", "SET", "appendfsync", "always")
         if reply != b"+OK":
             raise EmbeddedServerError(f"the server refused appendfsync always: {reply.decode(errors='replace')}")
-        record = Record.read(folder.server_lock)  # again: under the lock it cannot change
+        record = folder.record()  # again: under the lock it cannot change
         if record is not None:
-            record.with_durability("always").write(folder.server_lock)
+            folder.write_record({**record, "durability": "always"})
     except OSError as error:
         raise EmbeddedServerError(f"the server in {folder.path} could not be set to durability 'always'") from error
     finally:
         lock.release()
+
+
+class _Report:
+    """Starts a supervisor, and reads its reports (see `_supervisor`). Closing it does not affect the supervisor."""
+
+    def __init__(self, folder: DataFolder, argv: list[str], record: dict[str, Any]) -> None:
+        """Start a supervisor for the server `argv`. Raises EmbeddedServerError if it cannot be started."""
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise EmbeddedServerError("the supervisor needs a Python interpreter, but sys.executable names none")
+        spec = {"folder": str(folder.path), "unix_socket": folder.bound_socket, "argv": argv, "record": record}
+        program = Path(__file__).with_name("_supervisor.py")
+        self._unread = b""
+        reader, writer = os.pipe()
+        self._reader: int | None = reader
+        try:
+            with folder.supervisor_log.open("ab") as log:
+                # By path: -m would import this package and redis-py. -I -S: the user's environment has no influence.
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", program, json.dumps(spec), str(writer)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    cwd="/",
+                    pass_fds=(writer,),
+                    start_new_session=True,
+                )
+            # The program forks and ends at once, so that the supervisor is not a child of this process: code
+            # that waits for any child would get it, or it would remain as a zombie.
+            if process.wait(_LAUNCH_TIMEOUT):
+                raise EmbeddedServerError(f"the supervisor did not start: see {folder.supervisor_log}")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | subprocess.TimeoutExpired):
+                raise EmbeddedServerError(f"the supervisor did not start: {error}") from error
+            raise
+        finally:
+            os.close(writer)
+
+    def line(self, wait: float) -> str | None:
+        """The next line; None if none arrives within `wait` seconds; "" at the end."""
+        if self._reader is None:
+            return ""
+        if b"\n" not in self._unread:
+            poll = select.poll()  # not select(), which fails for descriptors from 1024 on
+            poll.register(self._reader, select.POLLIN)
+            if not poll.poll(wait * 1000):
+                return None
+            chunk = os.read(self._reader, 4096)
+            if not chunk:
+                return ""
+            self._unread += chunk
+        line, end, rest = self._unread.partition(b"\n")
+        if not end:
+            return None
+        self._unread = rest
+        return line.decode(errors="replace")
+
+    def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            os.close(reader)
+
+
+def _ended(folder: DataFolder, status: str) -> EmbeddedServerError:
+    """The server ended before it answered."""
+    tail = _tail(folder.server_log)
+    text = f"the server in {folder.path} ended while it started (status {status})"
+    if status == "-9":
+        text += ": it was killed, perhaps because memory ran out"
+    if any(sign in tail for sign in _UNREADABLE):
+        text += f". It cannot read its data. Copy the folder first; then {_repair(folder, tail)}"
+    return EmbeddedServerError(_with_log(text, folder.server_log))
+
+
+def _failed(folder: DataFolder, reason: str) -> EmbeddedServerError:
+    text = f"no server could be started in {folder.path}: {reason}"
+    return EmbeddedServerError(_with_log(text, folder.supervisor_log))
+
+
+def _slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServerError:
+    """A server runs, or ran until just now, but was not ready in time."""
+    pid = (folder.record() or {}).get("pid")
+    if loading:
+        text = f"the server in {folder.path} is still loading its data after {timeout:g} s: raise start_timeout"
+    elif pid and not folder.unix_socket.exists():
+        text = (
+            f"the server in {folder.path} runs as process {pid}, but its socket {folder.unix_socket} is gone (deleted, "
+            "or made in another /tmp): end the processes that use it, or that one, and start again"
+        )
+    else:
+        text = f"the server in {folder.path} does not answer on {folder.unix_socket} after {timeout:g} s"
+    return EmbeddedServerError(_with_log(text, folder.server_log))
+
+
+def _repair(folder: DataFolder, tail: str) -> str:
+    record, damaged = folder.record(), _DAMAGED_LOG.search(tail)
+    if record is None or damaged is None:
+        return f"replace {folder.path / 'appendonlydir'} with a backup: no tool repairs this part"
+    # Not the manifest, which the servers suggest: Valkey's tool reports its own snapshots as damaged
+    # (valkey-io/valkey#4739). The server binary acts as the tool when started under the tool's name.
+    file = folder.path / "appendonlydir" / damaged[1]
+    tool = f"{record['binary']['product'].lower()}-check-aof"
+    words = shlex.join(["exec", "-a", tool, record["binary"]["path"], "--fix", str(file)])
+    return f"`bash -c {shlex.quote(words)}` truncates the log before the damage; or replace the file with a backup"
+
+
+def _with_log(text: str, log: Path) -> str:
+    tail = _tail(log)
+    return f"{text}. The end of {log}:\n{tail}" if tail else text
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - _LOG_BYTES, 0))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])

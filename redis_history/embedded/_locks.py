@@ -15,12 +15,7 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["FileLock", "is_held"]
+from pathlib import Path
 
 # Held while a descriptor exists that is not yet registered in _locks, so that no fork happens in between.
 _opening = threading.RLock()

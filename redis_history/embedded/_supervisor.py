@@ -18,7 +18,7 @@ append the next change to the partial transaction: the second start would lose b
 """
 
 # Importing pathlib would take a third of the start time.
-# ruff: noqa: PTH105, PTH108, PTH123, PTH202
+# ruff: noqa: PTH105, PTH108, PTH110, PTH123, PTH202
 
 from __future__ import annotations
 
@@ -70,9 +70,8 @@ def main(spec: dict[str, Any], report: int) -> None:
         # Never called. But without a handler, a signal that is ignored by default might not become pending.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    logged = _size(f"{folder}/server.log")
+    logged = os.path.getsize(f"{folder}/server.log") if os.path.exists(f"{folder}/server.log") else 0
     server = _spawn(spec, server_lock)
-    os.close(server_lock)
     _say(report, f"started {server}")
     threading.Thread(target=_wait_for_users, args=(users_lock,), daemon=True).start()
     status, wanted = _wait_for_end(server)
@@ -81,7 +80,6 @@ def main(spec: dict[str, Any], report: int) -> None:
         if server_lock is None:
             return None
         server = _spawn(spec, server_lock)
-        os.close(server_lock)
         status, wanted = _wait_for_end(server)
     _log(f"the server ended with status {status}{'' if wanted else ', by itself'}")
     if wanted:
@@ -131,6 +129,7 @@ def _spawn(spec: dict[str, Any], server_lock: int) -> int:
     pid = os.fork()
     if pid:
         os.close(log)
+        os.close(server_lock)
         return pid
     try:
         if prctl is not None:
@@ -268,13 +267,6 @@ def _try(file: int) -> bool:
 def _overwrite(file: int, text: str) -> None:
     os.pwrite(file, text.encode(), 0)
     os.ftruncate(file, len(text.encode()))
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except FileNotFoundError:
-        return 0
 
 
 def _rotate(path: str) -> None:

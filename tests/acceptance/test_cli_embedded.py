@@ -16,7 +16,6 @@ import pytest
 
 from redis_history import HistoryStore, embedded, user
 from redis_history.cli import commands
-from redis_history.embedded._keeper import keeper_of
 from tests.support.commands import command, environment, run
 from tests.support.servers import wait_until
 
@@ -38,7 +37,7 @@ def test_it_stays_up_between_users_until_it_is_stopped(folder: Path) -> None:
         pid = embedded.status(folder).pid
     (told,) = run("embedded", "status", "--json", str(folder)).lines
     assert (told["running"], told["pid"], told["users"]) == (True, pid, 1)
-    assert told["keeper"] == keeper_of(folder)
+    assert told["keeper"] == embedded.status(folder).keeper
     assert f"kept up  by process {told['keeper']}" in run("embedded", "status", str(folder)).stdout
     assert "was up already" in run("embedded", "start", str(folder)).stdout
     assert run("--url", f"embedded://{folder}", "ls").stdout.startswith("c\t")
@@ -58,7 +57,8 @@ def test_who_still_uses_it_keeps_it(folder: Path) -> None:
 
 def test_a_server_that_is_killed_is_started_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = command("embedded", "start", "--foreground", "--json", str(folder))
-    code = f"import redis_history.embedded._keeper as k, runpy, sys; k._LOOK = 0.05; sys.argv = {argv[2:]!r}; "
+    code = "import runpy, sys, redis_history.embedded._keeper as keeper; keeper._CHECK_INTERVAL = 0.05; "
+    code += f"sys.argv = {argv[2:]!r}; "
     code += "runpy.run_module('redis_history.cli', run_name='__main__')"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None

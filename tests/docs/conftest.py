@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redis_history import embedded
-from redis_history.embedded._paths import cache_dir
+from redis_history.embedded._folder import cache_dir
 from tests.support.servers import wait_until
 
 DEADLINE = 120.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from redis_history.embedded import EmbeddedServer
-from redis_history.embedded._probe import command
+from redis_history.embedded._launch import command
 
 server = EmbeddedServer(sys.argv[1], **json.loads(sys.argv[2]))
 

