@@ -42,14 +42,14 @@ class Reduction(Awaitable[int]):
     `removed` is None as long as a plugin is at work, which is only so in an event loop, until this is awaited.
     """
 
-    def __init__(self, removed: int | None, rest: Awaitable[int] | None = None) -> None:
+    def __init__(self, removed: int | None, rest: Awaitable[tuple[int, bool]] | None = None) -> None:
         self.removed = removed
         self._rest = rest
 
     def __await__(self) -> Generator[Any, None, int]:
         if self._rest is not None:
             rest, self._rest = self._rest, None
-            self.removed = yield from rest.__await__()
+            self.removed, _ = yield from rest.__await__()
         return self.removed or 0
 
 

@@ -42,6 +42,8 @@ __all__ = ["Compression", "compression"]
 #: When to reduce by itself: bounds, or a function that looks at the history.
 ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]
 _NAMES = frozenset({"max_tokens", "max_entries", "older_than"})
+#: How often a reduction is started anew because the history was rewritten during it.
+_ATTEMPTS = 5
 
 
 class Compression(Plugin):
@@ -67,8 +69,10 @@ class Compression(Plugin):
         if auto_reduce_when is not None:
             _bounds(auto_reduce_when)
         self._history: History | None = None
-        self._reducing = threading.Lock()
-        self._own_bounds: ReduceOptions | None = None  # of the reduction that it began by itself
+        self._lock = threading.Lock()
+        self._busy = False  # a reduction that it started by itself is under way
+        self._check_again = False  # something was added since the bounds were checked
+        self._own_bounds: ReduceOptions | None = None  # of the reduction that it started by itself
 
     def on_registered(self, history: History) -> None:
         if self._history is not None and self._history is not history:
@@ -76,25 +80,46 @@ class Compression(Plugin):
         self._history = history
 
     def after_add(self, history: History) -> Awaitable[object] | None:
-        if self._when is None or not self._reducing.acquire(blocking=False):
+        if self._when is None:
             return None
+        with self._lock:
+            self._check_again = True
+            if self._busy:
+                return None  # the reduction under way checks once more when it ends
+            self._busy = True
         try:
+            bounds = self._exceeded_bounds(history)
+        except BaseException:
+            self._busy = False
+            raise
+        return None if bounds is None else self._reduce_by_itself(history, bounds)
+
+    def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
+        """The bounds, if the history exceeds them. If not, None, and the next addition may start a reduction."""
+        assert self._when is not None  # noqa: S101
+        while True:
+            with self._lock:
+                if not self._check_again:
+                    self._busy = False
+                    return None
+                self._check_again = False
             bounds = _bounds(self._when)
             if self._is_over(history, bounds):
-                return self._reduce_by_itself(history, bounds)
-        except BaseException:
-            self._reducing.release()
-            raise
-        self._reducing.release()
-        return None
+                return bounds
 
-    async def _reduce_by_itself(self, history: History, bounds: ReduceOptions) -> None:
-        self._own_bounds = bounds
+    async def _reduce_by_itself(self, history: History, bounds: ReduceOptions | None) -> None:
+        voids = 0
         try:
-            await history._reduce_by(history._hooks("reduce"), bounds)
-        finally:
-            self._own_bounds = None
-            self._reducing.release()
+            while bounds is not None:
+                self._own_bounds = bounds
+                _, void = await history._reduce_by(history._hooks("reduce"), bounds)
+                voids += void
+                if void and voids < _ATTEMPTS:
+                    self._check_again = True
+                bounds = self._exceeded_bounds(history)
+        except BaseException:
+            self._busy = False
+            raise
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
         history = self._history

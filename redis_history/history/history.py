@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
@@ -21,6 +22,9 @@ from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter
 
 __all__ = ["History", "HistoryOptions"]
+
+#: The history whose `reduce` this code runs in: its plugins are not called for what they add themselves.
+_reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None)
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -127,7 +131,7 @@ class History(Plugged, Reading):
             if not quietly:
                 self._listeners.post("entry", message)
                 self._changed()
-                if not self._reducing:
+                if _reducing_history.get() is not self:
                     self._added()
         return message
 
@@ -196,25 +200,28 @@ class History(Plugged, Reading):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return Reduction(asyncio.run(work))
+            return Reduction(asyncio.run(work)[0])
         return Reduction(None, work)
 
-    async def _reduce_by(self, reducers: list[Callable[..., Any]], options: ReduceOptions) -> int:
+    async def _reduce_by(self, reducers: list[Callable[..., Any]], options: ReduceOptions) -> tuple[int, bool]:
+        """How many entries left, and whether the reduction was void because entries were replaced meanwhile."""
         with self._lock:
             if self._reducing:
-                return 0
+                return 0, False
             self._reducing = True
             before, generation = self.get_snapshot(), self._generation
+        token = _reducing_history.set(self)
         try:
             entries: Sequence[Message] = before
             for reducer in reducers:
                 outcome = reducer(list(entries), options)
                 entries = _json.messages_of(await outcome if inspect.isawaitable(outcome) else outcome)
         finally:
+            _reducing_history.reset(token)
             self._reducing = False
         with self._lock:
             if generation != self._generation:
-                return 0
+                return 0, True
             now = {entry.id: entry for entry in self._entries}
             then = {entry.id: entry for entry in before}
             left = [
@@ -227,7 +234,7 @@ class History(Plugged, Reading):
             self._reduced([*left, *late])
             removed = sum(one.id not in self._ids for one in before)
         self._listeners.deliver()
-        return removed
+        return removed, False
 
     def _reduced(self, entries: list[Message]) -> None:
         if entries != self._entries:

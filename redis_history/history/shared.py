@@ -120,6 +120,7 @@ class SharedHistory(Unsent):
         conversation_id = self.conversation_id
         assert conversation_id is not None  # noqa: S101
         while (cursor := self._resume_at()) is not None:
+            acknowledged = self._acknowledged_revision()  # before the read: later ones may be missing from its reply
             changes = yield ReadChanges(conversation_id, cursor)
             event = self._apply(changes.events)
             if event is not None:
@@ -127,7 +128,8 @@ class SharedHistory(Unsent):
                 if self._read_again((yield from read_whole(conversation_id)), reason):
                     break
             elif not changes.more:
-                if self._is_ahead():  # the conversation was deleted before its change was seen here
+                known = self._resume_at()
+                if known is not None and acknowledged > known.revision:  # the conversation was deleted since
                     self._read_again((yield from read_whole(conversation_id)), "conversation_missing")
                 break
         else:
@@ -135,12 +137,10 @@ class SharedHistory(Unsent):
         with self._lock:
             self._stale = False
 
-    def _is_ahead(self) -> bool:
-        """Whether the store has acknowledged a change that is newer than all it has."""
+    def _acknowledged_revision(self) -> int:
+        """The newest own change that the store has acknowledged and whose event is still to come; 0 without one."""
         with self._lock:
-            cursor = self._replica.cursor
-            known = 0 if cursor is None else cursor.revision
-            return any(step.revision is not None and step.revision > known for step in self._steps)
+            return max((step.revision or 0 for step in self._steps), default=0)
 
     def _apply(self, events: Iterable[Event]) -> Reset | Event | None:
         """Do what events tell; the one that tells only that the conversation must be read again, if there is one."""

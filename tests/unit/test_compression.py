@@ -229,6 +229,28 @@ def test_it_reduces_by_itself_without_an_event_loop() -> None:
         assert history.total_estimated_tokens <= 100
 
 
+@pytest.mark.parametrize("meanwhile", ["restore", "add"])
+def test_an_automatic_reduction_that_was_overtaken_runs_again(meanwhile: str) -> None:
+    calls: list[int] = []
+
+    def overtaken(messages: Sequence[Message], previous: str | None) -> str:
+        calls.append(len(messages))
+        if len(calls) == 1:
+            late = [user(f"Late message {number}, which is long enough.") for number in range(20)]
+            if meanwhile == "restore":
+                history.restore(late)
+            else:
+                other = threading.Thread(target=lambda: [history.add_entry(message) for message in late])
+                other.start()
+                other.join()
+        return "Short."
+
+    history = filled().use(plugin(overtaken, auto_reduce_when={"max_entries": 12}))
+    history.add_text("user", "One more, which exceeds the limit.")
+    assert len(calls) == 2, "the second reduction summarises what came during the first"
+    assert len(history) <= 12
+
+
 def test_a_failure_of_its_own_reduction_is_told_and_tried_again() -> None:
     told: list[Any] = []
     answers = iter([ValueError("no"), ""])

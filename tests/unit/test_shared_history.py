@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, Message, tool_result, tool_use, user
+from redis_history._sync._listing import read
 from redis_history.errors import ConfigurationError
 from redis_history.history._steps import stamped
 from redis_history.history.shared import SharedHistory
@@ -85,6 +86,29 @@ def test_what_a_rewound_server_lost_is_sent_again(store: HistoryStore) -> None:
     assert texts(history) == ["before", "acknowledged"]
     assert [message.text for message in history.unsaved] == ["acknowledged"]
     assert (history._unsaved_count, history._unsaved_bytes) == (1, history._steps[0].size)
+
+
+def test_an_acknowledgement_during_a_read_is_not_taken_for_a_deleted_conversation(store: HistoryStore) -> None:
+    store.append("c", user("before"))
+    history = following(store)
+    generation = history._generation
+    history.add_text("user", "mine")
+    reads = history._changes_by_others()
+    changes = store._backend.execute(next(reads))  # the read comes first, its reply after that of the append
+    send(store, history)
+    with pytest.raises(StopIteration):
+        reads.send(changes)
+    assert history._generation == generation  # a reduction under way stays valid
+    assert texts(history) == ["before", "mine"]
+
+
+def test_a_deleted_conversation_is_noticed_by_the_next_read(store: HistoryStore) -> None:
+    history = following(store)
+    history.add_text("user", "mine")
+    send(store, history)
+    store.delete_conversation("c")
+    read(store._backend, history._changes_by_others())
+    assert texts(history) == []
 
 
 @pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
