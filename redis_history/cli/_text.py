@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Any, Final
 
 import orjson
 
-__all__ = ["counted", "name", "one_line", "to_json", "visible"]
+__all__ = ["counted", "json_line", "name", "one_line", "visible"]
 
 # Characters that change the direction of the text around them, hide text (tags), or break lines in other ways than
 # \n; and the C1 control characters, which include one-byte forms of ESC [. Not joiners: emoji and many scripts need
@@ -45,14 +44,9 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def to_json(value: Any) -> bytes:
-    """JSON in UTF-8, on one line. Bytes are base64."""
-    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
-    try:
-        text = orjson.dumps(value, default=_plain, option=option).decode()
-    except TypeError:  # keys that JSON does not support, such as bytes
-        text = orjson.dumps(_with_text_keys(value), default=_plain, option=option).decode()
-    return _STEERS_IN_JSON.sub(_escaped, text).encode()
+def json_line(value: Any) -> bytes:
+    """JSON in UTF-8, on one line."""
+    return _STEERS_IN_JSON.sub(_escaped, orjson.dumps(value, default=str).decode()).encode()
 
 
 def _sign(found: re.Match[str]) -> str:
@@ -66,17 +60,3 @@ def _sign(found: re.Match[str]) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
-
-
-def _with_text_keys(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return [_with_text_keys(item) for item in value]
-    return value
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode()
-    return str(value)

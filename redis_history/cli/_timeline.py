@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from redis_history.cli._console import put
-from redis_history.cli._text import name, one_line, to_json, visible
+from redis_history.cli._text import json_line, name, one_line, visible
 from redis_history.compaction.summaries import read_summary
+from redis_history.json_form import to_json
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -188,7 +189,7 @@ class Timeline:
 
 
 def _json(value: Any) -> str:
-    return one_line(to_json(value).decode())
+    return one_line(json_line(to_json(value)).decode())
 
 
 def _attachment(part: AttachmentPart) -> Text:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from redis_history._version import __version__
-from redis_history.cli._text import to_json
+from redis_history.cli._text import json_line
 from redis_history.errors import RedisHistoryError
 
 __all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define", "discard_output", "given_behind"]
@@ -64,7 +64,7 @@ class Context:
     @staticmethod
     def emit(fields: dict[str, Any]) -> None:
         """Print a line of JSON."""
-        click.echo(to_json(fields))
+        click.echo(json_line(fields))
 
 
 def _set(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_history.cli._console import console
-from redis_history.cli._fields import conversation_fields
 from redis_history.cli._stores import open_store
 from redis_history.cli._text import name, one_line
 from redis_history.cli.commands import Context, define
+from redis_history.json_form import to_json
 from redis_history.model import Conversation
 from redis_history.requests import owner_of, owner_text
 
@@ -50,7 +50,7 @@ def command(context: Context, /, limit: int, offset: int, every: bool, user: str
     screen = console()
     if context.json:
         for one in shown:
-            context.emit(conversation_fields(one))
+            context.emit(to_json(one))
     elif screen.is_terminal and shown:
         screen.print(_table(shown, datetime.now(UTC), screen.width))
     else:

@@ -13,7 +13,6 @@ from redis_history.cli import _options
 from redis_history.cli._complete import conversation_ids
 from redis_history.cli._console import console, put
 from redis_history.cli._failures import complain
-from redis_history.cli._fields import hit_fields
 from redis_history.cli._options import message_filters
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name, one_line
@@ -21,6 +20,7 @@ from redis_history.cli._timeline import who
 from redis_history.cli._values import Id, Moment
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
+from redis_history.json_form import to_json
 from redis_history.model import Message
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import SearchHit
@@ -100,7 +100,7 @@ def command(
                 no_conversation(store, conversation)
     if context.json:
         for hit in hits:
-            context.emit(hit_fields(hit))
+            context.emit(to_json(hit))
     else:
         screen = console()
         for hit in hits:

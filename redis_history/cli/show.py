@@ -12,13 +12,13 @@ from rich.text import Text
 from redis_history._sync.store import HistoryStore
 from redis_history.cli._complete import conversation_ids
 from redis_history.cli._console import console
-from redis_history.cli._fields import message_fields
 from redis_history.cli._options import message_filters, parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import counted, name, one_line
 from redis_history.cli._timeline import Timeline
 from redis_history.cli._values import Id, Moment
 from redis_history.cli.commands import Context, define
+from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message
 from redis_history.requests import owner_text
 
@@ -75,7 +75,7 @@ def command(
             more, messages = len(found) > limit, found[-limit:]
         if context.json:
             for message in messages:
-                context.emit(message_fields(message))
+                context.emit(to_json(message))
         else:
             screen = console()
             _head(screen, record)

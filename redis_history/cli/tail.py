@@ -23,7 +23,6 @@ from redis_history.cli._changes import told
 from redis_history.cli._complete import conversation_ids
 from redis_history.cli._console import console, put
 from redis_history.cli._failures import complain
-from redis_history.cli._fields import event_fields, message_fields
 from redis_history.cli._options import parts_shown
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._text import name
@@ -32,6 +31,7 @@ from redis_history.cli._values import Id
 from redis_history.cli.commands import Context, define, discard_output
 from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event
+from redis_history.json_form import to_json
 from redis_history.operations import Snapshot
 
 __all__ = ["command"]
@@ -154,7 +154,7 @@ class _Shown:
             revision=snapshot.cursor.revision,
             cursor=str(snapshot.cursor),
             message_count=snapshot.message_count,
-            messages=[message_fields(message) for message in messages],
+            messages=[to_json(message) for message in messages],
         )
 
     def change(self, event: Event) -> None:
@@ -163,7 +163,7 @@ class _Shown:
 
     def _change(self, event: Event) -> None:
         if self._context.json:
-            self._context.emit(event_fields(event))
+            self._context.emit(to_json(event))
             return
         if self._headings and event.conversation_id != self._above:
             self._above = event.conversation_id

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from redis_history import json_form
 from redis_history._validation import check_function
-from redis_history.history import _json, selectors
+from redis_history.history import selectors
 from redis_history.model import Message, Part
 from redis_history.model.parts import TextPart, ToolResultPart
 from redis_history.tokens import TokenCounter, count_characters, message_tokens
@@ -114,9 +115,8 @@ class Reading:
         return found
 
     def to_json(self) -> str:
-        """All entries as JSON text, without loss; see `from_json`. Raises InvalidMessageError for what JSON cannot
-        carry: a number as the key of a dict."""
-        return _json.to_json(self.get_snapshot())
+        """All entries as JSON text, without loss; see `from_json`."""
+        return json_form.dump_messages(self.get_snapshot())
 
     def last_user(self) -> Message | None:
         """The newest message of role user that is more than results of tools, or None."""

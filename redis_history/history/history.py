@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
+from redis_history import json_form
 from redis_history._time import Instant
 from redis_history._validation import check_integer
 from redis_history.errors import InvalidMessageError, MessageConflictError
-from redis_history.history import _json
 from redis_history.history._listeners import Late
 from redis_history.history._plugged import Plugged, PluginErrorHandler
 from redis_history.history._reading import Reading, Tokens
@@ -112,7 +112,7 @@ class History(Plugged, Reading):
         return added
 
     def _add(self, entry: Message | dict[str, Any], *, quietly: bool = False) -> Message:
-        message = _json.message_of(entry)
+        message = json_form.message_of(entry)
         body = encode_body(message)
         with self._lock:
             if message.id in self._ids:
@@ -168,7 +168,7 @@ class History(Plugged, Reading):
 
     def restore(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Put these messages in place of all entries. Raises as `add_entry`; then nothing has changed."""
-        entries = _json.messages_of(messages)
+        entries = json_form.messages_of(messages)
         with self._lock:
             self._rewriting("replace", entries)
             self._put(entries)
@@ -215,7 +215,7 @@ class History(Plugged, Reading):
             entries: Sequence[Message] = before
             for reducer in reducers:
                 outcome = reducer(list(entries), options)
-                entries = _json.messages_of(await outcome if inspect.isawaitable(outcome) else outcome)
+                entries = json_form.messages_of(await outcome if inspect.isawaitable(outcome) else outcome)
         finally:
             _reducing_history.reset(token)
             self._reducing = False
@@ -247,7 +247,7 @@ class History(Plugged, Reading):
     @staticmethod
     def from_json(text: str | bytes, **options: Any) -> History:
         """A history of what `to_json` gave, or of any array of messages. Raises InvalidMessageError for other text."""
-        return History(_json.from_json(text), **options)
+        return History(json_form.load_messages(text), **options)
 
     def clone(self, **options: Any) -> History:
         """A history of its own with the same entries and options (or those given), without plugins and handlers."""

@@ -6,35 +6,28 @@ The first line of a conversation is its record, and each further line is a messa
     {"type": "message", "conversation_id": …, "timestamp": …, "message": {…}}
 
 A message that was replaced by a summary also has `"archived": true`; the summary comes after it.
-Messages have the same fields as in the store. Values that JSON cannot represent (bytes, times, keys other than text)
-become a dict with one key that begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`,
-`{"&map": [[key, value], …]}`.
+Messages have the form of `redis_history.json_form`, without their time and sequence.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
 import orjson
 
-from redis_history.errors import CorruptDataError, InvalidInputError, InvalidMessageError
+from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.importers.source import Source
 from redis_history.importers.transcript import Transcript, need
+from redis_history.json_form import message_from_json, message_to_json, value_from_json, value_to_json
 from redis_history.model import Conversation, Message
 from redis_history.model.conversation import RECORD_FIELDS
-from redis_history.model.wire import decode_member, encode_body, encode_member
+from redis_history.model.wire import encode_body
 
 __all__ = ["is_lossless", "lossless", "message_line", "record_line"]
 
 VERSION = 1
-
-_to_msgpack = msgspec.msgpack.encode
-_from_msgpack = msgspec.msgpack.decode
 
 
 def record_line(conversation: Conversation) -> bytes:
@@ -42,13 +35,14 @@ def record_line(conversation: Conversation) -> bytes:
     fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
     given = {name: value for name, value in fields.items() if value not in (None, {})}
     known = {"conversation_id": conversation.conversation_id, **given}
-    return _dumped({"type": "conversation", "version": VERSION, "conversation": _tagged(known)})
+    return _dumped({"type": "conversation", "version": VERSION, "conversation": value_to_json(known)})
 
 
 def message_line(conversation_id: str, message: Message, archived: bool = False) -> bytes:
     """The line for a message, with its line feed."""
-    time = None if message.timestamp is None else message.timestamp.isoformat()
-    body = _tagged(_from_msgpack(encode_body(message)))
+    body = message_to_json(message)
+    body.pop("sequence", None)
+    time = body.pop("timestamp", None)
     mark = {"archived": True} if archived else {}
     return _dumped({"type": "message", "conversation_id": conversation_id, **mark, "timestamp": time, "message": body})
 
@@ -124,7 +118,7 @@ def _record(value: Any) -> Conversation:
     version = need(value, "version", int)
     if version > VERSION:
         raise InvalidMessageError(f"version {version} of this format needs a newer redis_history: upgrade the package")
-    fields = _untagged(need(value, "conversation", dict))
+    fields = value_from_json(need(value, "conversation", dict))
     known = {name: fields.get(name) for name in ("conversation_id", *RECORD_FIELDS) if fields.get(name) is not None}
     try:
         return msgspec.convert(known, Conversation)
@@ -133,54 +127,6 @@ def _record(value: Any) -> Conversation:
 
 
 def _message(value: Any) -> Message:
-    body = _untagged(need(value, "message", dict))
-    try:
-        message = decode_member(encode_member(1, 0, _to_msgpack(body)))
-    except (CorruptDataError, OverflowError, UnicodeEncodeError, TypeError) as error:
-        raise InvalidMessageError(f"the line is not a message: {error}") from error
-    time = value.get("timestamp")
-    if time is not None and not isinstance(time, str):
-        raise InvalidMessageError("'timestamp' must be text")
-    return msgspec.structs.replace(message, timestamp=time, sequence=None)
-
-
-def _tagged(value: Any) -> Any:
-    if isinstance(value, dict):
-        named = all(isinstance(key, str) for key in value)
-        if named and not (len(value) == 1 and next(iter(value)).startswith("&")):
-            return {key: _tagged(item) for key, item in value.items()}
-        return {"&map": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
-    if isinstance(value, list):
-        return [_tagged(item) for item in value]
-    if isinstance(value, bytes):
-        return {"&bytes": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return {"&time": value.isoformat()}
-    if isinstance(value, msgspec.msgpack.Ext):
-        return {"&ext": [value.code, base64.b64encode(bytes(value.data)).decode()]}
-    return value
-
-
-def _untagged(value: Any) -> Any:
-    try:
-        return _plain(value)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise InvalidMessageError(f"a value cannot be read: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        match value:
-            case {"&bytes": str(data)}:
-                return base64.b64decode(data, validate=True)
-            case {"&time": str(time)}:
-                return datetime.fromisoformat(time)
-            case {"&ext": [int(code), str(data)]}:
-                return msgspec.msgpack.Ext(code, base64.b64decode(data, validate=True))
-            case {"&map": list(items)}:
-                return {_plain(key): _plain(item) for key, item in items}
-    return {key: _plain(item) for key, item in value.items()}
+    message = message_from_json(need(value, "message", dict) | {"timestamp": value.get("timestamp"), "sequence": None})
+    encode_body(message)  # raises an error for a message that cannot be stored
+    return message

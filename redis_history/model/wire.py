@@ -252,6 +252,8 @@ def _bare(struct: Any) -> Any:
 
 
 def _part(fields: Any) -> Any:
+    if isinstance(fields, msgspec.Struct):  # only from users; `Message` checks its type
+        return fields
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         raise TypeError("a part is a map with a type")
     kind = PART_TYPES.get(fields["type"])

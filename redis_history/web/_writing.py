@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from redis_history.errors import ConversationNotFoundError
-from redis_history.history._json import message_of
+from redis_history.json_form import message_of
 from redis_history.web._answers import Refused, answer
 from redis_history.web._asking import Asked
 from redis_history.web._shape import conversation_shape, message_shape

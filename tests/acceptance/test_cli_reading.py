@@ -242,10 +242,14 @@ def test_json_has_all_of_a_message(store: HistoryStore, on: Any) -> None:
     store.append_many("c", suitcase())
     *_, one = on("--json", "show", "c", "--all").lines
     assert one["id"] == "m"
-    assert one["provider_meta"] == {"signature": "AP8=", "big": 2**63, "keys": {"5": "a number", "b'\\xff'": "bytes"}}
+    assert one["provider_meta"] == {
+        "signature": {"&bytes": "AP8="},
+        "big": 2**63,
+        "keys": {"&map": [[5, "a number"], [{"&bytes": "/w=="}, "bytes"]]},
+    }
     assert set(one) == {
         "id", "role", "participant", "timestamp", "sequence", "position", "scope", "text", "parts", "is_summary",
-        "tokens", "metadata", "sources", "trace_id", "provider_meta",
+        "tokens", "metadata", "sources", "trace_id", "provider_meta", "schema_version",
     }  # fmt: skip
     call = on("--json", "show", "c", "--all").lines[2]["parts"][2]
     assert call == {"type": "tool_use", "id": "c1", "name": "find_bag", "input": {"flight": "KL 4711"},

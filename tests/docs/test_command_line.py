@@ -11,7 +11,8 @@ import click
 import pytest
 
 from redis_history import Conversation, SearchHit, user
-from redis_history.cli import _fields, commands
+from redis_history.cli import commands
+from redis_history.json_form import to_json
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, name, rows, sections
 from tests.support.commands import run
 from tests.support.servers import RealServer
@@ -67,9 +68,9 @@ def _documented(heading: str) -> set[str]:
 
 def test_the_fields_of_json() -> None:
     message = user("x")
-    assert _documented("A conversation, of") == set(_fields.conversation_fields(Conversation("c")))
-    assert _documented("A message, of") == set(_fields.message_fields(message))
-    assert _documented("A hit, of") == set(_fields.hit_fields(SearchHit(message, 1.0, "c")))
+    assert _documented("A conversation, of") == set(to_json(Conversation("c")))
+    assert _documented("A message, of") == set(to_json(message))
+    assert _documented("A hit, of") == set(to_json(SearchHit(message, 1.0, "c")))
 
 
 def test_the_checks_of_the_doctor(server: RealServer, namespace: str) -> None:
