@@ -43,7 +43,7 @@ async def cost(table: Table, url: str, client: Any, search: Any) -> None:
             client.slowlog_reset()
             client.config_set("slowlog-log-slower-than", 1000)
             before, start = processor_time(client), time.perf_counter()
-            compressor = AsyncCompressor(store, instant, max_entries=count // 2, keep_recent=10, concurrency=1)
+            compressor = AsyncCompressor(store, instant, max_messages=count // 2, keep_recent=10, concurrency=1)
             stats = await compressor.run_once()
             took, server = time.perf_counter() - start, processor_time(client) - before
             assert stats.compressed == rounds, stats
@@ -81,7 +81,7 @@ async def idle(table: Table, url: str, client: Any, seconds: float) -> None:
         sweeps = []
         for _ in range(3):
             before, start = processor_time(client), time.perf_counter()
-            await AsyncCompressor(store, instant, max_entries=100).run_once()
+            await AsyncCompressor(store, instant, max_messages=100).run_once()
             sweeps.append((processor_time(client) - before, time.perf_counter() - start))
         table.add_row(
             f"look at all of {MANY:,} conversations",
@@ -92,7 +92,7 @@ async def idle(table: Table, url: str, client: Any, seconds: float) -> None:
         before = processor_time(client)
         await asyncio.sleep(seconds)
         alone = processor_time(client) - before
-        compressor = AsyncCompressor(store, instant, max_entries=100)
+        compressor = AsyncCompressor(store, instant, max_messages=100)
         work = asyncio.create_task(compressor.run())
         while not compressor.stats.sweeps:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

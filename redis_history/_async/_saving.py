@@ -15,8 +15,8 @@ from redis_history._async._runtime import Lock
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
 from redis_history.backends import refusals
+from redis_history.backends.base import features
 from redis_history.errors import (
-    CapabilityError,
     CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
@@ -38,7 +38,13 @@ T = TypeVar("T")
 #: Seconds in which the server certainly decides about a copy of a call.
 _DECIDABLE: Final = 60.0
 #: What no later attempt can mend.
-_REFUSED = (MessageConflictError, RevisionConflictError, CompactionConflictError, MessageNotFoundError, CapabilityError)
+_REFUSED = (
+    MessageConflictError,
+    RevisionConflictError,
+    CompactionConflictError,
+    MessageNotFoundError,
+    InvalidInputError,
+)
 
 
 class AsyncSaving(SharedHistory):
@@ -72,7 +78,7 @@ class AsyncSaving(SharedHistory):
                     await self._rewrite(step)
                 else:
                     sent += await self._append(list(step))
-            except (*_REFUSED, InvalidInputError) as error:
+            except _REFUSED as error:
                 if not await self._is_done(step, error):
                     if not self._following:
                         if isinstance(step, Compaction):  # nothing is lost: the entries are as they were
@@ -106,7 +112,7 @@ class AsyncSaving(SharedHistory):
             )
         try:
             outcomes = await self._store._write(batch.op)
-        except (*_REFUSED, InvalidInputError):
+        except _REFUSED:
             raise
         except BaseException as error:  # also a cancelled task
             forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
@@ -121,6 +127,8 @@ class AsyncSaving(SharedHistory):
         assert self.conversation_id is not None  # noqa: S101
         if isinstance(step, Compaction):
             through, summary = step.removed[-1], step.summary
+            if not features(self._store._backend).compacts:
+                raise InvalidInputError("the backend of this store cannot compact, so a reduction cannot be saved")
             try:
                 done = await self._store.compact(
                     self.conversation_id, through=through, summary=summary, seen=step.replaced

@@ -16,8 +16,8 @@ from redis_history._sync._loops import Home
 from redis_history._sync._runtime import Lock
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import refusals
+from redis_history.backends.base import features
 from redis_history.errors import (
-    CapabilityError,
     CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
@@ -39,7 +39,13 @@ T = TypeVar("T")
 #: Seconds in which the server certainly decides about a copy of a call.
 _DECIDABLE: Final = 60.0
 #: What no later attempt can mend.
-_REFUSED = (MessageConflictError, RevisionConflictError, CompactionConflictError, MessageNotFoundError, CapabilityError)
+_REFUSED = (
+    MessageConflictError,
+    RevisionConflictError,
+    CompactionConflictError,
+    MessageNotFoundError,
+    InvalidInputError,
+)
 
 
 class Saving(SharedHistory):
@@ -73,7 +79,7 @@ class Saving(SharedHistory):
                     self._rewrite(step)
                 else:
                     sent += self._append(list(step))
-            except (*_REFUSED, InvalidInputError) as error:
+            except _REFUSED as error:
                 if not self._is_done(step, error):
                     if not self._following:
                         if isinstance(step, Compaction):  # nothing is lost: the entries are as they were
@@ -107,7 +113,7 @@ class Saving(SharedHistory):
             )
         try:
             outcomes = self._store._write(batch.op)
-        except (*_REFUSED, InvalidInputError):
+        except _REFUSED:
             raise
         except BaseException as error:  # also a cancelled task
             forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
@@ -122,6 +128,8 @@ class Saving(SharedHistory):
         assert self.conversation_id is not None  # noqa: S101
         if isinstance(step, Compaction):
             through, summary = step.removed[-1], step.summary
+            if not features(self._store._backend).compacts:
+                raise InvalidInputError("the backend of this store cannot compact, so a reduction cannot be saved")
             try:
                 done = self._store.compact(self.conversation_id, through=through, summary=summary, seen=step.replaced)
             except TornPairError as error:  # a result has come since it was chosen

@@ -65,7 +65,7 @@ _OLDEST: Final = 32
 class Compressor(Compressing):
     """Keeps the conversations of a store short: `compressor.run()`, in as many processes as there is work for.
 
-    A conversation is compressed when it has more than `max_tokens` or `max_entries`, or messages `older_than` (seconds
+    A conversation is compressed when it has more than `max_tokens` or `max_messages`, or messages `older_than` (seconds
     or a timedelta); to at most `target` times these bounds, so that it is not its turn again with the next message.
     The bounds hold afterwards whenever a summary can make them hold. System messages, the turn in progress and calls
     that wait for their results always stay; the `keep_recent` newest messages stay if the bounds allow it.
@@ -86,7 +86,7 @@ class Compressor(Compressing):
         summarizer: Summarizer,
         *,
         max_tokens: int | None = None,
-        max_entries: int | None = None,
+        max_messages: int | None = None,
         older_than: float | timedelta | None = None,
         target: float = 0.5,
         keep_recent: int = KEEP_RECENT,
@@ -102,7 +102,7 @@ class Compressor(Compressing):
     ) -> None:
         options = CompressorOptions(
             max_tokens,
-            max_entries,
+            max_messages,
             older_than,
             target,
             keep_recent,

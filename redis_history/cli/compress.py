@@ -117,7 +117,7 @@ def command(
             store,
             chosen,
             max_tokens=max_tokens,
-            max_entries=max_messages,
+            max_messages=max_messages,
             older_than=older_than,
             on_progress=None if dry_run else told,
             **options,

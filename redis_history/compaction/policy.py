@@ -68,12 +68,12 @@ class Plan(Struct, frozen=True):
 class Policy(Struct, frozen=True, kw_only=True):
     """When to compact a conversation, and how far. At least one of the first three limits is required.
 
-    `max_tokens` and `max_entries` count all messages, including system messages. `older_than` is an instant or an age;
+    `max_tokens` and `max_messages` count all messages, including system messages. `older_than` is an instant or an age;
     older messages are replaced.
 
     After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system messages,
     the turn in progress (from the newest user message until the assistant answers without a tool call), and tool calls
-    that wait for a result. If `max_tokens` or `max_entries` is exceeded, the conversation shrinks to the share `target`
+    that wait for a result. If `max_tokens` or `max_messages` is exceeded, the conversation shrinks to the share `target`
     of the limit, so that the next message does not exceed it again. The newest `keep_recent` messages (without system
     messages) stay if the limits allow it, even if `target` is then missed.
 
@@ -85,7 +85,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """
 
     max_tokens: int | None = None
-    max_entries: int | None = None
+    max_messages: int | None = None
     older_than: Instant | timedelta | None = None
     keep_recent: int = KEEP_RECENT
     target: float = 0.5
@@ -93,9 +93,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     counter: TokenCounter | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens is None and self.max_entries is None and self.older_than is None:
-            raise InvalidInputError("a policy requires max_tokens, max_entries or older_than")
-        for name, least in (("max_tokens", 1), ("max_entries", 1), ("keep_recent", 0), ("summary_tokens", 0)):
+        if self.max_tokens is None and self.max_messages is None and self.older_than is None:
+            raise InvalidInputError("a policy requires max_tokens, max_messages or older_than")
+        for name, least in (("max_tokens", 1), ("max_messages", 1), ("keep_recent", 0), ("summary_tokens", 0)):
             optional = name.startswith("max")
             check_integer(getattr(self, name), name, least, optional=optional, error=InvalidInputError)
         check_share(self.target, "target", InvalidInputError)
@@ -111,7 +111,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         messages = list(messages)
         tokens = [message_tokens(message, self.counter) for message in messages]
         bounds = _Bounds(
-            self.max_tokens, self.max_entries, None if self.older_than is None else cutoff(self.older_than, now)
+            self.max_tokens, self.max_messages, None if self.older_than is None else cutoff(self.older_than, now)
         )
         seen = oldest_to_replace(
             messages,
@@ -128,8 +128,8 @@ class Policy(Struct, frozen=True, kw_only=True):
         reasons = []
         if self.max_tokens is not None and total > self.max_tokens:
             reasons.append(f"{total:,} tokens, {self.max_tokens:,} allowed")
-        if self.max_entries is not None and len(messages) > self.max_entries:
-            reasons.append(f"{len(messages):,} messages, {self.max_entries:,} allowed")
+        if self.max_messages is not None and len(messages) > self.max_messages:
+            reasons.append(f"{len(messages):,} messages, {self.max_messages:,} allowed")
         if any(bounds.older(message) for message in seen if not message.is_summary):
             reasons.append("some are older than allowed")
         leaving = [index for index, message in enumerate(messages) if not stays(message)]
@@ -144,7 +144,7 @@ def oldest_to_replace(
     tokens: Sequence[int],
     *,
     max_tokens: int | None,
-    max_entries: int | None,
+    max_messages: int | None,
     older_than: datetime | None,
     keep_recent: int,
     target: float,
@@ -161,7 +161,7 @@ def oldest_to_replace(
     they have more than `gain` tokens. All messages older than `older_than` are replaced. `tokens` has the tokens of
     each message.
     """
-    bounds = _Bounds(max_tokens, max_entries, older_than)
+    bounds = _Bounds(max_tokens, max_messages, older_than)
     leaving = [index for index, message in enumerate(messages) if not stays(message)]
     total = sum(tokens)
     ends, turn = good_ends(messages), turn_in_progress(messages)
@@ -247,7 +247,7 @@ class _Bounds(NamedTuple):
     """Bounds of a conversation; None means no bound. `older_than` is an instant."""
 
     max_tokens: int | None
-    max_entries: int | None
+    max_messages: int | None
     older_than: datetime | None
 
     def older(self, message: Message) -> bool:
@@ -268,12 +268,12 @@ class _Choice(NamedTuple):
     def meets(self, bounds: _Bounds, share: float) -> bool:
         """Whether the conversation then fits into this share of the bounds."""
         return (bounds.max_tokens is None or self.tokens <= bounds.max_tokens * share) and (
-            bounds.max_entries is None or self.entries <= max(1, bounds.max_entries * share)
+            bounds.max_messages is None or self.entries <= max(1, bounds.max_messages * share)
         )
 
     def helps(self, bounds: _Bounds, now: _Choice, gain: int) -> bool:
         """Whether the choice reduces the excess over a bound."""
-        too_many = bounds.max_entries is not None and now.entries > bounds.max_entries
+        too_many = bounds.max_messages is not None and now.entries > bounds.max_messages
         too_long = bounds.max_tokens is not None and now.tokens > bounds.max_tokens
         return (too_many and self.entries < now.entries) or (too_long and self.new > gain)
 

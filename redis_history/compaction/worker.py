@@ -91,7 +91,7 @@ class CompressorOptions(Struct, frozen=True):
     """See `AsyncCompressor`. Raises ConfigurationError."""
 
     max_tokens: int | None
-    max_entries: int | None
+    max_messages: int | None
     older_than: float | timedelta | None
     target: float
     keep_recent: int
@@ -105,9 +105,9 @@ class CompressorOptions(Struct, frozen=True):
     grace: float
 
     def __post_init__(self) -> None:
-        if self.max_tokens is None and self.max_entries is None and self.older_than is None:
-            raise ConfigurationError("a compressor requires max_tokens, max_entries or older_than")
-        for name in ("max_tokens", "max_entries"):
+        if self.max_tokens is None and self.max_messages is None and self.older_than is None:
+            raise ConfigurationError("a compressor requires max_tokens, max_messages or older_than")
+        for name in ("max_tokens", "max_messages"):
             check_integer(getattr(self, name), name, 1, optional=True)
         if self.older_than is not None:
             check_seconds(self.age, "older_than")
@@ -130,9 +130,9 @@ class CompressorOptions(Struct, frozen=True):
         return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
 
     def is_over(self, totals: Totals) -> bool:
-        """Whether a conversation exceeds `max_tokens` or `max_entries`. The totals do not include its age."""
+        """Whether a conversation exceeds `max_tokens` or `max_messages`. The totals do not include its age."""
         return (self.max_tokens is not None and totals.tokens > self.max_tokens) or (
-            self.max_entries is not None and totals.message_count > self.max_entries
+            self.max_messages is not None and totals.message_count > self.max_messages
         )
 
     @property
@@ -140,7 +140,7 @@ class CompressorOptions(Struct, frozen=True):
         """The policy with these options."""
         return Policy(
             max_tokens=self.max_tokens,
-            max_entries=self.max_entries,
+            max_messages=self.max_messages,
             older_than=None if self.age is None else timedelta(seconds=self.age),
             keep_recent=self.keep_recent,
             target=self.target,

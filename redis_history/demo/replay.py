@@ -140,7 +140,7 @@ class Replay:
                 compressor = AsyncCompressor(
                     store,
                     extractive_summarizer(max_tokens=100),
-                    max_entries=MAX_MESSAGES,
+                    max_messages=MAX_MESSAGES,
                     keep_recent=_KEEP_RECENT,
                     look_interval=0.2,
                 )

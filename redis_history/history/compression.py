@@ -139,7 +139,7 @@ class Compression(Plugin):
                 timed,
                 tokens,
                 max_tokens=bound,
-                max_entries=options.max_entries,
+                max_messages=options.max_entries,
                 older_than=options.older_than,
                 keep_recent=self._keep_recent,
                 target=target,

@@ -41,7 +41,7 @@ def test_a_compressor_whose_work_fails() -> None:
     with untouched(), HistoryStore("memory://") as store:
         for name in "ab":
             store.append_many(name, [user(f"{number}") for number in range(40)])
-        compressor = Compressor(store, failing, max_entries=20, first_wait=0.05, sweep_interval=0.05)
+        compressor = Compressor(store, failing, max_messages=20, first_wait=0.05, sweep_interval=0.05)
         thread = threading.Thread(target=compressor.run)
         thread.start()
         try:

@@ -75,7 +75,7 @@ def test_the_conversations_are_there_afterwards(server: RealServer, url: str) ->
     transcripts = load(SAMPLE, None, pytest.fail)
     assert all(message.text[:20] in shown.stdout for message in transcripts[0].messages)
 
-    policy = Policy(max_entries=MAX_MESSAGES, keep_recent=3)
+    policy = Policy(max_messages=MAX_MESSAGES, keep_recent=3)
     namespace = commands[0][commands[0].index("--namespace") + 1]
     with HistoryStore(server.url, namespace=namespace, search="off") as store, server.client() as client:
         for transcript in transcripts:

@@ -366,7 +366,7 @@ def test_replies_stay_small_however_many_conversations_there_are(own_server: Cal
         assert {one.conversation_id for one in store.list_conversations(limit=100_000)} == set(names)
         assert [one.conversation_id for one in store.list_conversations(limit=2, offset=1000)] == names[499:497:-1]
         assert 256 <= largest() <= 512
-        compressor = Compressor(store, lambda *_: "", max_entries=10)
+        compressor = Compressor(store, lambda *_: "", max_messages=10)
         compressor.run_once()
         assert compressor.preview() == []
         progress: list[tuple[int, int]] = []

@@ -64,7 +64,7 @@ class Held:
 def compressor_of(store: Any, summarizer: Any, told: list[CompressionProgress] | None = None, **options: Any) -> Any:
     """A compressor of the face of the store, that can be awaited."""
     options = {
-        "max_entries": 20,
+        "max_messages": 20,
         "keep_recent": 4,
         "first_wait": 0.01,
         "on_progress": None if told is None else told.append,
@@ -117,14 +117,14 @@ async def test_the_summary_rolls(store: Any) -> None:
 async def test_tokens_are_a_bound_too(store: Any) -> None:
     await store.append_many("c", LOTS)
     before = (await store.get_conversation("c")).tokens
-    await compressor_of(store, summarize, max_entries=None, max_tokens=before).run_once()
+    await compressor_of(store, summarize, max_messages=None, max_tokens=before).run_once()
     assert len(await store.get("c")) == 40
-    await compressor_of(store, summarize, max_entries=None, max_tokens=before - 1).run_once()
+    await compressor_of(store, summarize, max_messages=None, max_tokens=before - 1).run_once()
     assert (await store.get_conversation("c")).tokens <= before / 2
 
 
 @pytest.mark.parametrize("keep_recent", [0, 5, 1000])
-@pytest.mark.parametrize("bounds", [{"max_entries": 6}, {"max_tokens": 120}, {"older_than": 86_400}], ids=str)
+@pytest.mark.parametrize("bounds", [{"max_messages": 6}, {"max_tokens": 120}, {"older_than": 86_400}], ids=str)
 async def test_the_bounds_hold_and_the_turn_in_progress_stays(
     store: Any, bounds: dict[str, Any], keep_recent: int
 ) -> None:
@@ -143,11 +143,11 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
         tool(tool_result("2", "two"), id="now4"),
     ]
     await store.append_many("c", [system("Be kind.", timestamp="2019-01-01"), *old, *turn])
-    options = {"max_entries": None, **bounds, "keep_recent": keep_recent}
+    options = {"max_messages": None, **bounds, "keep_recent": keep_recent}
     stats = await compressor_of(store, summarize, **options).run_once()
     assert (stats.compressed, stats.failed) == (1, 0)
     live = await store.get("c")
-    assert len(live) <= bounds.get("max_entries", len(live))
+    assert len(live) <= bounds.get("max_messages", len(live))
     assert (await store.get_conversation("c")).tokens <= bounds.get("max_tokens", 10**9)
     assert [message.id for message in live[-4:]] == ["now1", "now2", "now3", "now4"]
     if "older_than" in bounds:
@@ -156,7 +156,7 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
 
 async def test_a_few_words_are_replaced_too_if_a_bound_asks_for_it(store: Any) -> None:
     few = [user("ok", id=f"o{number}", timestamp="2020-01-01") for number in range(5)]
-    for name, bounds in (("long", {"max_entries": 3}), ("old", {"max_entries": None, "older_than": 86_400})):
+    for name, bounds in (("long", {"max_messages": 3}), ("old", {"max_messages": None, "older_than": 86_400})):
         await store.append_many(name, [*few, user("now", id="now")])
         assert (await compressor_of(store, summarize, **bounds).run_once()).compressed == 1
         assert len(await store.get(name)) <= 3
@@ -173,7 +173,7 @@ async def test_a_summary_that_is_too_long_is_asked_for_again_of_more(store: Any)
 
     bound = (await store.get_conversation("c")).tokens - 60
     told: list[CompressionProgress] = []
-    options = {"max_entries": None, "max_tokens": bound, "target": 1}
+    options = {"max_messages": None, "max_tokens": bound, "target": 1}
     stats = await compressor_of(store, long, told, **options).run_once()
     assert (stats.compressed, stats.failed) == (1, 0)
     assert len(given) == 2
@@ -190,11 +190,11 @@ async def test_age_is_a_bound_too(store: Any) -> None:
     await store.append_many("c", [*old, *LOTS[:6]])
     await store.append_many("young", LOTS[:6])
     told: list[CompressionProgress] = []
-    stats = await compressor_of(store, summarize, told, max_entries=None, older_than=86_400, keep_recent=2).run_once()
+    stats = await compressor_of(store, summarize, told, max_messages=None, older_than=86_400, keep_recent=2).run_once()
     assert stats.compressed == 1
     found = await store.get("c")
     assert [message.id for message in found[1:]] == [message.id for message in LOTS[:6]]
-    assert (await compressor_of(store, summarize, max_entries=None, older_than=86_400).run_once()).compressed == 0
+    assert (await compressor_of(store, summarize, max_messages=None, older_than=86_400).run_once()).compressed == 0
 
 
 async def test_appends_while_the_summariser_thinks_stay(store: Any, stores: Stores) -> None:
@@ -407,7 +407,7 @@ async def test_what_cannot_be_shortened_is_left_alone(store: Any) -> None:
         "c", [system("s"), assistant("ok"), user("word " * 400)]
     )  # the turn in progress is too long
     told: list[CompressionProgress] = []
-    compressor = compressor_of(store, count, told, max_entries=None, max_tokens=100)
+    compressor = compressor_of(store, count, told, max_messages=None, max_tokens=100)
     for _ in range(3):
         stats = await compressor.run_once()
     assert not calls
@@ -425,7 +425,7 @@ async def test_no_call_is_torn_from_its_result(store: Any) -> None:
     await store.append_many("c", messages)
     for keep in (0, 1, 2, 3, 5):
         await store.restore("c", messages)
-        await compressor_of(store, summarize, keep_recent=keep, max_entries=30).run_once()
+        await compressor_of(store, summarize, keep_recent=keep, max_messages=30).run_once()
         found = await store.get("c")
         assert [message.is_summary for message in found].count(True) == 1
         assert [bool(message.tool_uses) for message in found[1:]] == [True, False] * ((len(found) - 1) // 2)
@@ -492,8 +492,8 @@ async def test_without_a_model(store: Any) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_entries": None},
-        {"max_entries": 0},
+        {"max_messages": None},
+        {"max_messages": 0},
         {"max_tokens": True},
         {"older_than": -1},
         {"target": 0},
@@ -518,9 +518,9 @@ def test_bad_options(options: dict[str, Any]) -> None:
 
 def test_bad_stores_and_summarisers() -> None:
     with pytest.raises(ConfigurationError, match="HistoryStore"):
-        Compressor("redis://", summarize, max_entries=3)  # type: ignore[arg-type]
+        Compressor("redis://", summarize, max_messages=3)  # type: ignore[arg-type]
     with HistoryStore("memory://") as store, pytest.raises(ConfigurationError, match="summarizer"):
-        Compressor(store, "extractive", max_entries=3)  # type: ignore[arg-type]
+        Compressor(store, "extractive", max_messages=3)  # type: ignore[arg-type]
 
 
 async def test_one_that_was_told_to_end_before_it_began_ends_at_once(store: Any) -> None:

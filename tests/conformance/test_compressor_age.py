@@ -35,7 +35,7 @@ async def test_growth_is_noticed_at_once_with_an_age_too(store: Any, stores: Any
 
 async def test_a_sweep_counts_when_what_it_found_is_known(store: Any) -> None:
     await store.append_many("c", LOTS)
-    compressor = compressor_of(store, summarize, max_entries=None, older_than=WEEK)
+    compressor = compressor_of(store, summarize, max_messages=None, older_than=WEEK)
     counted: list[int] = []
     done = _operations(inner(compressor), lambda: counted.append(inner(compressor).stats.sweeps))
     assert (await compressor.run_once()).sweeps == 1
@@ -46,7 +46,7 @@ async def test_what_is_young_is_told_to_nobody_and_read_once(store: Any) -> None
     for number in range(5):
         await store.append_many(f"c{number}", LOTS[:3])
     told: list[CompressionProgress] = []
-    compressor = compressor_of(store, summarize, told, max_entries=None, older_than=WEEK)
+    compressor = compressor_of(store, summarize, told, max_messages=None, older_than=WEEK)
     done = _operations(inner(compressor))
     for _ in range(3):
         stats = await compressor.run_once()
@@ -59,7 +59,7 @@ async def test_what_is_young_is_told_to_nobody_and_read_once(store: Any) -> None
 async def test_what_may_not_leave_is_told_once_however_old(store: Any) -> None:
     await store.append_many("c", OLD[:1])  # a turn in progress
     told: list[CompressionProgress] = []
-    compressor = compressor_of(store, summarize, told, max_entries=None, older_than=WEEK, keep_recent=6)
+    compressor = compressor_of(store, summarize, told, max_messages=None, older_than=WEEK, keep_recent=6)
     for _ in range(3):
         stats = await compressor.run_once()
     assert stats.nothing == 1
@@ -71,7 +71,7 @@ async def test_what_may_not_leave_is_told_once_however_old(store: Any) -> None:
 async def test_what_gets_old_is_compressed_then(store: Any) -> None:
     await store.append_many("c", LOTS)
     told: list[CompressionProgress] = []
-    compressor = compressor_of(store, summarize, told, max_entries=None, older_than=1.0, sweep_interval=0.05)
+    compressor = compressor_of(store, summarize, told, max_messages=None, older_than=1.0, sweep_interval=0.05)
     work = asyncio.create_task(compressor.run())
     await until(lambda: inner(compressor).stats.compressed == 1)
     inner(compressor).stop()
@@ -82,7 +82,7 @@ async def test_what_gets_old_is_compressed_then(store: Any) -> None:
 async def test_what_is_old_is_found_behind_any_number_of_system_messages(store: Any) -> None:
     await store.append_many("c", [system(f"Rule {number}", timestamp="2019-01-01") for number in range(200)])
     await store.append_many("c", [*OLD, *LOTS[:6]])
-    stats = await compressor_of(store, summarize, max_entries=None, older_than=WEEK).run_once()
+    stats = await compressor_of(store, summarize, max_messages=None, older_than=WEEK).run_once()
     assert (stats.compressed, stats.messages) == (1, 6)
 
 

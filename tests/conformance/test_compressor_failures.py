@@ -135,7 +135,7 @@ async def test_without_a_model_whatever_room_there_is_is_kept(store: Any, bound:
     results = [tool(tool_result(f"r{at}", '{"data": "' + "x" * 40 * at + '"}')) for at in range(24)]
     await store.append_many("data", results)
     told: list[CompressionProgress] = []
-    for options in ({"max_entries": 20}, {"max_entries": None, "max_tokens": bound}):
+    for options in ({"max_messages": 20}, {"max_messages": None, "max_tokens": bound}):
         stats = await compressor_of(store, extractive_summarizer(), told, keep_recent=2, **options).run_once()
     assert stats.failed == 0
     assert not [progress.error for progress in told if progress.error]

@@ -14,6 +14,7 @@ import pytest
 from redis_history import AsyncRedisHistory, History, Plugin, assistant, system, tool_use, user
 from redis_history.errors import (
     BatchTooLargeError,
+    CapabilityError,
     InvalidConversationIdError,
     InvalidInputError,
     InvalidMessageError,
@@ -473,6 +474,36 @@ async def test_an_id_that_is_taken_does_not_stop_the_rest(stores: Any) -> None:
     assert bounded.unsaved == []
     await history.load("c")
     assert texts(history) == ["theirs", "0", "1", "2", "a", "b"]
+
+
+async def test_what_the_server_cannot_confirm_yet_is_saved_later(stores: Any) -> None:
+    """With `durability="replicas"` a server without a replica refuses each write, until it has one."""
+    mine = stores()
+    history = history_over(mine)
+    await history.autosave("c")
+    backend = getattr(mine, "_target", mine)._backend
+    execute, errors = backend.execute, []
+    history.on("error", errors.append)
+
+    def refused(op: Any) -> Any:
+        if type(op) in (Append, Clear):
+            raise CapabilityError("no replica")
+        return execute(op)
+
+    backend.execute = refused
+    history.add_text("user", "first")
+    history.clear()
+    history.add_text("user", "second")
+    with pytest.raises(CapabilityError):
+        await history.flush()
+    await until(lambda: errors, "the failure")
+    assert texts(history) == ["second"]
+    assert [message.text for message in history.unsaved] == ["first", "second"]
+    backend.execute = execute
+    await history.flush()
+    assert history.unsaved == []
+    assert [message.text for message in await stores().get("c")] == ["second"]
+    await history.aclose()
 
 
 async def test_close_saves_the_rest(stores: Any) -> None:

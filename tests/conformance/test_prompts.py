@@ -192,7 +192,7 @@ async def test_one_summarizer_serves_prompts_and_compressors(store: Any) -> None
     assert calls == [([str(n) for n in range(20)], None)]
     target = getattr(store, "_target", store)
     kind: Any = AsyncCompressor if isinstance(target, AsyncHistoryStore) else Compressor
-    compressor = kind(target, summarize, max_entries=20, keep_recent=5)
+    compressor = kind(target, summarize, max_messages=20, keep_recent=5)
     stats = compressor.run_once() if kind is AsyncCompressor else asyncio.to_thread(compressor.run_once)
     assert (await stats).compressed == 1
     [summary] = [message for message in await store.get("c") if message.is_summary]

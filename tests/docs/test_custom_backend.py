@@ -113,7 +113,7 @@ def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
         for call in (
             lambda: store.compact("c", through=stored, summary="y"),
             lambda: store.expand("c", stored.id),
-            Compressor(store, extractive_summarizer(), max_entries=1).run_once,
+            Compressor(store, extractive_summarizer(), max_messages=1).run_once,
         ):
             with pytest.raises(CapabilityError):
                 call()

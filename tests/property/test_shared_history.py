@@ -272,7 +272,7 @@ class Following(RuleBasedStateMachine):
             self.acknowledge()
         while self._changes(100):
             self.hear(100)
-        if self.history._is_ahead():
+        if self.history._acknowledged_revision() > self.history._resume_at().revision:
             self.history._read_again(self.store.snapshot("c"), "conversation_missing")
         self.history._listeners.deliver()
         stored = self.store.get("c")

@@ -261,7 +261,7 @@ def compressors(store: HistoryStore) -> None:
 
 
 async def asynchronous_compressors(store: AsyncHistoryStore) -> None:
-    compressor = AsyncCompressor(store, rolling_later, max_entries=100, target=0.3, keep_recent=0)
+    compressor = AsyncCompressor(store, rolling_later, max_messages=100, target=0.3, keep_recent=0)
     assert_type(await compressor.run(), CompressorStats)
     assert_type(await compressor.preview(), list[CompressionProgress])
 

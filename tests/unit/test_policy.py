@@ -32,7 +32,7 @@ def planned(plan: Plan | None) -> Plan:
 
 
 def test_what_holds_all_limits_stays() -> None:
-    policy = Policy(max_tokens=100, max_entries=10, older_than="2020-01-01", keep_recent=0)
+    policy = Policy(max_tokens=100, max_messages=10, older_than="2020-01-01", keep_recent=0)
     assert policy.plan(talk(10)) is None
     assert policy.plan([]) is None
 
@@ -46,11 +46,11 @@ def test_too_many_tokens() -> None:
 
 
 def test_too_many_messages() -> None:
-    plan = planned(Policy(max_entries=10, keep_recent=2).plan(talk(20)))
+    plan = planned(Policy(max_messages=10, keep_recent=2).plan(talk(20)))
     assert ids(plan.messages) == [str(number) for number in range(16)]
     assert plan.reason == "20 messages, 10 allowed"
     answered = [user("q", id="q"), assistant("a", id="a")]
-    assert ids(planned(Policy(max_entries=1, keep_recent=0).plan(answered)).messages) == ["q", "a"]
+    assert ids(planned(Policy(max_messages=1, keep_recent=0).plan(answered)).messages) == ["q", "a"]
 
 
 def test_too_old() -> None:
@@ -66,7 +66,7 @@ def test_too_old() -> None:
     plan = planned(Policy(older_than=timedelta(days=1), keep_recent=6, summary_tokens=1).plan(messages, now=now))
     assert (ids(plan.messages), plan.enough) == (list("12345678"), True)
     assert plan.reason == "some are older than allowed"
-    both = planned(Policy(older_than="2026-01-03", max_entries=4, keep_recent=0, summary_tokens=1).plan(messages))
+    both = planned(Policy(older_than="2026-01-03", max_messages=4, keep_recent=0, summary_tokens=1).plan(messages))
     assert len(both.messages) == 8
     assert both.reason == "9 messages, 4 allowed; some are older than allowed"
 
@@ -81,7 +81,7 @@ def test_when_more_may_leave_because_it_is_older() -> None:
     assert policy.plan(messages, now=due) is not None
     assert due_at(messages[:1], policy, now) is None  # the turn in progress stays, however old
     assert due_at(messages[:4], policy, now) is not None
-    assert due_at(messages, Policy(max_entries=100), now) is None
+    assert due_at(messages, Policy(max_messages=100), now) is None
 
 
 def test_the_turn_in_progress_and_system_messages_stay() -> None:
@@ -101,7 +101,7 @@ def test_the_turn_in_progress_and_system_messages_stay() -> None:
 
 def test_recent_messages_stay_if_the_limits_allow_it() -> None:
     for keep, left in ((0, 4), (4, 4), (5, 5), (9, 9), (10, 4), (1000, 4)):  # beside the summary
-        plan = planned(Policy(max_entries=10, keep_recent=keep).plan(talk(20)))
+        plan = planned(Policy(max_messages=10, keep_recent=keep).plan(talk(20)))
         assert (20 - len(plan.seen), plan.enough) == (left, True)
 
 
@@ -109,14 +109,14 @@ def test_recent_messages_stay_if_the_limits_allow_it() -> None:
 def test_limits_hold_whatever_is_to_be_kept(keep_recent: int) -> None:
     messages = talk(8)
     old = [user("x", id=str(day), timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
-    assert planned(Policy(max_entries=4, keep_recent=keep_recent).plan(messages)).enough
+    assert planned(Policy(max_messages=4, keep_recent=keep_recent).plan(messages)).enough
     assert planned(Policy(max_tokens=60, summary_tokens=10, keep_recent=keep_recent).plan(messages)).enough
     assert len(planned(Policy(older_than="2026-01-05", keep_recent=keep_recent).plan(old)).seen) == 4
 
 
 def test_the_former_summary_comes_first() -> None:
     summary = user("s", id="s", metadata={"is_summary": True})
-    plan = planned(Policy(max_entries=4, keep_recent=1).plan([system("p"), summary, *talk(5)]))
+    plan = planned(Policy(max_messages=4, keep_recent=1).plan([system("p"), summary, *talk(5)]))
     assert plan.previous == summary
     assert ids(plan.messages) == ["0", "1", "2", "3"]
     assert ids(plan.seen) == ["s", "0", "1", "2", "3"]
@@ -124,7 +124,7 @@ def test_the_former_summary_comes_first() -> None:
 
 def test_a_summary_alone_is_nothing_to_do() -> None:
     summary = user("s" * 4000, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
-    policy = Policy(max_tokens=10, max_entries=1, older_than="2025-01-01", keep_recent=0, summary_tokens=1)
+    policy = Policy(max_tokens=10, max_messages=1, older_than="2025-01-01", keep_recent=0, summary_tokens=1)
     assert policy.plan([summary, *talk(1)]) is None
     assert Policy(max_tokens=10_000).plan([summary, summary, *talk(1)]) is None
 
@@ -133,18 +133,18 @@ def test_what_is_older_than_the_summary_leaves_with_it() -> None:
     """Messages that came later, with times of their own, stand before it; a store has one summary only."""
     old, new = talk(6), [user("x", id=f"n{number}") for number in range(4)]
     summary = user("s", id="s", metadata={"is_summary": True})
-    plan = planned(Policy(max_entries=6, keep_recent=2).plan([*old, summary, *new]))
+    plan = planned(Policy(max_messages=6, keep_recent=2).plan([*old, summary, *new]))
     assert ids(plan.seen) == [*map(str, range(6)), "s", "n0", "n1"]
     assert plan.previous == summary
-    plan = planned(Policy(max_entries=10, keep_recent=4, target=1).plan([*old, summary, *new]))
+    plan = planned(Policy(max_messages=10, keep_recent=4, target=1).plan([*old, summary, *new]))
     assert ids(plan.seen) == [*map(str, range(6)), "s"]
-    plan = planned(Policy(max_entries=6, keep_recent=5, target=1).plan([*old, summary, *new]))
+    plan = planned(Policy(max_messages=6, keep_recent=5, target=1).plan([*old, summary, *new]))
     assert ids(plan.seen) == [*map(str, range(6)), "s"]
     with HistoryStore(backend=MemoryBackend()) as store:
         store.append_many("c", [user(str(number), timestamp="2026-01-02") for number in range(10)])
         store.compact("c", through=store.get("c")[4], summary="s")
         store.append_many("c", [user(str(number), timestamp="2026-01-01") for number in range(10)])
-        plan = planned(Policy(max_entries=12, keep_recent=2, summary_tokens=1).plan(store.get("c")))
+        plan = planned(Policy(max_messages=12, keep_recent=2, summary_tokens=1).plan(store.get("c")))
         assert store.compact("c", through=plan.through, summary="t", seen=plan.seen).count == 11
         assert [message.is_summary for message in store.get("c")] == [True, *[False] * 5]
 
@@ -154,14 +154,14 @@ def test_what_would_not_help_is_not_done() -> None:
     policy = Policy(max_tokens=100, keep_recent=1, summary_tokens=50)
     assert policy.plan([*talk(1), user("x" * 4000)]) is None
     assert planned(policy.plan([*talk(2), user("x" * 4000)])).enough is False
-    assert Policy(max_entries=1, keep_recent=1).plan(talk(2)) is None
+    assert Policy(max_messages=1, keep_recent=1).plan(talk(2)) is None
 
 
 def test_a_few_words_leave_unless_fewer_tokens_are_wanted() -> None:
     """A summary of them has no fewer tokens, but the other limits hold then."""
     summary = user("s" * 40, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
     old = [user("ok", id=f"o{number}", timestamp="2020-01-01") for number in range(17)]
-    for policy in (Policy(older_than="2025-01-01", keep_recent=2), Policy(max_entries=3, keep_recent=2)):
+    for policy in (Policy(older_than="2025-01-01", keep_recent=2), Policy(max_messages=3, keep_recent=2)):
         for before in ([], [summary]):
             plan = planned(policy.plan([*before, *old[:16], *talk(2)]))
             assert (len(plan.messages), plan.enough) == (16, True)
@@ -182,9 +182,9 @@ def test_a_pair_is_not_torn() -> None:
         tool(tool_result("1", "r"), id="t1"),
         user("w", id="w"),
     ]
-    policy = Policy(max_entries=2, keep_recent=1, summary_tokens=1)
+    policy = Policy(max_messages=2, keep_recent=1, summary_tokens=1)
     assert ids(planned(policy.plan(messages)).messages) == ["q", "a", "t2", "t1"]
-    policy = Policy(max_entries=2, keep_recent=2, summary_tokens=1)
+    policy = Policy(max_messages=2, keep_recent=2, summary_tokens=1)
     assert ids(planned(policy.plan(messages)).messages) == ["q", "a", "t2", "t1"]
     policy = Policy(older_than="2026-01-01", keep_recent=2, summary_tokens=1)
     assert policy.plan(messages) is None
@@ -192,7 +192,7 @@ def test_a_pair_is_not_torn() -> None:
 
 def test_a_call_that_waits_stays() -> None:
     waiting = [user("q", id="q"), user("q2", id="q2"), assistant(tool_use("1", "f"), id="a"), user("?", id="u")]
-    policy = Policy(max_entries=2, keep_recent=0, summary_tokens=1)
+    policy = Policy(max_messages=2, keep_recent=0, summary_tokens=1)
     assert ids(planned(policy.plan(waiting)).messages) == ["q", "q2"]
     other = assistant("hm", id="o", participant=Participant("agent", "other"))
     assert ids(planned(policy.plan([*waiting, other])).messages) == ["q", "q2"]
@@ -219,8 +219,8 @@ def test_tokens_are_counted_as_asked() -> None:
         {},
         {"max_tokens": 0},
         {"max_tokens": "5"},
-        {"max_entries": True},
-        {"max_entries": -1},
+        {"max_messages": True},
+        {"max_messages": -1},
         {"older_than": "yesterday"},
         {"older_than": timedelta.max},
         {"older_than": timedelta(days=1_000_000)},
@@ -243,12 +243,12 @@ TALKS = st.lists(st.builds(lambda role, parts: role(parts), ROLES, st.lists(PART
 LIMITS = st.fixed_dictionaries(
     {
         "max_tokens": st.none() | st.integers(1, 120),
-        "max_entries": st.none() | st.integers(1, 20),
+        "max_messages": st.none() | st.integers(1, 20),
         "keep_recent": st.integers(0, 6),
         "target": st.sampled_from([0.3, 0.5, 1.0]),
         "summary_tokens": st.integers(0, 20),
     }
-).filter(lambda limits: limits["max_tokens"] or limits["max_entries"])
+).filter(lambda limits: limits["max_tokens"] or limits["max_messages"])
 
 
 def _torn(gone: list[Message], left: list[Message]) -> bool:
@@ -283,7 +283,7 @@ def _meeting(live: list[Message], policy: Policy) -> Iterator[int]:
         if ends[index] and index < turn and not any(message.is_summary for message in rest) and len(leaving) > 1:
             tokens = sum(map(message_tokens, rest)) + policy.summary_tokens
             fits = policy.max_tokens is None or tokens <= policy.max_tokens
-            if fits and (policy.max_entries is None or len(rest) + 1 <= policy.max_entries):
+            if fits and (policy.max_messages is None or len(rest) + 1 <= policy.max_messages):
                 yield len(leaving) - number
 
 
@@ -314,7 +314,7 @@ def test_plans_keep_their_promises(messages: list[Message], limits: dict[str, An
             assert (done.changed, done.count) == (True, len(gone))
             if plan.enough and policy.summary_tokens:
                 after = store.get("c")
-                assert len(after) <= (policy.max_entries or len(after))
+                assert len(after) <= (policy.max_messages or len(after))
                 assert sum(map(message_tokens, after)) <= (policy.max_tokens or float("inf"))
         else:
             raise AssertionError("it never ends")
