@@ -73,8 +73,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system messages,
     the turn in progress (from the newest user message until the assistant answers without a tool call), and tool calls
-    that wait for a result. If `max_tokens` or `max_messages` is exceeded, the conversation shrinks to the share `target`
-    of the limit, so that the next message does not exceed it again. The newest `keep_recent` messages (without system
+    that wait for a result. If `max_tokens` or `max_messages` is exceeded, the conversation shrinks to `target` times
+    the limit, so that the next message does not exceed it again. The newest `keep_recent` messages (without system
     messages) stay if the limits allow it, even if `target` is then missed.
 
     `summary_tokens` is the expected size of a summary. `counter` returns the tokens of a text; the default is an
