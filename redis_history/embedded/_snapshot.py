@@ -92,6 +92,7 @@ def server_for(folder: Path) -> ServerBinary:
     return choose(
         snapshot.unreadable_by,
         f"the data in {folder} was written by {snapshot.writer}{' with search' if snapshot.search else ''}, and no "
-        "server here can read it. Make that server available again, or use another folder. To move between servers, "
-        "export with the old one and import with the new one",
+        "server here can read it",
+        ". Make that server available again, or use another folder. To move between servers, export with the old one "
+        "and import with the new one",
     )

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from redis.exceptions import NoPermissionError
 
 from redis_history.backends.redis.indexing import IndexState, Searching
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.capabilities import Capabilities
-from redis_history.doctor.finding import Finding
-from redis_history.doctor.here import EXTRAS
-from redis_history.doctor.questions import Answers, read_answers
-from redis_history.doctor.search import check_search
-from redis_history.doctor.server import check_server
-from redis_history.doctor.where import Where, where_is
+from redis_history.doctor.checks import Answers, Finding, Where, check_search, check_server, where_is
+from redis_history.doctor.examination import read_answers
 from redis_history.errors import ConfigurationError
 
 KEYS = Keyspace("n")
@@ -189,13 +184,8 @@ def test_a_url_that_is_none() -> None:
         where_is("http://x", 0)
 
 
-def test_every_extra_is_looked_for() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
-
-
 def test_answers_that_are_refusals() -> None:
-    refused = RuntimeError("NOPERM this user has no permissions to run the command")
+    refused = NoPermissionError("this user has no permissions to run the command")
     found = read_answers(KEYS, 0, [[refused] * 6], cluster=False)
     assert found == Answers([{}], settable=False, clock=[], refusal=str(refused), missing=None, unsearchable=True)
     wrong = RuntimeError("CONFIG SET failed - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")

@@ -12,7 +12,7 @@ from redis_history.capabilities import Capabilities
 from redis_history.errors import CapabilityError, DurabilityError
 from redis_history.operations import DeleteConversation, Write
 
-__all__ = ["Confirmation", "confirming", "tiers"]
+__all__ = ["Confirmation", "confirming", "tiers", "why_not"]
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Confirmation(Struct, frozen=True):
 
     def check(self, server: Capabilities) -> None:
         """Raises CapabilityError if this server cannot confirm it."""
-        why = _why_not(self.tier, self.needed, server)
+        why = why_not(self.tier, self.needed, server)
         if why is not None:
             raise CapabilityError(f"durability={self.tier!r} cannot be kept: {why}")
 
@@ -55,10 +55,11 @@ class Confirmation(Struct, frozen=True):
 def tiers(server: Capabilities) -> tuple[Literal["server", "fsync", "replicas"], ...]:
     """What a server can confirm."""
     asked: tuple[Literal["fsync", "replicas"], ...] = ("fsync", "replicas")
-    return ("server", *(tier for tier in asked if _why_not(tier, 1, server) is None))
+    return ("server", *(tier for tier in asked if why_not(tier, 1, server) is None))
 
 
-def _why_not(tier: str, needed: int, server: Capabilities) -> str | None:
+def why_not(tier: str, needed: int, server: Capabilities) -> str | None:
+    """Why a server cannot confirm `needed` copies; None if it can."""
     if tier == "replicas":
         there = server.replicas or 0
         return None if there >= needed else f"it needs {needed} connected replicas, and there are {there}"

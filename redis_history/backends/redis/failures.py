@@ -141,17 +141,24 @@ def translate(error: Exception, server: str) -> BackendError:
         reasons = dict.fromkeys(_SENTINEL_SAID.findall(text))
         text = ": ".join(filter(None, (text.partition(" : ")[0], "; ".join(reasons))))
     if isinstance(error, AuthenticationError | AuthorizationError):
-        return BackendRefusedError(f"{server} refused the user name or password: {text}")
+        return BackendRefusedError(f"{server} refused the user name or password: {text}", reason="credentials")
     if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
-        return BackendRefusedError(f"{server} does not allow this user what redis_history needs: {text}")
+        return BackendRefusedError(
+            f"{server} does not allow this user what redis_history needs: {text}", reason="permission"
+        )
     if _is_read_only(error):
-        return BackendRefusedError(f"{server} is a read-only replica; connect to the primary: {text}")
+        return BackendRefusedError(
+            f"{server} is a read-only replica; connect to the primary: {text}", reason="read_only"
+        )
     if _is_out_of_memory(error):
-        return BackendRefusedError(f"{server} is out of memory; raise maxmemory or delete conversations: {text}")
+        return BackendRefusedError(
+            f"{server} is out of memory; raise maxmemory or delete conversations: {text}", reason="out_of_memory"
+        )
     if _is_untrusted(error):
         return BackendRefusedError(
             f"no secure connection to {server}: {text}; ssl_ca_certs names who signed the server's certificate, "
-            "ssl_certfile and ssl_keyfile the one the server may ask for"
+            "ssl_certfile and ssl_keyfile the one the server may ask for",
+            reason="certificate",
         )
     if is_transient(error):
         hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
@@ -168,7 +175,7 @@ def translate(error: Exception, server: str) -> BackendError:
             f"from a backup: restore all of them, or delete the conversation ({text})"
         )
     if "MISCONF " in text or "NOREPLICAS " in text:  # Redis before 7: inside an error of the script
-        return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}")
+        return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}", reason="state")
     if "unknown command" in text.lower():
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")
     return BackendError(f"{server} failed: {text}")

@@ -1,19 +1,23 @@
-"""Interprets a server's replies: version, memory, disk, replicas, rights and notifications. No I/O."""
+"""Interprets what a server answers. No I/O."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from redis_history.backends.redis.durability import Confirmation
+from msgspec import Struct, structs
+
+from redis_history.backends.redis.durability import why_not
+from redis_history.backends.redis.indexing import IndexState, Searching
 from redis_history.backends.redis.notifications import merged_flags
+from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
 from redis_history.capabilities import Capabilities
-from redis_history.doctor.finding import Finding, State
-from redis_history.doctor.questions import Answers
-from redis_history.doctor.where import Where
-from redis_history.errors import CapabilityError
+from redis_history.embedded import status
 
-__all__ = ["check_server"]
+#: "ok"; "limited": works in part, or may stop working; "problem": conversations may be lost, or nothing works.
+State = Literal["ok", "limited", "problem"]
 
 #: CVE-2025-49844 lets a script leave its sandbox. For each release line, the first fixed version.
 _MENDED: Final = {
@@ -29,6 +33,94 @@ _NEEDS: Final[dict[str, tuple[State, str]]] = {
     "describing": ("ok", "to identify the server"),
     "clustering": ("problem", "to follow slots that are moved"),
 }
+_WITHOUT: Final = "search in one conversation works, ranked by the client; search in all conversations does not"
+
+
+class Finding(Struct, frozen=True):
+    """`check`: the name of the check; `detail`: its result; `fix`: the remedy, as a command if possible."""
+
+    check: str
+    state: State
+    detail: str
+    fix: str | None = None
+
+
+class Answers(Struct, frozen=True):
+    """`info`: the INFO of each node. `settable`: whether this user may change notify-keyspace-events. `clock`: the time
+    of each node in seconds since 1970. `refusal`: why scripts cannot run. `missing`: see `missing_rights`. `lacking`:
+    see `missing_patterns`. `user`: the user's name on the server, if known. `unsearchable`: whether this user lacks
+    the right to use the index. `index`, `form`: the search index of the namespace. `failures`: the number of messages
+    that could not be indexed."""
+
+    info: list[dict[str, str]]
+    settable: bool
+    clock: list[float]
+    refusal: str | None
+    missing: dict[str, list[str]] | None
+    lacking: list[str] = []
+    user: str | None = None
+    unsearchable: bool = False
+    index: IndexState | None = None
+    form: Searching | None = None
+    failures: int = 0
+
+
+class Where(NamedTuple):
+    """`call`: the beginning of a redis-cli command that reaches the server, without secrets. `private`: a private
+    server with its data in `folder` (None: the default folder); `kept`: a process keeps it up. `several`: a cluster,
+    whose nodes are configured one by one. `user`: the user in the URL; `password`: whether the URL has one."""
+
+    address: str
+    call: tuple[str, ...]
+    database: int = 0
+    private: bool = False
+    several: bool = False
+    user: str | None = None
+    password: bool = False
+    folder: str | None = None
+    kept: bool = False
+
+    def redis_cli(self, *words: str, admin: bool = False) -> str:
+        """The command to type. `admin`: run it as an administrator, if the URL names a user or a password."""
+        asked: tuple[str, ...] = ()
+        if self.password or self.user:  # --askpass asks for the password
+            asked = ("--user", "AN-ADMIN" if admin else self.user or "default", "--askpass")
+        return shlex.join((*self.call, *asked, *words)) + ("  (on each node)" if self.several else "")
+
+    def config(self, name: str, value: str, *, admin: bool = False) -> str:
+        """The command that changes a setting."""
+        return self.redis_cli("CONFIG", "SET", name, value, admin=admin)
+
+    def always(self) -> str:
+        """The command that makes the server write every change to disk before it replies."""
+        if not self.private:
+            return self.config("appendfsync", "always")
+        folder = [self.folder] if self.folder else []
+        start = shlex.join(["redis-history", "embedded", "start", *folder, "--durability", "always"])
+        stop = shlex.join(["redis-history", "embedded", "stop", *folder])
+        return f"{stop} && {start}" if self.kept else start
+
+
+def where_is(url: str, database: int) -> Where:
+    """The address of the server in a store's URL. Raises ConfigurationError for an invalid URL."""
+    target = parse_url(url)
+    chosen = ("-n", str(database)) if database else ()
+    tls = ("--tls",) if target.scheme.startswith("rediss") else ()
+    if target.scheme == "embedded":
+        server = embedded_server(target)
+        kept = status(server.path).keeper is not None
+        call = ("redis-cli", "-s", server.unix_socket)
+        return Where(f"embedded://{server.path}", call, private=True, folder=target.path or None, kept=kept)
+    parts = urlsplit(parse_several(target.url).url if target.scheme in SENTINEL + CLUSTER else target.url)
+    options = dict(parse_qsl(parts.query))
+    user = unquote(parts.username or "") or options.get("username")
+    who: Any = {"user": user, "password": bool(parts.password or options.get("password"))}
+    if target.scheme == "unix":
+        return Where(target.address, ("redis-cli", "-s", target.path, *chosen), database, **who)
+    if target.scheme in SENTINEL:
+        return Where(target.address, ("redis-cli", "-h", "THE-PRIMARY", *tls, *chosen), database, **who)
+    call = ("redis-cli", "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379), *tls, *chosen)
+    return Where(target.address, call, database, several=target.scheme in CLUSTER, **who)
 
 
 def check_server(found: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
@@ -133,14 +225,12 @@ def _disk(found: Capabilities, answers: Answers, where: Where) -> Iterator[Findi
 
 def _durability(found: Capabilities, where: Where) -> Finding:
     said = f"available: {', '.join(found.durability)}"
-    try:
-        Confirmation("fsync", 1, 1.0).check(found)
-    except CapabilityError as error:
-        reason = str(error).partition("cannot be kept: ")[2]
-        state: State = "limited" if found.aof else "ok"  # without AOF, the finding about persistence has the fix
-        fix = where.always() if "appendfsync" in reason else None
-        return Finding("durability", state, f"{said}; not fsync: {reason}", fix)
-    return Finding("durability", "ok", said)
+    reason = why_not("fsync", 1, found)
+    if reason is None:
+        return Finding("durability", "ok", said)
+    state: State = "limited" if found.aof else "ok"  # without AOF, the finding about persistence has the fix
+    enough = why_not("fsync", 1, structs.replace(found, appendfsync="always")) is None
+    return Finding("durability", state, f"{said}; not fsync: {reason}", where.always() if enough else None)
 
 
 def _scripts(answers: Answers, where: Where) -> Finding:
@@ -177,3 +267,46 @@ def _notifications(found: Capabilities, answers: Answers, where: Where) -> Findi
         return Finding("notifications", "ok", text, None if where.private else fix)
     text = "off, and this user may not turn them on: subscribers see changes within some seconds"
     return Finding("notifications", "limited", text, other)
+
+
+def check_search(found: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
+    """`stored`: whether there are conversations in the namespace."""
+    if where.several:
+        return Finding("search", "limited", f"a cluster keeps no index: {_WITHOUT}")
+    if answers.unsearchable:
+        return Finding("search", "limited", f"this user may not use the index: {_WITHOUT}", "see rights")
+    if found.search_module is None and answers.index is None:
+        fix = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`, or --url embedded://"
+        return Finding("search", "limited", f"no search module: {_WITHOUT}", fix)
+    if where.database:
+        text = f"there is no index on database {where.database}, only on 0: {_WITHOUT}"
+        return Finding("search", "limited", text, "use database 0: the path /0 of the URL")
+    if found.search_module == "search 8.0.0":
+        text = "search 8.0.0 has a bug: it sometimes returns no results"
+        return Finding("search", "limited", text, "upgrade to Redis 8.0.1 or newer")
+    module = found.search_module or "search"
+    index = answers.index
+    if index is None:
+        if stored:
+            return Finding(
+                "search", "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
+            )
+        return Finding("search", "ok", f"{module}; the first message that is stored creates the index")
+    told = f"{module}, {index.documents:,} messages in the index{_form(answers)}"
+    if not index.complete:
+        text = f"{told}, still being built: {100 * index.share:.0f} %"
+        return Finding("search", "limited", text, "wait: until then, search in all conversations may fail")
+    if answers.failures:
+        text = f"{told}; {answers.failures:,} could not be indexed"
+        return Finding("search", "limited", text, "redis-history reindex")
+    if stored and not index.documents:
+        return Finding("search", "limited", f"{told}, though there are conversations", "redis-history reindex")
+    return Finding("search", "ok", told)
+
+
+def _form(answers: Answers) -> str:
+    form = answers.form
+    if form is None:
+        return " (of another version)"
+    vectors = f", vectors of {form.vector.dimension} numbers" if form.vector else ""
+    return f" ({form.language}{vectors})"
