@@ -35,6 +35,7 @@ _COMMANDS = {
     "export": "Export conversations, or a whole namespace, to a file.",
     "compress": "Replace the older part of long conversations with summaries.",
     "serve": "Show conversations in a browser, live.",
+    "mcp": "Serve conversations to agents over the Model Context Protocol.",
     "reindex": "Rebuild the search index of a namespace.",
     "doctor": "Check the server and this machine, and suggest fixes.",
     "embedded": "Manage the private server of this user.",

@@ -4,6 +4,7 @@
 |---|---|---|
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
 | `llama_index` | `llama-index` | a `BaseChatStore` |
+| `mcp_server` | `mcp` | a server of the Model Context Protocol |
 | `openai_agents` | `openai-agents` | a `Session` |
 | `pydantic_ai` | `pydantic-ai` | the message history of a conversation |
 
