@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from types import FrameType
 from typing import Final
 
 from msgspec import Struct
@@ -16,18 +19,14 @@ from starlette.responses import Response
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
+from redis_history._validation import check_function, check_integer, check_seconds, refuse
 from redis_history.errors import ConfigurationError, InvalidCursorError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.model import Participant
-from redis_history.web._answers import Refused
-from redis_history.web._asking import Asked
-from redis_history.web._encoding import frame
-from redis_history.web._overview import Overview
-from redis_history.web._streaming import EndSignals, EventStream
-from redis_history.web._watch import Hub
+from redis_history.web._events import frame
+from redis_history.web._http import Asked, EventStream, Refused
+from redis_history.web._hub import Hub
 from redis_history.web.access import Access, Authorize, Permits, Places, SignedIn, called
-
-__all__ = ["Limits", "View"]
 
 _logger = logging.getLogger("redis_history")
 
@@ -51,12 +50,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     grace: float = 5.0
 
     def __post_init__(self) -> None:
-        if min(self.streams, self.streams_per_address) < 1:
-            raise ConfigurationError("streams and streams_per_address must be at least 1")
-        if min(self.heartbeat, self.patience, self.reauthorize) <= 0 or self.grace < 0:
-            raise ConfigurationError(
-                "heartbeat, patience and reauthorize must be more than 0 seconds, grace at least 0"
-            )
+        for name in ("streams", "streams_per_address"):
+            check_integer(getattr(self, name), name, 1)
+        for name in ("heartbeat", "patience", "reauthorize", "grace"):
+            check_seconds(getattr(self, name), name, 0, above=name != "grace")
 
 
 class View:
@@ -69,6 +66,7 @@ class View:
         authorize: Authorize,
         participant: SignedIn | None = None,
         read_only: bool = True,
+        page: bool = True,
         address: str | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -78,20 +76,15 @@ class View:
                 "the HistoryStore that the rest of the application uses may stay"
             )
         if not isinstance(store, AsyncHistoryStore):
-            raise ConfigurationError(f"the live view needs an AsyncHistoryStore, not {type(store).__name__}")
-        if not callable(authorize):
-            raise ConfigurationError(
-                f"authorize must be a function of (request, conversation_id, action), plain or async, not "
-                f"{type(authorize).__name__}; redis_history.web.allow_all lets everyone in"
-            )
-        if participant is not None and not callable(participant):
-            raise ConfigurationError(
-                f"participant must be a function of (request), plain or async, not {type(participant).__name__}"
-            )
+            refuse(store, "store", "an AsyncHistoryStore")
+        kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
+        check_function(authorize, "authorize", kind, optional=False)
+        check_function(participant, "participant", "a function of (request)")
         limits = limits or Limits()
         self.store = store
         self.access = Access(authorize)
         self.read_only = read_only
+        self.page = page
         self.address = address
         self.limits = limits
         self._participant = participant
@@ -101,7 +94,6 @@ class View:
         self._ending: asyncio.Task[None] | None = None
         self._places = Places(limits.streams, limits.streams_per_address)
         self._hub = Hub(store, heartbeat=limits.heartbeat, grace=limits.grace)
-        self._overview = Overview(store, heartbeat=limits.heartbeat, grace=limits.grace)
 
     async def signed_in(self, request: Request) -> Participant | None:
         """The signed-in user, as the author of messages that this request appends."""
@@ -113,15 +105,19 @@ class View:
         return who
 
     async def events(self, asked: Asked) -> Response:
-        """`GET api/events`: the stream of one conversation, or of the list of all conversations."""
+        """The stream of one conversation, or of the list of all conversations."""
         request, name = asked.request, asked.conversation_id
         if name is None:
-            permits = Permits(self.access, request, self.limits.reauthorize)
-            return self._stream(
-                request, self._overview.follow(permits), lambda: self.access.allows(request, None, "list")
-            )
-        chunks = await self._from(request, asked, name)
-        return self._stream(request, chunks, lambda: self.access.allows(request, name, "read"))
+            chunks = self._hub.follow_all(self.permits(request))
+        else:
+            chunks = await self._from(request, asked, name)
+        return self._stream(
+            request, chunks, lambda: self.access.allows(request, name, "list" if name is None else "read")
+        )
+
+    def permits(self, request: Request) -> Permits:
+        """The conversations that the client may read."""
+        return Permits(self.access, request, self.limits.reauthorize)
 
     async def start(self) -> None:
         """Accept streams, also after `aclose`."""
@@ -130,15 +126,11 @@ class View:
     async def aclose(self) -> None:
         """End all streams, and reject new ones until `start`. Other requests are still answered."""
         self._closed = True
-        await self._let_go()
-
-    async def _let_go(self) -> None:
-        await self._overview.aclose()
         await self._hub.aclose()
 
     def _end_streams(self) -> None:
         self._ended = time.monotonic()
-        self._ending = asyncio.create_task(self._let_go())
+        self._ending = asyncio.create_task(self._hub.aclose())
 
     async def _from(self, request: Request, asked: Asked, name: str) -> AsyncGenerator[bytes, None]:
         """The events after the client's cursor, from the Last-Event-ID header, which is newer, or from the URL."""
@@ -161,12 +153,12 @@ class View:
     ) -> Response:
         if self._closed or time.monotonic() - self._ended < _ENDING:
             raise Refused(503, "ending", "the live view is ending", {"Retry-After": "5"})
-        give_back = self._places.take(request)
+        release = self._places.acquire(request)
         self._signals.add()
 
         def over() -> None:
             self._signals.remove()
-            give_back()
+            release()
 
         return EventStream(self._allowed(chunks, allowed), patience=self.limits.patience, when_over=over)
 
@@ -190,3 +182,47 @@ class View:
                 _logger.warning("a stream of the live view ended: %s", error)
             except Exception:
                 _logger.exception("a stream of the live view failed")
+
+
+class EndSignals:
+    """Calls `end` in the event loop when the process gets SIGINT or SIGTERM, and then the signal's former handler.
+
+    A server such as uvicorn waits until open streams have ended, and only then ends the application's lifespan. It
+    sends no message to open streams, so this class handles the signal. It is active while there are streams, in the
+    main thread, and only for signals that already have a handler in Python.
+    """
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self._streams = 0
+        self._handlers: dict[int, tuple[object, Callable[[int, FrameType | None], object]]] = {}
+
+    def add(self) -> None:
+        """Call when a stream begins."""
+        self._streams += 1
+        if self._streams == 1 and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                former = signal.getsignal(number)
+                if callable(former):
+                    handler = self._handler(former)
+                    signal.signal(number, handler)
+                    self._handlers[number] = (handler, former)
+
+    def remove(self) -> None:
+        """Call when a stream has ended."""
+        self._streams -= 1
+        if not self._streams:
+            for number, (handler, former) in self._handlers.items():
+                if signal.getsignal(number) is handler:
+                    signal.signal(number, former)
+            self._handlers.clear()
+
+    def _handler(self, former: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], None]:
+        loop = asyncio.get_running_loop()
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            with suppress(RuntimeError):  # the event loop is closed, and with it its streams
+                loop.call_soon_threadsafe(self._end)
+            former(number, frame)
+
+        return handle

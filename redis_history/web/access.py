@@ -13,20 +13,9 @@ from typing import Any, Final, Literal
 from starlette.requests import Request
 
 from redis_history.model import Participant
-from redis_history.web._answers import Refused
+from redis_history.web._http import Refused
 
-__all__ = [
-    "SIGNED_IN_UNTIL",
-    "Access",
-    "Action",
-    "Authorize",
-    "Permits",
-    "Places",
-    "SignedIn",
-    "allow_all",
-    "called",
-    "holder",
-]
+__all__ = ["Action", "Authorize", "SignedIn", "allow_all"]
 
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
 #: and its future changes. "append": append to it as the signed-in user. "append_as": append with any role and
@@ -104,23 +93,23 @@ class Places:
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most, self._most_of_one = most, most_of_one
-        self._taken: Counter[str] = Counter()
+        self._used: Counter[str] = Counter()
         self._total = 0
 
-    def take(self, request: Request) -> Callable[[], None]:
-        """Take a place, and return the function that releases it. Raises Refused."""
+    def acquire(self, request: Request) -> Callable[[], None]:
+        """Acquire a place, and return the function that releases it. Raises Refused."""
         client = request.client.host if request.client else ""
         if self._total >= self._most:
             raise Refused(503, "too_many_streams", "there are too many open streams", {"Retry-After": "10"})
-        if self._taken[client] >= self._most_of_one:
+        if self._used[client] >= self._most_of_one:
             raise Refused(429, "too_many_streams", "this address has too many open streams", {"Retry-After": "10"})
-        self._taken[client] += 1
+        self._used[client] += 1
         self._total += 1
 
-        def give_back() -> None:
+        def release() -> None:
             self._total -= 1
-            self._taken[client] -= 1
-            if not self._taken[client]:
-                del self._taken[client]
+            self._used[client] -= 1
+            if not self._used[client]:
+                del self._used[client]
 
-        return give_back
+        return release

@@ -21,8 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_history.errors import ConfigurationError
-from redis_history.web._answers import Secured, failure, refusal
-from redis_history.web._asking import of_this_origin
+from redis_history.web._http import Secured, failure, of_this_origin, refusal
 from redis_history.web._view import View
 from redis_history.web.access import SIGNED_IN_UNTIL
 from redis_history.web.routing import routes_of

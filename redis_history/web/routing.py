@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -16,14 +16,12 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from redis_history._async.store import AsyncHistoryStore
-from redis_history.web import _messages, _reading, _writing
-from redis_history.web._answers import Refused, Secured, failure
-from redis_history.web._asking import Asked, of_this_origin
-from redis_history.web._view import Limits, View
-from redis_history.web.access import Action, Authorize, SignedIn
+from redis_history.web import _endpoints
+from redis_history.web._http import Asked, Refused, Secured, failure, of_this_origin
+from redis_history.web._view import View
+from redis_history.web.access import Action
 
-__all__ = ["API", "Endpoint", "LiveView", "routes_of"]
+__all__ = ["LiveView"]
 
 STATIC: Final = Path(__file__).parent / "static"
 #: A browser revalidates its copy each time.
@@ -49,27 +47,27 @@ class Endpoint(NamedTuple):
 _ONE: Final = ("conversation",)
 
 API: Final[dict[str, dict[str, Endpoint]]] = {
-    "/api/status": {"GET": Endpoint(_reading.status, "list")},
+    "/api/status": {"GET": Endpoint(_endpoints.status, "list")},
     "/api/conversations": {
-        "GET": Endpoint(_reading.conversations, "list", ("limit", "offset", "user_id", "agent_name", "last")),
+        "GET": Endpoint(_endpoints.conversations, "list", ("limit", "offset", "user_id", "agent_name", "last")),
     },
     "/api/conversation": {
-        "GET": Endpoint(_reading.conversation, "read", _ONE),
-        "PATCH": Endpoint(_writing.update_conversation, "rename", _ONE, ("title",)),
-        "DELETE": Endpoint(_writing.delete_conversation, "delete", _ONE, ()),
+        "GET": Endpoint(_endpoints.conversation, "read", _ONE),
+        "PATCH": Endpoint(_endpoints.update_conversation, "rename", _ONE, ("title",)),
+        "DELETE": Endpoint(_endpoints.delete_conversation, "delete", _ONE, ()),
     },
     "/api/messages": {
-        "GET": Endpoint(_messages.messages, "read", (*_ONE, "limit", "before", "since", "first", "include_archived")),
-        "POST": Endpoint(_writing.append, "append", _ONE, ("text", "id"), ("role", "participant")),
-        "DELETE": Endpoint(_writing.delete_messages, "delete", _ONE, ("ids",)),
+        "GET": Endpoint(_endpoints.messages, "read", (*_ONE, "limit", "before", "since", "first", "include_archived")),
+        "POST": Endpoint(_endpoints.append, "append", _ONE, ("text", "id"), ("role", "participant")),
+        "DELETE": Endpoint(_endpoints.delete_messages, "delete", _ONE, ("ids",)),
     },
-    "/api/message": {"GET": Endpoint(_messages.message, "read", (*_ONE, "id"))},
-    "/api/archived": {"GET": Endpoint(_messages.archived, "read", (*_ONE, "summary", "limit", "before"))},
+    "/api/message": {"GET": Endpoint(_endpoints.message, "read", (*_ONE, "id"))},
+    "/api/archived": {"GET": Endpoint(_endpoints.archived, "read", (*_ONE, "summary", "limit", "before"))},
     "/api/search": {
-        "GET": Endpoint(_reading.search, "list", (*_ONE, "q", "limit", "role", "participant", "since", "before")),
+        "GET": Endpoint(_endpoints.search, "list", (*_ONE, "q", "limit", "role", "participant", "since", "before")),
     },
     "/api/events": {"GET": Endpoint(View.events, "list", (*_ONE, "after"))},
-    "/api/expand": {"POST": Endpoint(_writing.expand, "delete", _ONE, ("summary",))},
+    "/api/expand": {"POST": Endpoint(_endpoints.expand, "delete", _ONE, ("summary",))},
 }
 
 
@@ -89,26 +87,9 @@ class LiveView(View):
     any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
     """
 
-    def __init__(
-        self,
-        store: AsyncHistoryStore,
-        *,
-        authorize: Authorize,
-        participant: SignedIn | None = None,
-        read_only: bool = True,
-        page: bool = True,
-        address: str | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(
-            store,
-            authorize=authorize,
-            participant=participant,
-            read_only=read_only,
-            address=address,
-            limits=limits,
-        )
-        self._router = Router(routes_of(self, page=page), lifespan=self.lifespan)
+    @cached_property
+    def _router(self) -> Router:
+        return Router(routes_of(self, page=self.page), lifespan=self.lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._router(scope, receive, send)
@@ -117,9 +98,7 @@ class LiveView(View):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     @asynccontextmanager

@@ -9,22 +9,7 @@ from typing import get_args
 import click
 
 from redis_history.cli.serve import command
-from redis_history.web import (
-    _answers,
-    _asking,
-    _encoding,
-    _messages,
-    _overview,
-    _reading,
-    _ring,
-    _shape,
-    _streaming,
-    _view,
-    _writing,
-    access,
-    application,
-    routing,
-)
+from redis_history.web import _endpoints, _events, _http, _hub, _shape, _view, access, application, routing
 from redis_history.web.access import Action
 from redis_history.web.routing import API
 from tests.docs.pages import DOCS, code, prose, rows, sections
@@ -62,15 +47,15 @@ def test_every_action() -> None:
 
 def test_every_event() -> None:
     described = set(_table("Events"))
-    assert described == set(_encoding._KINDS.values())
+    assert described == set(_events._KINDS.values())
 
 
 def test_every_error() -> None:
     codes: set[str] = set()
-    for module in (_answers, _asking, _messages, _reading, _view, _writing, access, application, routing):
+    for module in (_endpoints, _http, _view, access, application, routing):
         source = inspect.getsource(module)
         codes |= set(re.findall(r'(?:Refused|refusal)\(\s*\d{3}, "(\w+)"', source))
-        codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
+        codes |= set(re.findall(r'\d{3}(?::|,) "(\w+)"', source))
     described = {name for row in rows(SECTIONS["The HTTP interface"]) if row[0][:3].isdigit()
                  for name in re.findall(r"`(\w+)`", row[1])}  # fmt: skip
     assert described == codes
@@ -95,19 +80,19 @@ def test_figures() -> None:
         f"nothing for {limits.patience:.0f} s",
         f"again every {limits.reauthorize:.0f} s",
         f"every {limits.heartbeat:.0f} s",
-        f"the last {_ring.COUNT} events, or {_ring.BYTES // 10**6} MB",
+        f"the last {_events._COUNT} events, or {_events._BYTES // 10**6} MB",
         f"more than {_shape.LONGEST:,} characters",
-        f"At most {_asking.MOST:,} messages or conversations",
-        f"about {_messages._FULL // 10**6} MB",
-        f"more than {_asking.MAX_BODY:,} bytes",
-        f"at most {_reading._LIST_END:,}",
-        f"looks at {_reading._LOOKED_AT} conversations",
-        f"among the best {_reading._MOST_HITS}",
+        f"At most {_http.MOST:,} messages or conversations",
+        f"about {_endpoints._FULL // 10**6} MB",
+        f"more than {_http.MAX_BODY:,} bytes",
+        f"at most {_endpoints._LIST_END:,}",
+        f"looks at {_endpoints._EXAMINED} conversations",
+        f"among the best {_endpoints._MOST_HITS}",
         f"ends after {application._ENDS // 3600} hours",
         f"After {application._SIGN_IN_AGAIN // 86_400} days",
         f"works once, for {application._INVITED} s",
-        f"(over {_encoding._LARGEST // 10**6} MB",
-        f"after {int(re.findall(rb'retry: ([0-9]+)', _streaming._OPENING)[0]) // 1000} s",
+        f"(over {_events._LARGEST // 10**6} MB",
+        f"after {int(re.findall(rb'retry: ([0-9]+)', _http._OPENING)[0]) // 1000} s",
     ):
         assert text in TEXT, text
-    assert _overview._PACE == 0.25, "four times a second"
+    assert _hub._PACE == 0.25, "four times a second"

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 
 from redis_history import AsyncHistoryStore, Message, user
-from redis_history.web import _watch
-from redis_history.web._encoding import frame
-from redis_history.web._ring import Entry, Ring
+from redis_history.web import _hub
+from redis_history.web._events import Entry, Ring, frame
+from redis_history.web._hub import Hub
 from redis_history.web._shape import dumps, message_shape
-from redis_history.web._watch import Hub
 from tests.property.strategies import messages
 
 
@@ -66,7 +65,7 @@ def test_a_cursor_that_comes_again_leads_to_its_last_place() -> None:
 @pytest.mark.parametrize("seed", range(4))
 async def test_readers_at_every_pace_see_every_change_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a ring of three, which nearly all readers fall out of again and again, and come back to."""
-    monkeypatch.setattr(_watch, "Ring", partial(Ring, count=3))
+    monkeypatch.setattr(_hub, "Ring", partial(Ring, count=3))
     chance = random.Random(seed)
     count = 120
     async with AsyncHistoryStore("memory://") as store:
@@ -105,17 +104,17 @@ async def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch,
     async with AsyncHistoryStore("memory://") as store:
         hub = Hub(store, heartbeat=5.0, grace=0.0)
         cursor = str((await store.snapshot("c")).cursor)
-        whole = _watch.encoded
+        whole = _hub.encoded
 
         async def broken(*_: Any) -> Entry:
             raise RuntimeError("as if")
 
-        monkeypatch.setattr(_watch, "encoded", broken)
+        monkeypatch.setattr(_hub, "encoded", broken)
         await store.append("c", user("1"))
         async with asyncio.timeout(20):
             assert [chunk async for chunk in hub.follow("c", cursor)] == []
             assert "clients reconnect: as if" in caplog.text
-            monkeypatch.setattr(_watch, "encoded", whole)
+            monkeypatch.setattr(_hub, "encoded", whole)
             async with aclosing(hub.follow("c", cursor)) as chunks:
                 assert b"event: appended" in await anext(chunks)
         await hub.aclose()
