@@ -55,7 +55,8 @@ def test_every_error() -> None:
     for module in (_endpoints, _http, _view, access, application, routing):
         source = inspect.getsource(module)
         codes |= set(re.findall(r'(?:Refused|refusal)\(\s*\d{3}, "(\w+)"', source))
-        codes |= set(re.findall(r'\d{3}(?::|,) "(\w+)"', source))
+        codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
+    codes |= {code for _, _, code in _http._STATUS}
     described = {name for row in rows(SECTIONS["The HTTP interface"]) if row[0][:3].isdigit()
                  for name in re.findall(r"`(\w+)`", row[1])}  # fmt: skip
     assert described == codes

@@ -45,7 +45,7 @@ async def test_the_list_is_by_the_last_change_and_in_pages(web: Any, store: Any)
     assert (newest["message_count"], newest["characters"], newest["tokens"]) == (1, 5, 2)
     assert newest["last"] == {"role": "user", "name": "Ann", "text": "Hello"}
     assert newest["writer"] == {"name": "Ann", "kind": "user", "id": "u1"}
-    assert newest["updated_at"].endswith("+00:00")
+    assert newest["updated_at"].endswith("Z")
     rest = (await web.get("api/conversations", params={"limit": 3, "offset": page["next_offset"]})).json()
     assert [one["id"] for one in rest["conversations"]] == ["two"]
     assert rest["more"] is False
