@@ -13,7 +13,6 @@ from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
-from redis_history.backends.redis.failures import RetryDetails, RetryPolicy
 from redis_history.capabilities import Capabilities
 from redis_history.capturing.capture import capture
 from redis_history.compaction.extractive import extractive_summarizer
@@ -81,6 +80,7 @@ from redis_history.prompt import (
     assemble_messages,
     assemble_prompt,
 )
+from redis_history.retry import RetryDetails, RetryPolicy
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import Reindexed, SearchHit
 from redis_history.search.vectors import Embedder, VectorField

@@ -12,8 +12,6 @@ from typing import Any, Final
 from redis_history._async._runtime import Signal
 from redis_history.compaction.summaries import is_interrupt, summary_error
 
-__all__ = ["Attempt"]
-
 #: Seconds that a task which was told to end is waited for.
 _ENDS: Final = 1.0
 

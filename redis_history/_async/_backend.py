@@ -9,14 +9,11 @@ from redis_history._async.cluster_backend import AsyncClusterBackend
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
-from redis_history.backends.redis.calls import Settings
-from redis_history.backends.redis.failures import RetryPolicy
-from redis_history.backends.redis.indexing import SearchIndex, Searching
+from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options
-
-__all__ = ["open_backend"]
+from redis_history.retry import RetryPolicy
 
 
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> AsyncBackend:

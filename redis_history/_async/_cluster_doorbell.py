@@ -17,10 +17,8 @@ from redis_history._async._cluster import ClusterLines
 from redis_history._async._doorbell import AsyncDoorbell
 from redis_history._async._runtime import Job, Signal, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
-from redis_history.backends.redis.notifications import slowest_mode
+from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address
-
-__all__ = ["AsyncClusterDoorbell"]
 
 _logger = logging.getLogger("redis_history")
 

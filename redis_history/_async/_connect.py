@@ -26,8 +26,6 @@ from redis_history.backends.redis.slots import Address
 from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
 from redis_history.errors import ConfigurationError
 
-__all__ = ["Connected", "ConnectedCluster", "connect"]
-
 #: Seconds for a reply, and for a connection to be made. A call may take longer: it is repeated until its deadline.
 SOCKET_TIMEOUT = 5.0
 #: Far more than the server likes; a process that needs as many calls at once has another problem.

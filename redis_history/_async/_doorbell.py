@@ -26,9 +26,7 @@ from redis_history._async._runtime import Job, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.notifications import merged_flags
-
-__all__ = ["AsyncDoorbell"]
+from redis_history.backends.redis.server_info import merged_flags
 
 _logger = logging.getLogger("redis_history")
 

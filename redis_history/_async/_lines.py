@@ -19,8 +19,6 @@ from redis.exceptions import ConnectionError, RedisError
 from redis_history._async._loops import PerLoop, at_the_end
 from redis_history._async._runtime import ending
 
-__all__ = ["CLOSED", "Lines", "PubSubConnection"]
-
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
 MOST: Final = 64
 

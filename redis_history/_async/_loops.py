@@ -14,8 +14,6 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-__all__ = ["Home", "PerLoop", "at_the_end"]
-
 #: Seconds that work in another event loop is waited for: that loop may be busy, or wait for this one.
 _ELSEWHERE: Final = 1.0
 

@@ -11,25 +11,6 @@ from typing import Any, Self, TypeVar
 
 from redis_history._async._loops import Home
 
-__all__ = [
-    "Background",
-    "Job",
-    "Lock",
-    "Openable",
-    "Signal",
-    "at_exit",
-    "begin",
-    "ending",
-    "finish",
-    "in_thread",
-    "place",
-    "reset_after_fork",
-    "settle",
-    "sleep",
-    "spawn",
-    "uninterrupted",
-]
-
 T = TypeVar("T")
 
 Lock = asyncio.Lock

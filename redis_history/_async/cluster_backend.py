@@ -13,11 +13,9 @@ from redis_history._async.redis_backend import INFO, AsyncRedisBackend, Packed, 
 from redis_history.backends.redis.attempts import Attempt
 from redis_history.backends.redis.calls import Call
 from redis_history.backends.redis.failures import is_transient
+from redis_history.backends.redis.server_info import together
 from redis_history.backends.redis.slots import redirected_to, slot_of
-from redis_history.backends.redis.survey import together
 from redis_history.capabilities import Capabilities
-
-__all__ = ["AsyncClusterBackend"]
 
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 #: How often a call is sent on at once, before it waits as for a server that is away.

@@ -20,8 +20,6 @@ from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges
 
-__all__ = ["AsyncNamespaceSubscription"]
-
 _logger = logging.getLogger("redis_history")
 
 #: Seconds for which the end of a conversation is remembered: longer than backends keep its log, so that what rings

@@ -14,8 +14,6 @@ from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.events import Cursor, Event
 
-__all__ = ["AsyncWatching"]
-
 _logger = logging.getLogger("redis_history")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from redis_history._sync._runtime import Signal
 from redis_history.compaction.summaries import summary_error
 
-__all__ = ["Attempt"]
-
 
 class Attempt:
     """A function in a thread of its own; a coroutine function in an event loop of that thread.

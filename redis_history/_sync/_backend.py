@@ -10,14 +10,11 @@ from redis_history._sync.cluster_backend import ClusterBackend
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history.backends.base import Backend
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis.calls import Settings
-from redis_history.backends.redis.failures import RetryPolicy
-from redis_history.backends.redis.indexing import SearchIndex, Searching
+from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.urls import parse_url
 from redis_history.requests import Options
-
-__all__ = ["open_backend"]
+from redis_history.retry import RetryPolicy
 
 
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> Backend:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from redis import Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
@@ -20,11 +21,9 @@ from redis.retry import Retry
 from redis_history._chance import CHANCE
 from redis_history._sync._lines import CLOSED, Lines
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.settings_of import connection_settings
-from redis_history.backends.redis.slots import SLOTS, Address, Topology, read_slots
+from redis_history.backends.redis.slots import Address, Topology, read_slots
+from redis_history.backends.redis.urls import connection_settings
 from redis_history.errors import ConfigurationError
-
-__all__ = ["ClusterLines", "Node"]
 
 _SLOTS: Final = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
@@ -57,7 +56,7 @@ class ClusterLines:
         self._how = pool
         self._nodes: dict[Address, Node] = {}
         self._left: list[Node] = []
-        self._topology = Topology([None] * SLOTS, frozenset(), frozenset())
+        self._topology = Topology([None] * REDIS_CLUSTER_HASH_SLOTS, frozenset(), frozenset())
         self._closed = False
 
     @classmethod

@@ -18,10 +18,8 @@ from redis_history._sync._cluster import ClusterLines
 from redis_history._sync._doorbell import Doorbell
 from redis_history._sync._runtime import Job, Signal, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
-from redis_history.backends.redis.notifications import slowest_mode
+from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address
-
-__all__ = ["ClusterDoorbell"]
 
 _logger = logging.getLogger("redis_history")
 

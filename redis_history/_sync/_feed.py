@@ -14,8 +14,6 @@ from redis_history._sync._runtime import Background, Lock, Openable, Signal
 from redis_history.errors import InvalidInputError
 from redis_history.events import Event
 
-__all__ = ["Feed"]
-
 #: Seconds that a `get` with a timeout of 0 waits for its read.
 _AT_ONCE: Final = 1.0
 #: Seconds between looks at what nobody signals.

@@ -18,8 +18,6 @@ from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._sync._runtime import reset_after_fork
 
-__all__ = ["CLOSED", "Lines", "PubSubConnection"]
-
 #: Seconds that a message may take to arrive once it has begun.
 _REST: Final = 5.0
 #: Said of calls whose connections are closed under them.

@@ -11,8 +11,6 @@ from redis_history.model import Conversation
 from redis_history.operations import ScanConversations
 from redis_history.paging import Reads, find_by_listing
 
-__all__ = ["Listing", "follows_all", "read", "scan_conversations"]
-
 T = TypeVar("T")
 
 

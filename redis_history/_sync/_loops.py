@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Home", "PerLoop"]
-
 
 class Home:
     """Where something belongs to: any thread will do."""

@@ -13,25 +13,6 @@ from weakref import WeakSet
 
 from redis_history._sync._loops import Home
 
-__all__ = [
-    "Background",
-    "Job",
-    "Lock",
-    "Openable",
-    "Signal",
-    "at_exit",
-    "begin",
-    "ending",
-    "finish",
-    "in_thread",
-    "place",
-    "reset_after_fork",
-    "settle",
-    "sleep",
-    "spawn",
-    "uninterrupted",
-]
-
 T = TypeVar("T")
 
 Lock = threading.Lock

@@ -11,10 +11,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from redis_history.backends.redis.settings_of import connection_settings
-from redis_history.backends.redis.urls import Several
-
-__all__ = ["client_of_service"]
+from redis_history.backends.redis.urls import Several, connection_settings
 
 #: Seconds for a Sentinel to answer, until the next one is asked.
 _ANSWER_WITHIN: Final = 2.0

@@ -21,8 +21,6 @@ from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges
 
-__all__ = ["NamespaceSubscription"]
-
 _logger = logging.getLogger("redis_history")
 
 #: Seconds for which the end of a conversation is remembered: longer than backends keep its log, so that what rings

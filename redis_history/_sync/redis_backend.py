@@ -22,16 +22,13 @@ from redis_history._sync._runtime import sleep
 from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
-from redis_history.backends.redis.documents import finish_work
-from redis_history.backends.redis.durability import Confirmation
-from redis_history.backends.redis.failures import FullJitter, RetryDetails, RetryPolicy, is_transient, translate
-from redis_history.backends.redis.finding import find_changed
-from redis_history.backends.redis.indexing import use_index
-from redis_history.backends.redis.notifications import slowest_mode
+from redis_history.backends.redis.failures import FullJitter, is_transient, translate
+from redis_history.backends.redis.plan_listing import find_changed
 from redis_history.backends.redis.planner import plan
-from redis_history.backends.redis.servers import read_info
-from redis_history.backends.redis.survey import QUESTIONS, read_survey
+from redis_history.backends.redis.search_index import finish_work, use_index
+from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey, slowest_mode
 from redis_history.capabilities import Capabilities
+from redis_history.durability import Confirmation
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -41,8 +38,7 @@ from redis_history.errors import (
     StoreClosedError,
 )
 from redis_history.operations import Op
-
-__all__ = ["INFO", "Packed", "RedisBackend", "told"]
+from redis_history.retry import RetryDetails, RetryPolicy
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")

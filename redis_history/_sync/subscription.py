@@ -17,8 +17,6 @@ from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges, ReadHead
 
-__all__ = ["Subscription"]
-
 _logger = logging.getLogger("redis_history")
 
 

@@ -15,8 +15,6 @@ from redis_history._sync.subscription import Subscription
 from redis_history.backends.base import Backend
 from redis_history.events import Cursor, Event
 
-__all__ = ["Watching"]
-
 _logger = logging.getLogger("redis_history")
 
 

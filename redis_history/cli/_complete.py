@@ -18,11 +18,11 @@ def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str
 
     No completions, and no error, if the server does not answer at once. Never starts a server."""
     from redis_history._sync.store import HistoryStore
-    from redis_history.backends.redis.failures import RetryPolicy
     from redis_history.backends.redis.urls import embedded_server, parse_url
     from redis_history.cli.commands import DEFAULT_URL, given_behind
     from redis_history.embedded import status
     from redis_history.errors import RedisHistoryError
+    from redis_history.retry import RetryPolicy
 
     given: dict[str, Any] = ctx.find_root().params
     url = given_behind(ctx, "url") or given.get("url") or os.environ.get("REDIS_HISTORY_URL") or DEFAULT_URL

@@ -7,14 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 from redis_history._sync.store import HistoryStore
-from redis_history.backends.redis.failures import RetryPolicy
-from redis_history.backends.redis.indexing import read_index_form
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.search_index import read_index_form
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._failures import complain
 from redis_history.cli._text import name
 from redis_history.cli.commands import Context
 from redis_history.errors import ConfigurationError, ConversationNotFoundError, RedisHistoryError
+from redis_history.retry import RetryPolicy
 
 __all__ = ["PATIENCE", "check_url", "no_conversation", "open_store", "search_options"]
 

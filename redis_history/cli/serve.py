@@ -20,11 +20,11 @@ from typing import Any
 import click
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._stores import open_store, search_options
 from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
+from redis_history.retry import RetryPolicy
 
 __all__ = ["command"]
 

@@ -12,9 +12,9 @@ from redis.exceptions import NoPermissionError
 from redis_history._ids import new_token
 from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
-from redis_history.backends.redis.indexing import read_index_form, read_index_info
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.rights import missing_patterns, missing_rights, rights_question
+from redis_history.backends.redis.search_index import read_index_form, read_index_info
 from redis_history.doctor.checks import Answers, Finding, State, check_search, check_server, where_is
 from redis_history.errors import BackendRefusedError, CorruptDataError
 from redis_history.model import user

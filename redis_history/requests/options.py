@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history._words import check_language
-from redis_history.backends.redis.durability import Confirmation
+from redis_history.durability import Confirmation
 from redis_history.errors import ConfigurationError
 from redis_history.search.vectors import Embedder, VectorField
 

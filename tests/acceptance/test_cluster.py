@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.slots import key_slot
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,

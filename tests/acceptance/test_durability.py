@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.slots import key_slot
 from redis_history.errors import BackendRefusedError, CapabilityError, ConfigurationError, DurabilityError
 from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster

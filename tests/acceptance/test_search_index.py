@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Compressor, HistoryStore, Message, VectorField, user
-from redis_history.backends.redis.calls import Settings
-from redis_history.backends.redis.indexing import Searching, read_index_form
+from redis_history.backends.redis.calls import Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.search_index import read_index_form
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,

@@ -13,7 +13,7 @@ from redis_history._ids import MAX_CONVERSATION_ID_BYTES
 from redis_history._sync import _connect
 from redis_history._sync.reading import PAGE
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import finding, keys, listing, reading, servers, writing
+from redis_history.backends.redis import keys, plan_listing, plan_reads, plan_writes, server_info
 from redis_history.history import _unsent
 from redis_history.model import wire
 from redis_history.search import query, scan
@@ -81,22 +81,22 @@ def test_every_promise_has_a_proof() -> None:
         ("guarantees.md", f"{_CAPS['max_conversations']} conversations"),
         ("guarantees.md", f"{_CAPS['max_messages']} messages"),
         ("data-model.md", f"{keys.BUCKETS} registries"),
-        ("operations.md", f"{listing._CHUNK} s"),
+        ("operations.md", f"{plan_listing._CHUNK} s"),
         ("operations.md", f"{keys.BUCKETS} parts"),
-        ("guarantees.md", f"{finding._SWEEP} conversations"),
-        ("operations.md", f"{finding._SWEEP} `HMGET`"),
+        ("guarantees.md", f"{plan_listing._SWEEP} conversations"),
+        ("operations.md", f"{plan_listing._SWEEP} `HMGET`"),
         ("operations.md", f"{keys.BUCKETS} `ZRANGEBYSCORE`"),
         ("operations.md", f"{keys.BUCKETS} `ZCARD`"),
-        ("data-model.md", f"{finding._SWEEP} conversations"),
+        ("data-model.md", f"{plan_listing._SWEEP} conversations"),
         ("guarantees.md", f"{PAGE:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_MESSAGES:,} messages"),
         ("how-to/fleets.md", f"{requests.MAX_BATCH_BYTES:,} bytes"),
-        ("how-to/ui.md", f"{int(reading.CHANGES_BYTES) // 10**6} MB"),
-        ("data-model.md", f"{int(writing.LOG_OUTLIVES_MS) // 1000} s"),
+        ("how-to/ui.md", f"{int(plan_reads.CHANGES_BYTES) // 10**6} MB"),
+        ("data-model.md", f"{int(plan_writes.LOG_OUTLIVES_MS) // 1000} s"),
         ("data-model.md", f"{wire.DIGEST_BYTES} bytes"),
-        ("guarantees.md", f"{int(writing.LOG_OUTLIVES_MS) // 1000} s"),
-        ("operations.md", f"| {servers._MINIMUM['redis'][0]}.{servers._MINIMUM['redis'][1]} |"),
-        ("operations.md", f"| {servers._MINIMUM['valkey'][0]}.{servers._MINIMUM['valkey'][1]} |"),
+        ("guarantees.md", f"{int(plan_writes.LOG_OUTLIVES_MS) // 1000} s"),
+        ("operations.md", f"| {server_info._MINIMUM['redis'][0]}.{server_info._MINIMUM['redis'][1]} |"),
+        ("operations.md", f"| {server_info._MINIMUM['valkey'][0]}.{server_info._MINIMUM['valkey'][1]} |"),
         ("operations.md", f"| {_connect.SOCKET_TIMEOUT:g} |"),
         ("operations.md", f"| {RetryPolicy().deadline:g} |"),
         ("operations.md", f"{RetryPolicy().first_wait:g} |"),

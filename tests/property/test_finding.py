@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from redis_history import Cursor, HistoryStore, user
 from redis_history.backends.base import Look
-from redis_history.backends.redis import finding
+from redis_history.backends.redis import plan_listing
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.events import BEGINNING
 from redis_history.operations import ReadHead
@@ -131,8 +131,8 @@ class _Model:
 @settings(max_examples=100)
 def test_every_change_is_found(server: RealServer, page: int, ops: list[tuple[str, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finding, "_SWEEP", 0)
-        patch.setattr(finding, "_PAGE", page)
+        patch.setattr(plan_listing, "_SWEEP", 0)
+        patch.setattr(plan_listing, "_MEMBERS", page)
         model = _Model(server)
         try:
             for what, name in ops:

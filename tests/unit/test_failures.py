@@ -10,7 +10,7 @@ import redis.exceptions
 from redis._parsers.base import BaseParser
 from redis.sentinel import MasterNotFoundError
 
-from redis_history.backends.redis.failures import RetryPolicy, is_transient, translate
+from redis_history.backends.redis.failures import is_transient, translate
 from redis_history.errors import (
     BackendError,
     BackendRefusedError,
@@ -19,6 +19,7 @@ from redis_history.errors import (
     CorruptDataError,
     UnsupportedServerError,
 )
+from redis_history.retry import RetryPolicy
 
 WHERE = "redis://example:6379/0"
 READONLY = "READONLY You can't write against a read only replica."

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.notifications import merged_flags
+from redis_history.backends.redis.server_info import merged_flags
 
 ALL = set("g$lshzxetd")
 settings = st.lists(st.sampled_from("KEg$lshzxetdmnoA"), unique=True, max_size=16).map("".join)

@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.calls import Call, Settings
+from redis_history.backends.redis.calls import (
+    APPEND,
+    CHANGES,
+    DELETE,
+    DELETE_CONVERSATION,
+    FIND,
+    HEAD,
+    PAGE,
+    Call,
+    Script,
+    Settings,
+)
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.scripts import APPEND, CHANGES, DELETE, DELETE_CONVERSATION, FIND, HEAD, PAGE, Script
 from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.servers import Server, read_info
+from redis_history.backends.redis.server_info import Server, read_info
 from redis_history.errors import UnsupportedServerError
 
 

@@ -9,8 +9,8 @@ from msgspec import structs
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redis_history import Capabilities
-from redis_history.backends.redis.durability import Confirmation, tiers
-from redis_history.backends.redis.survey import QUESTIONS, read_survey, together
+from redis_history.backends.redis.server_info import QUESTIONS, read_survey, together
+from redis_history.durability import Confirmation, tiers
 from redis_history.errors import CapabilityError, UnsupportedServerError
 
 REFUSED = NoPermissionError("this user has no permissions")

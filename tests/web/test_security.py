@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from redis_history import AsyncHistoryStore, user
-from redis_history.backends.redis.failures import RetryPolicy
 from redis_history.errors import ConfigurationError
+from redis_history.retry import RetryPolicy
 from redis_history.web import Limits, access, allow_all
 from redis_history.web import application as module
 from redis_history.web._view import View

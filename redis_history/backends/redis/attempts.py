@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-__all__ = ["Attempt", "is_late", "learn_clock", "server_time"]
-
 #: Clocks of two machines that run freely differ by less than 1 in 1,000 (NTP slews by 1 in 2,000 at most).
 _SLOWEST: Final = 0.999
 _CLOCK: Final = "_redis_history_clock"

@@ -2,52 +2,150 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+from functools import partial
+from importlib.resources import files
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
 from redis_history.backends import refusals
-from redis_history.backends.redis.durability import Confirmation, confirming
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace
-from redis_history.backends.redis.scripts import Script
+from redis_history.durability import Confirmation
+from redis_history.errors import DurabilityError
 from redis_history.model import Message
-from redis_history.operations import ANY, Precondition, Write
+from redis_history.operations import ANY, DeleteConversation, Precondition, Write
+from redis_history.search.redisearch import VECTOR, document
+from redis_history.search.vectors import VectorField
 
-if TYPE_CHECKING:
-    from redis_history.backends.redis.indexing import SearchIndex
 
-__all__ = [
-    "SENT",
-    "Call",
-    "DocumentOf",
-    "Pause",
-    "Settings",
-    "Steps",
-    "Upkeep",
-    "as_is",
-    "change",
-    "change_header",
-    "once",
-    "plain",
-    "refused",
-    "revised",
-    "write",
-]
+class Script(NamedTuple):
+    """`call` names the script on the server (EVALSHA), `teach` sends it along (EVAL); both packed (RESP)."""
+
+    name: str
+    call: bytes
+    teach: bytes
+
+
+def _load(name: str, *preludes: str) -> Script:
+    folder = files("redis_history.backends.redis") / "lua"
+    source = b"\n".join((folder / f"{part}.lua").read_bytes() for part in (*preludes, name))
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
+
+
+_WRITING = ("_archive", "_change", "_journal", "_document")
+
+
+_PLACES = ("_id", "_locate", "_archived")
+
+
+APPEND: Final = _load("append", *_WRITING, "_empty", "_id", "_trim")
+
+
+CHANGES: Final = _load("changes", "_head")
+
+
+CLEAR: Final = _load("clear", *_WRITING, "_empty")
+
+
+COMPACT: Final = _load("compact", *_WRITING, "_locate")
+
+
+COPY: Final = _load("copy")
+
+
+DELETE: Final = _load("delete", *_WRITING, *_PLACES)
+
+
+DELETE_CONVERSATION: Final = _load("delete_conversation", *_WRITING)
+
+
+EXPAND: Final = _load("expand", *_WRITING, *_PLACES)
+
+
+FETCH: Final = _load("fetch", "_archive", "_locate")
+
+
+FIND: Final = _load("find", "_archive", *_PLACES)
+
+
+FORGET: Final = _load("forget")
+
+
+HEAD: Final = _load("head", "_head")
+
+
+INDEX: Final = _load("index", *_WRITING, *_PLACES)
+
+
+LEASE: Final = _load("lease")
+
+
+MARK: Final = _load("mark", "_archive", "_locate")
+
+
+PAGE: Final = _load("page", "_locate")
+
+
+PAGE_ARCHIVED: Final = _load("page_archived", "_archive", "_locate")
+
+
+REAP: Final = _load("reap")
+
+
+RECORD: Final = _load("record", *_WRITING)
+
+
+SEARCH: Final = _load("search")
+
+
+UPDATE: Final = _load("update", *_WRITING, *_PLACES)
+
 
 T = TypeVar("T")
+
 
 #: The steps of an operation: a generator that does no I/O. It yields a `Call`; or a list of calls that do no harm when
 #: repeated, for one round trip; or an `Upkeep`; or a `Pause`. It is sent the outcome, the list of outcomes, whether the
 #: upkeep was done, or None. Errors of redis_history.errors are raised at the `yield`. It returns the outcome.
 Steps = Generator[Any, Any, T]
 
+
 #: The fields and values of the search document of a message and its vector.
 DocumentOf = Callable[[Message, bytes], list[bytes]]
+
+
 #: Which argument of every writing script says when its call was first sent.
 SENT: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """How a store searches. `required`: by the server or not at all."""
+
+    language: str = "english"
+    vector: VectorField | None = None
+    required: bool = False
+
+    def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
+        """The fields and values of a message's search document; its vector, if it has one."""
+        fields = document(message)
+        return [*fields, VECTOR, vector] if vector else fields
+
+
+class SearchIndex:
+    """What a backend knows of its index. `form`: what it is to be like."""
+
+    def __init__(self, form: Searching) -> None:
+        self.form = form
+        #: Whether the server searches; None before the first call.
+        self.works: bool | None = None
+        #: Whether searches go to the index of this form, and not yet to a former one.
+        self.settled = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +295,36 @@ def write(op: Write, settings: Settings, call: Call, after: Callable[[Any], Step
     """The steps of a write: its call, then the upkeep that `after` makes of the reply. The outcome comes last, because
     it may be an error: that the write is not confirmed."""
     if settings.confirm is not None:
-        decode = confirming(op, call.decode, settings.confirm)
+        decode = partial(_confirmed, op, call.decode, settings.confirm)
         call = msgspec.structs.replace(call, decode=decode, confirm=settings.confirm)
     if after is None:
         return (yield call)
     reply = yield msgspec.structs.replace(call, decode=as_is)
     yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
     return call.decode(reply)
+
+
+def _confirmed(op: Write, decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
+    reply, said = replies
+    outcome = decode(reply)  # a refusal raises: nothing was written
+    if outcome is None or (reached := confirmation.reached(said)) >= confirmation.needed:
+        return outcome
+    cause = said if isinstance(said, Exception) else None
+    revision = None if type(op) is DeleteConversation else _revision(reply)
+    where = "the server's disk" if confirmation.tier == "fsync" else f"{reached} of {confirmation.needed} replicas"
+    what = "the deletion" if revision is None else f"revision {revision}"
+    raise DurabilityError(
+        f"{what} of conversation {op.conversation_id[:80]!r} was made, but within {confirmation.timeout:g} s it was "
+        f"{'not ' if confirmation.tier == 'fsync' else 'only '}confirmed to be on {where}"
+        f"{f' ({cause})' if cause else ''}; it may be lost in a crash. The same call again is safe, and asks again",
+        conversation_id=op.conversation_id,
+        revision=revision,
+        token=op.token,
+    ) from cause
+
+
+def _revision(reply: Any) -> int:
+    """The revision in what a writing script returned: a number, a text that begins with it, or a list of either."""
+    if isinstance(reply, list):
+        reply = reply[1] if reply[0] in (b"stored", b"buried", b"nothing") else reply[0]
+    return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)

@@ -29,8 +29,6 @@ from redis_history._ids import check_conversation_id
 from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.operations import Place
 
-__all__ = ["BUCKETS", "ConversationKeys", "Keyspace", "pack_keys"]
-
 BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from redis_history.backends.redis import reading, searching, writing
-from redis_history.backends.redis.calls import Call, Settings, Steps
-from redis_history.backends.redis.compacting import compact
-from redis_history.backends.redis.expanding import expand
+from redis_history.backends.redis import plan_reads, plan_search, plan_writes
+from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
 from redis_history.backends.redis.keys import pack_keys
-from redis_history.backends.redis.listing import list_conversations, scan_conversations
-from redis_history.backends.redis.scripts import LEASE
+from redis_history.backends.redis.plan_compaction import compact, expand
+from redis_history.backends.redis.plan_listing import list_conversations, scan_conversations
 from redis_history.operations import (
     Compact,
     Expand,
@@ -24,8 +22,6 @@ from redis_history.operations import (
     ScanConversations,
     TakeLease,
 )
-
-__all__ = ["plan"]
 
 T = TypeVar("T")
 
@@ -53,14 +49,14 @@ def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
 
 #: Operations that are one call and no write.
 _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
-    **reading.CALLS,
-    Fetch: searching.fetch_call,
+    **plan_reads.CALLS,
+    Fetch: plan_search.fetch_call,
     KeepLease: _keep_lease,
     TakeLease: _take_lease,
 }
 _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
-    **writing.PLANS,
-    **searching.PLANS,
+    **plan_writes.PLANS,
+    **plan_search.PLANS,
     Compact: compact,
     Expand: expand,
     ListConversations: list_conversations,

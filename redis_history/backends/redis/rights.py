@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from redis_history.backends.redis.keys import Keyspace
 
-__all__ = ["RIGHTS", "missing_patterns", "missing_rights", "patterns", "rights_question"]
-
 #: By what they are for, each command with arguments that it would take; in these, the names of keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     "storing": (

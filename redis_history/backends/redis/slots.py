@@ -6,13 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
-from redis.crc import key_slot
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError
 
 from redis_history.backends.redis.calls import Call
-
-__all__ = ["SLOTS", "Address", "Topology", "read_slots", "redirected_to", "slot_of"]
 
 _slot_of_tag: Final = lru_cache(maxsize=4096)(key_slot)
 
@@ -40,7 +37,7 @@ class Topology:
 
 def read_slots(reply: list[Any], asked: Address, remap: Callable[[str, int], tuple[str, int]]) -> Topology:
     """What `asked` answered to CLUSTER SLOTS; `remap` turns addresses as nodes see them into those to be used here."""
-    owners: list[Address | None] = [None] * SLOTS
+    owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     primaries, nodes = set(), set()
     for first, last, *parts in reply:
         addresses = [_address(part[0], part[1], asked, remap) for part in parts]

@@ -10,12 +10,18 @@ from redis_history.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from redis_history.embedded import EmbeddedServer
-
-__all__ = ["CLUSTER", "SCHEMES", "SENTINEL", "Several", "Target", "embedded_server", "parse_several", "parse_url"]
+from collections.abc import Mapping
+from typing import Any
 
 CLUSTER: Final = ("redis+cluster", "rediss+cluster")
+
+
 SENTINEL: Final = ("redis+sentinel", "rediss+sentinel")
+
+
 SCHEMES: Final = ("redis", "rediss", "unix", *CLUSTER, *SENTINEL, "memory", "embedded")
+
+
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
@@ -114,3 +120,16 @@ def embedded_server(target: Target) -> EmbeddedServer:
     if target.path and not target.path.startswith("/"):
         raise ConfigurationError(f"write embedded:///absolute/path or embedded://, not embedded://{target.path}")
     return EmbeddedServer(target.path or None)
+
+
+#: What a pool or a cluster client adds to the settings of its connections for itself.
+_ITS_OWN: Final = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher", "response_callbacks", "cache")
+
+
+def connection_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a pool's connections, without where they lead."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("host", "port") and not name.startswith(_ITS_OWN)
+    }

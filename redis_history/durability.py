@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from redis_history.capabilities import Capabilities
-from redis_history.errors import CapabilityError, DurabilityError
-from redis_history.operations import DeleteConversation, Write
+from redis_history.errors import CapabilityError
 
-__all__ = ["Confirmation", "confirming", "tiers", "why_not"]
-
-T = TypeVar("T")
+__all__ = ["Confirmation", "tiers", "why_not"]
 
 #: From here on there is WAITAOF.
 _WAITAOF_SINCE: Final = {"redis": (7, 2), "valkey": (7, 2)}
@@ -81,34 +76,3 @@ def why_not(tier: str, needed: int, server: Capabilities) -> str | None:
             "set it, or use Redis 7.4.3, 8.0 or newer"
         )
     return None
-
-
-def confirming(op: Write, decode: Callable[[Any], T], confirmation: Confirmation) -> Callable[[Any], T]:
-    """Reads the replies to a write and to the command after it."""
-    return partial(_confirmed, op, decode, confirmation)
-
-
-def _confirmed(op: Write, decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
-    reply, said = replies
-    outcome = decode(reply)  # a refusal raises: nothing was written
-    if outcome is None or (reached := confirmation.reached(said)) >= confirmation.needed:
-        return outcome
-    cause = said if isinstance(said, Exception) else None
-    revision = None if type(op) is DeleteConversation else _revision(reply)
-    where = "the server's disk" if confirmation.tier == "fsync" else f"{reached} of {confirmation.needed} replicas"
-    what = "the deletion" if revision is None else f"revision {revision}"
-    raise DurabilityError(
-        f"{what} of conversation {op.conversation_id[:80]!r} was made, but within {confirmation.timeout:g} s it was "
-        f"{'not ' if confirmation.tier == 'fsync' else 'only '}confirmed to be on {where}"
-        f"{f' ({cause})' if cause else ''}; it may be lost in a crash. The same call again is safe, and asks again",
-        conversation_id=op.conversation_id,
-        revision=revision,
-        token=op.token,
-    ) from cause
-
-
-def _revision(reply: Any) -> int:
-    """The revision in what a writing script returned: a number, a text that begins with it, or a list of either."""
-    if isinstance(reply, list):
-        reply = reply[1] if reply[0] in (b"stored", b"buried", b"nothing") else reply[0]
-    return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)

@@ -9,11 +9,26 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from redis_history.backends.redis.calls import Call, Settings, Steps, Upkeep, as_is, plain
-from redis_history.backends.redis.documents import finish_work, mark, write_documents
-from redis_history.backends.redis.indexing import SearchIndex, Searching, fill_index, use_index
+from redis_history.backends.redis.calls import (
+    FETCH,
+    SEARCH,
+    Call,
+    SearchIndex,
+    Searching,
+    Settings,
+    Steps,
+    Upkeep,
+    as_is,
+    plain,
+)
 from redis_history.backends.redis.keys import Keyspace, pack_keys
-from redis_history.backends.redis.scripts import FETCH, SEARCH
+from redis_history.backends.redis.search_index import (
+    fill_index,
+    finish_work,
+    mark,
+    use_index,
+    write_documents,
+)
 from redis_history.errors import BackendError, CorruptDataError
 from redis_history.model.wire import body_digest, decode_member, encode_body
 from redis_history.operations import (
@@ -37,8 +52,6 @@ from redis_history.search.redisearch import (
     scope_at,
     search_commands,
 )
-
-__all__ = ["PLANS", "fetch_call"]
 
 _logger = logging.getLogger("redis_history")
 

@@ -1,10 +1,4 @@
-"""Compaction on a server: what is to leave is read in pages, then one short script moves it. Pure: no I/O here.
-
-The script changes nothing unless all that was read is still so. It knows by the revision of the newest change that
-was no append, and by how many messages there are before the end of the range. If a tool call of the range has no result
-because it was given up, anything that was appended might be that result after all: then nothing may have been appended
-either, and if something was, it is read from the change log, which is quick, before the script is tried again.
-"""
+"""Compaction and expansion on a server. Pure: no I/O here."""
 
 from __future__ import annotations
 
@@ -12,27 +6,45 @@ from bisect import bisect_left
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from redis_history.backends import refusals
 from redis_history.backends.compacting import check_pairs, check_summary, replaced
-from redis_history.backends.redis.calls import SENT, Call, Settings, Steps, change_header, plain, refused, write
-from redis_history.backends.redis.documents import mark
-from redis_history.backends.redis.keys import ConversationKeys
-from redis_history.backends.redis.reading import changes_call, page_of, readable
-from redis_history.backends.redis.scripts import COMPACT
+from redis_history.backends.redis.calls import (
+    COMPACT,
+    COPY,
+    EXPAND,
+    SENT,
+    Call,
+    DocumentOf,
+    Settings,
+    Steps,
+    Upkeep,
+    as_is,
+    change_header,
+    once,
+    plain,
+    refused,
+    write,
+)
+from redis_history.backends.redis.keys import ConversationKeys, pack_keys
+from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
+from redis_history.backends.redis.search_index import mark, write_documents
 from redis_history.events import ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
 from redis_history.model.ranges import Ranges, stays
-from redis_history.model.wire import placed
-from redis_history.operations import Compact, Compacted, Entry, ReadChanges
-
-__all__ = ["compact", "position_of"]
+from redis_history.model.wire import body_digest, encode_body, placed
+from redis_history.operations import Compact, Compacted, Entry, Expand, Expanded, ReadChanges
 
 #: Messages read at once.
 _PAGE: Final = 1000
+
+
 #: How often the reading begins again because somebody edits, deletes or inserts meanwhile.
 _TRIES: Final = 50
+
+
 #: Runs of system messages that stay, and messages in them: the script moves them one by one.
 _MOST_STAYING: Final = 1000
 
@@ -67,9 +79,9 @@ class _Range(Struct):
 def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
     keys = settings.keyspace.conversation(op.conversation_id)
     for _ in range(_TRIES):
-        found = yield from _read(op, keys)
+        found = yield from _read_range(op, keys)
         for _ in range(_TRIES):
-            outcome: Compacted | bytes = yield from _flip(op, settings, keys, found)
+            outcome: Compacted | bytes = yield from _commit(op, settings, keys, found)
             if isinstance(outcome, Compacted):
                 return outcome
             if outcome == b"stale" or not (yield from _read_appended(op, settings, found)):
@@ -79,7 +91,7 @@ def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
     raise refusals.compaction_conflict(op.conversation_id, f"it was changed during each of {_TRIES} attempts")
 
 
-def _read(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
+def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
     entry = op.summary
     own, mark = b":" + entry.message.id.encode(), b"^" + entry.message.id.encode()
     [head] = yield [plain(b"HMGET", keys.state, b"e", b"r", b"x", b"q", b"s", own, mark)]
@@ -198,7 +210,7 @@ def _key(message: Message) -> Position:
     return message.position or Position(0, 0)
 
 
-def _flip(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range) -> Steps[Compacted | bytes]:
+def _commit(op: Compact, settings: Settings, keys: ConversationKeys, found: _Range) -> Steps[Compacted | bytes]:
     entry = op.summary
     leaving = found.leaving
     last = leaving[-1].position if leaving else Position(0, 0)
@@ -256,3 +268,97 @@ def position_of(place: bytes) -> Position:
 
 def _what(entry: Entry) -> bytes:
     return entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
+
+
+#: How often a staging copy is made, members copied at once, and how long an unused copy stays.
+_COPIES: Final = 4
+
+
+_COPIED: Final = 500
+
+
+_COPY_LASTS_MS: Final = b"60000"
+
+
+def expand(op: Expand, settings: Settings) -> Steps[Expanded | None]:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    outcome: Expanded | bytes = yield from _expand(op, settings, keys, [b"", b"", b"", b"", b""])
+    for attempt in range(_COPIES):
+        if outcome != b"stale":
+            break
+        # A new name each time, so that late pages of an earlier copy cannot reach this one.
+        token = b"%b.%d" % (op.token.encode(), attempt)
+        [compaction] = yield [plain(b"HGET", keys.state, b"^" + op.summary_id.encode())]
+        archive = keys.archive(int(compaction or 0))
+        copy = b"%b:%b" % (archive, token)
+        begun = yield from _make_copy(keys, archive, copy)
+        if begun is not None:
+            outcome = yield from _expand(op, settings, keys, [b"1", *begun, token])
+        if outcome == b"stale":
+            yield Upkeep(once([plain(b"UNLINK", copy)]))
+    if outcome == b"stale":
+        outcome = yield from _expand(op, settings, keys, [b"2", b"", b"", b"", b""])
+    return outcome if isinstance(outcome, Expanded) else None
+
+
+def _make_copy(keys: ConversationKeys, archive: bytes, copy: bytes) -> Steps[list[bytes] | None]:
+    """Puts what comes back and what is live into one set. Returns the epoch, revision and sequence at which the first
+    page was made; None if the copy was lost meanwhile."""
+    begun: list[bytes] | None = None
+    held = b""
+    for source in (archive, keys.messages):
+        start, count = 0, _COPIED
+        while count == _COPIED:
+            args = [b"%d" % start, b"%d" % (start + _COPIED - 1), _COPY_LASTS_MS, held]
+            [reply] = yield [Call(COPY, pack_keys(source, copy, keys.state), args, as_is)]
+            if reply[0] < 0:
+                return None
+            count, held = reply[0], b"%d" % reply[1]
+            start += count
+            begun = begun or reply[2:]
+    return begun
+
+
+def _expand(op: Expand, settings: Settings, keys: ConversationKeys, prepared: list[bytes]) -> Steps[Expanded | bytes]:
+    args = [*change_header(op.token, settings, keys, op.precondition), op.summary_id.encode()]
+    args += [msgspec.msgpack.encode(op.summary_id), *prepared]
+    call = Call(EXPAND, keys.writing, args, partial(_expanded, op), SENT)
+    document = settings.document
+    after = None if document is None else partial(_documents_after, op, settings, keys, document)
+    return write(op, settings, call, after)
+
+
+def _expanded(op: Expand, reply: list[Any]) -> Expanded | bytes:
+    """The outcome; or b"stale" or b"unknown" if nothing was changed."""
+    kind = reply[0]
+    if kind in (b"stale", b"unknown"):
+        return bytes(kind)
+    if type(kind) is bytes:
+        refused(op, reply)
+    return Expanded(kind, reply[1])
+
+
+def _documents_after(
+    op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, reply: list[Any]
+) -> Steps[None]:
+    if type(reply[0]) is not bytes:
+        yield from mark(keys)
+        if former := reply[3]:
+            yield from _document_again(op, settings, keys, document, former)
+
+
+def _document_again(
+    op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, former: bytes
+) -> Steps[None]:
+    """Writes the document of a summary that had been absorbed, and so had none: it is live again."""
+    [place] = yield [plain(b"HGET", keys.state, b":" + former)]
+    if place is None:
+        return
+    at = position_of(place)
+    [members] = yield [page_of(keys, 1, newest=False, after=at._replace(sequence=at.sequence - 1), before=None)]
+    message = readable(members[0]) if members else None
+    if message is None or message.id.encode() != former:
+        return
+    fields = document(message, b"")
+    entries = [(message.id, body_digest(encode_body(message)))]
+    yield [write_documents(op.token, settings, op.conversation_id, entries, [[b"%d" % len(fields), *fields]])]

@@ -1,22 +1,74 @@
-"""What to ask a server about itself, and what its answers say. Whatever it may not tell stays unknown."""
+"""Which servers can be used, and what they say about themselves. What a server may not tell stays unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import structs
 from redis.exceptions import NoPermissionError
 
-from redis_history.backends.redis.durability import tiers
-from redis_history.backends.redis.notifications import merged_flags
-from redis_history.backends.redis.servers import read_info
 from redis_history.capabilities import Capabilities
+from redis_history.durability import tiers
+from redis_history.errors import UnsupportedServerError
 
-__all__ = ["QUESTIONS", "read_survey", "together"]
+_MINIMUM: Final = {"redis": (6, 2), "valkey": (7, 2)}
+
+
+class Server(NamedTuple):
+    """`product` is "redis" or "valkey" (as is everything compatible that does not say otherwise)."""
+
+    product: str
+    version: tuple[int, ...]
+
+
+def read_info(reply: object) -> Server:
+    """The server that gave this INFO reply. Raises UnsupportedServerError if it is too old, or no Redis at all."""
+    if isinstance(reply, bytes):
+        reply = reply.decode(errors="replace")
+    if not isinstance(reply, str):
+        raise UnsupportedServerError(f"the answer to INFO is no text but {type(reply).__name__}: this is no Redis")
+    text = reply
+    info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    product = "valkey" if "valkey_version" in info else "redis"
+    said = info.get(f"{product}_version", "")
+    try:
+        version = tuple(int(number) for number in said.split(".")[:3])
+    except ValueError as error:
+        raise UnsupportedServerError(f"the server does not say which version it is: {said[:40]!r}") from error
+    if version < _MINIMUM[product]:
+        needed = ".".join(map(str, _MINIMUM[product]))
+        raise UnsupportedServerError(f"this is {product} {said}; redis_history needs {product} {needed} or newer")
+    return Server(product, version)
+
+
+#: K: channels named by key. t: commands on streams, which is what the change log is.
+_NEEDED: Final = "Kt"
+
+
+#: What the flag A stands for.
+_ALL: Final = "g$lshzxetd"
+
+
+def merged_flags(setting: str | bytes | None) -> str | None:
+    """The setting to write so that a change log rings, or None if it does already."""
+    flags = setting.decode() if isinstance(setting, bytes) else setting or ""
+    present = set(flags) | (set(_ALL) if "A" in flags else set())
+    missing = "".join(flag for flag in _NEEDED if flag not in present)
+    return flags + missing if missing else None
+
+
+def slowest_mode(modes: Collection[str]) -> str:
+    """The slowest of the modes of some doorbells; "poll" if there are none."""
+    return next((mode for mode in ("poll", "publish", "keyspace") if mode in modes), "poll")
+
 
 _SETTINGS: Final = (b"notify-keyspace-events", b"appendfsync", b"save")
+
+
 _MODES: Final[dict[str, Literal["standalone", "cluster"]]] = {"0": "standalone", "1": "cluster"}
+
+
 #: The commands, to be sent in one go.
 QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name] for name in _SETTINGS))
 

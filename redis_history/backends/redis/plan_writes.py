@@ -1,4 +1,4 @@
-"""The steps of the writing operations, but for those of `compacting` and `expanding`. Pure: no I/O here."""
+"""The steps of the writing operations. Pure: no I/O here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec.structs import astuple
 
-from redis_history.backends.redis.calls import SENT, Call, DocumentOf, Settings, Steps, change, refused, revised, write
-from redis_history.backends.redis.documents import documents_later, documents_of, reap_after
+from redis_history.backends.redis.calls import (
+    APPEND,
+    CLEAR,
+    DELETE,
+    DELETE_CONVERSATION,
+    RECORD,
+    SENT,
+    UPDATE,
+    Call,
+    DocumentOf,
+    Settings,
+    Steps,
+    change,
+    refused,
+    revised,
+    write,
+)
 from redis_history.backends.redis.keys import ConversationKeys
-from redis_history.backends.redis.records import write_record
-from redis_history.backends.redis.scripts import APPEND, CLEAR, DELETE, DELETE_CONVERSATION, UPDATE
+from redis_history.backends.redis.plan_reads import RECORD_KEYS
+from redis_history.backends.redis.search_index import documents_later, documents_of, reap_after
 from redis_history.model.wire import placed
 from redis_history.operations import (
     Append,
@@ -24,8 +40,6 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-
-__all__ = ["PLANS"]
 
 #: How long the change log of a deleted conversation stays for those who watch it: several poll intervals.
 LOG_OUTLIVES_MS: Final = b"60000"
@@ -155,6 +169,14 @@ def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
     return Appended(revision, placed(op.entry.message, sequence, timestamp), False)
 
 
+def _write_record(op: WriteRecord, settings: Settings) -> Steps[int]:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = [*change(op, settings, keys), msgspec.msgpack.encode(op.fields)]
+    for name, value in op.fields.items():
+        args += (RECORD_KEYS[name], msgspec.msgpack.encode(value))
+    return write(op, settings, Call(RECORD, keys.writing, args, partial(revised, op), SENT))
+
+
 PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     Append: _append,
     Clear: _clear,
@@ -162,5 +184,5 @@ PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     DeleteMessages: _delete,
     Restore: _restore,
     UpdateMessage: _update,
-    WriteRecord: write_record,
+    WriteRecord: _write_record,
 }

@@ -9,22 +9,26 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from redis_history._time import from_microseconds
 from redis_history.backends.compacting import cut_page
-from redis_history.backends.redis.calls import Call, Settings, as_is
+from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is
 from redis_history.backends.redis.keys import ConversationKeys, pack_keys
-from redis_history.backends.redis.records import read_conversation
-from redis_history.backends.redis.scripts import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED
 from redis_history.changelog import LogEntry, recover
 from redis_history.errors import CorruptDataError
 from redis_history.events import Cursor
-from redis_history.model import Message, Position
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.wire import decode_member
 from redis_history.operations import Changes, FindMessage, Head, Page, ReadChanges, ReadConversation, ReadHead, ReadPage
 
-__all__ = ["CALLS", "changes_call", "page_of", "readable"]
-
 _logger = logging.getLogger("redis_history")
 
+
+_decode_value = msgspec.msgpack.Decoder().decode
+
+#: The record's fields in the state, each a MessagePack value.
+RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
+#: What is read of a state to tell a conversation: revision, totals, times, record.
+STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", *RECORD_KEYS.values())
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 CHANGES_BYTES: Final = b"1000000"
 
@@ -135,6 +139,35 @@ def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
     return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
+
+
+def read_conversation(op: ReadConversation, settings: Settings) -> Call:
+    state = settings.keyspace.conversation(op.conversation_id).state
+    return Call(None, b"", [b"HMGET", state, *STATE_FIELDS], partial(conversation_of, op.conversation_id))
+
+
+def conversation_of(conversation_id: str, values: list[bytes | None]) -> Conversation | None:
+    """The conversation whose STATE_FIELDS have these values; None if there is none."""
+    if values[0] is None:
+        return None
+    try:
+        revision, count, characters, tokens, created, updated = (int(value or 0) for value in values[:6])
+        named = zip(RECORD_KEYS, values[6:], strict=True)
+        return msgspec.convert(
+            {
+                "conversation_id": conversation_id,
+                **{name: _decode_value(value) for name, value in named if value is not None},
+                "message_count": count,
+                "characters": characters,
+                "tokens": tokens,
+                "created_at": from_microseconds(created),
+                "updated_at": from_microseconds(updated),
+                "revision": revision,
+            },
+            type=Conversation,
+        )
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 
 #: Each of these operations is one call.
