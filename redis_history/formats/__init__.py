@@ -7,12 +7,12 @@ unless `shape="original"` asks for the original. Content that cannot be converte
 reported as a `Loss`.
 """
 
-from redis_history.formats._loss import Loss, OnLoss
-from redis_history.formats._pairs import paired
-from redis_history.formats._shape import Shape
+from redis_history.formats._losses import Loss, OnLoss
+from redis_history.formats._notes import Shape
+from redis_history.formats._pairing import paired
 from redis_history.formats.anthropic import from_anthropic, to_anthropic, to_anthropic_system
 from redis_history.formats.gemini import from_gemini, to_gemini, to_gemini_system
-from redis_history.formats.langchain import from_langchain, to_langchain
+from redis_history.formats.langchain_dicts import from_langchain, to_langchain
 from redis_history.formats.mistral import from_mistral, to_mistral
 from redis_history.formats.openai_chat import from_openai_chat, to_openai_chat
 from redis_history.formats.openai_responses import from_openai_responses, to_openai_responses

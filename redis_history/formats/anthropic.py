@@ -18,29 +18,64 @@ opaque parts of other providers.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from redis_history.formats._anthropic_parts import FORM, part_of_block, render
-from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._shape import (
+from redis_history.formats._content import (
+    NOT_USABLE,
+    as_object,
+    converted,
+    data_url,
+    file_id,
+    is_image,
+    is_web_url,
+    parsed,
+    reference_note,
+    split_data_url,
+)
+from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._notes import (
     Json,
     Shape,
-    as_mapping,
+    as_mappings,
     check_shape,
+    content_of,
+    for_request,
+    form_of,
+    is_foreign,
     note_of,
     noted_message,
     parts_of_content,
+    read_block,
     rebuild,
+    stored_value,
+    with_note,
+    write_block,
 )
-from redis_history.model import Message, Role, ToolResultPart
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Part,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+)
 
 __all__ = ["from_anthropic", "to_anthropic", "to_anthropic_system"]
 
+_FORM = "anthropic"
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _REQUEST = ("role", "content")
+_METADATA = ("id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
+_IN_RESULTS = ("text", "image", "search_result", "document", "tool_reference", "browser_state")
+_IMAGES = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
 
 
 def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[Any] | None = None) -> list[Message]:
@@ -49,11 +84,12 @@ def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[
 
     Raises InvalidMessageError, with the index, for an item that is not an Anthropic message.
     """
-    out = [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
+    out = [_from(item, index) for index, item in as_mappings(messages)]
     if system is None:
         return out
     first = _from({"role": "system", "content": system}, 0)
-    return [_annotated(first, {k: v for k, v in note_of(first, FORM).items() if k != "in_list"}), *out]
+    note = {key: value for key, value in note_of(first, _FORM).items() if key != "in_list"}
+    return [msgspec.structs.replace(first, provider_meta=with_note(_FORM, note) or {}), *out]
 
 
 def to_anthropic(
@@ -65,16 +101,18 @@ def to_anthropic(
     replies have, such as `usage`, because the API rejects them in a request.
     """
     check_shape(shape)
-    losses = Losses(FORM, on_loss)
     out: list[Json] = []
-    for message in messages:
-        note = note_of(message, FORM)
-        if message.role == "system" and not note.get("in_list"):
-            continue
-        item = _to(message, note, shape, losses)
-        if item is not None:
-            out.append({key: item[key] for key in item if key in _REQUEST} if shape == "request" else item)
-    losses.close()
+    with Losses(_FORM, on_loss) as losses:
+        for message in messages:
+            note = note_of(message, _FORM)
+            if message.role == "system" and not note.get("in_list"):
+                continue
+            before = losses.count
+            ours = _render(message, note, shape, losses)
+            if message.parts and losses.count - before >= len(message.parts) and not ours["content"]:
+                continue  # all of its content was lost, and reported
+            item = rebuild(ours, note, valid=shape != "original")
+            out.append(for_request(item, _REQUEST, _METADATA, message.id, losses) if shape == "request" else item)
     return out
 
 
@@ -86,13 +124,12 @@ def to_anthropic_system(
     The value can contain text only. Other content is reported as a loss, as by `to_anthropic`.
     """
     check_shape(shape)
-    losses = Losses(FORM, on_loss)
     contents: list[Any] = []
-    for message in messages:
-        note = note_of(message, FORM)
-        if message.role == "system" and not note.get("in_list"):
-            contents.append(_render(message, note, shape, losses)["content"])
-    losses.close()
+    with Losses(_FORM, on_loss) as losses:
+        for message in messages:
+            note = note_of(message, _FORM)
+            if message.role == "system" and not note.get("in_list"):
+                contents.append(_render(message, note, shape, losses)["content"])
     if len(contents) < 2:
         return contents[0] if contents else None
     return [b for c in contents for b in ([{"type": "text", "text": c}] if isinstance(c, str) else c)]
@@ -101,58 +138,158 @@ def to_anthropic_system(
 def _from(raw: Mapping[str, Any], index: int) -> Message:
     role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
-    content = raw.get("content")
-    parts = parts_of_content(content, part_of_block, f"message {index}", "text or blocks")
+    parts = parts_of_content(raw.get("content"), _read, f"message {index}", "text or blocks")
     if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
         role = "tool"
     if role == "system":
         note["in_list"] = True
     message = Message(role=role, parts=parts)
-    if (form := _form(raw)) != _form(_render(message, note, "original")):
+    if (form := form_of(raw.get("content"))) != form_of(_render(message, note, "original")["content"]):
         note["content"] = form
-    return noted_message(message, FORM, note, raw, _render(message, note, "original"), f"message {index}")
-
-
-def _annotated(message: Message, note: Json) -> Message:
-    return msgspec.structs.replace(message, provider_meta={FORM: note} if note else {})
-
-
-def _to(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses) -> Json | None:
-    before = losses.count
-    ours = _render(message, note, shape, losses)
-    if message.parts and losses.count - before >= len(message.parts) and not ours["content"]:
-        return None  # all of its content was lost, and reported
-    return rebuild(ours, note, valid=shape != "original")
+    return noted_message(message, _FORM, note, raw, _render(message, note, "original"), f"message {index}")
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses | None = None) -> Json:
     """The dict of a message, in the default order of keys."""
+    losses = losses or Losses(_FORM, None)
     blocks = []
     for index, part in enumerate(message.parts):
-        block, lost = render(part, shape)
-        if block is not None and message.role == "system" and shape != "original" and not _is_text(block):
-            block, lost = None, "content other than text in a system message"
+        not_null = ("content", "is_error") if isinstance(part, ToolResultPart) else ()
+        block, lost = write_block(_FORM, part, _write, shape, not_null)
+        if block is not None and message.role == "system" and shape != "original":
+            own = note.get("in_list") and isinstance(part, UnknownPart)  # such as tool_addition
+            if not own and not (isinstance(block, Mapping) and block.get("type") == "text"):
+                block, lost = None, "content other than text in a system message"
         if block is not None:
             blocks.append(block)
-        if lost is not None and losses is not None:
-            losses.add(message.id, index, lost)
-    form = note.get("content")
+        losses.add(message.id, index, lost)
     role = "user" if message.role == "tool" else message.role
-    if "role" in note and losses is not None and shape != "original":
+    if "role" in note and shape == "original":
+        role = note["role"]
+    elif "role" in note:
         losses.add(message.id, None, f"the role {note['role']!r}")
+    return {"role": role, "content": content_of(blocks, note.get("content", ""), None if shape == "original" else "")}
+
+
+def _read(block: Any) -> Part:
+    return read_block(_FORM, block, _known(block), _write)
+
+
+def _known(block: Any) -> Part | None:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "thinking", "thinking": str(text)}:
+            signature = block.get("signature")
+            # Only the provider that signed the reasoning accepts the signature, so the note names it.
+            return ReasoningPart(
+                text=text,
+                signature=signature if isinstance(signature, str) else None,
+                provider_meta={_FORM: {"type": "thinking"}},
+            )
+        case {"type": "redacted_thinking", "data": str(data)}:
+            return ReasoningPart(text="", signature=data, provider_meta={_FORM: {"type": "redacted_thinking"}})
+        case {"type": str(kind), "id": str(id_), "name": str(name), "input": dict(value)} if kind.endswith("tool_use"):
+            note: Json = {} if kind == "tool_use" else {"type": kind}
+            arguments, is_text = stored_value(value)
+            note |= {"parsed": True} if is_text else {}
+            return ToolUsePart(id=id_, name=name, input=arguments, provider_meta=with_note(_FORM, note))
+        case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
+            # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
+            note = {} if kind == "tool_result" else {"type": kind}
+            wrong = block.get("is_error") is True
+            content = block.get("content")
+            if not note and content is not None and converted(content, _IN_RESULTS, lambda part: None)[0] != content:
+                note["content"] = True
+            content, is_text = stored_value(content)
+            note |= {"parsed": True} if is_text else {}
+            return ToolResultPart(
+                tool_use_id=id_, content=content, is_error=wrong, provider_meta=with_note(_FORM, note)
+            )
+        case {"type": "image" | "document" as kind, "source": Mapping() as source}:
+            return _attachment(kind, block, source)
+    return None
+
+
+def _attachment(kind: Any, block: Mapping[str, Any], source: Mapping[str, Any]) -> AttachmentPart | None:
+    mime: str | None = None
+    meta: Json | None = None
+    match source:
+        case {"type": "base64", "media_type": str(given), "data": str(data)}:
+            mime, reference = given, data_url(given, data)
+        case {"type": "url", "url": str(reference)}:
+            meta = with_note(_FORM, reference_note(reference))
+        case {"type": "file", "file_id": str(reference)}:
+            meta = with_note(_FORM, reference_note(reference, is_file_id=True))
+        case _:
+            return None
+    title = block.get("title")
+    name = title if isinstance(title, str) else None
+    return AttachmentPart(modality=kind, name=name, mime_type=mime, reference=reference, provider_meta=meta)
+
+
+def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
+    note = note_of(part, _FORM)
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}, None
+        case ReasoningPart():
+            if note.get("type") == "redacted_thinking":
+                return {"type": "redacted_thinking", "data": part.signature or ""}, None
+            if is_foreign(part, _FORM):
+                return None, "reasoning of another provider"
+            if _FORM not in (part.provider_meta or {}) and part.signature is None:
+                return None, "reasoning without a signature, which the API rejects"
+            return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
+        case ToolUsePart():
+            value, lost = as_object(part.input, own=bool(note.get("parsed")))
+            return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
+        case ToolResultPart():
+            return _result(part, note, shape)
+        case AttachmentPart():
+            return _file(part, shape)
+    return None, "a part of an unknown kind"
+
+
+def _result(part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> tuple[Json, str | None]:
+    content, lost = parsed(part.content) if note.get("parsed") else part.content, None
+    own = note.get("type", "tool_result")
+    as_it_was = note.get("content") and (shape == "original" or content == [])
+    if own == "tool_result" and content is not None and not as_it_was:
+        content, lost = converted(content, _IN_RESULTS, lambda inner: _write(inner, shape)[0])
+    out: Json = {"type": own, "tool_use_id": part.tool_use_id}
+    if content is not None:
+        out["content"] = content
+    return ({**out, "is_error": True} if part.is_error else out), lost
+
+
+def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
+    if part.modality in ("audio", "video"):
+        return None, f"{part.modality}, which the API does not accept"
+    image = is_image(part)
+    mime, data = split_data_url(part.reference)
+    source: Json
+    if (uploaded := file_id(part, _FORM)) is not None:
+        source = {"type": "file", "file_id": uploaded}
+    elif data is not None:
+        mime = mime or part.mime_type
+        source = {"type": "base64", "media_type": mime, "data": data}
+        if shape != "original" and mime not in (_IMAGES if image else ("application/pdf",)):
+            text = None if image or mime is None or not mime.startswith("text/") else _decoded(data)
+            if text is None:
+                return None, f"a file of type {mime}, which the API does not accept inline"
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+    elif is_web_url(part.reference) or (shape == "original" and part.reference is not None):
+        source = {"type": "url", "url": part.reference}
     else:
-        role = note.get("role", role)
-    if not blocks:
-        empty: Json = {"list": [], "null": None if shape == "original" else ""}
-        return {"role": role, "content": empty.get(form or "", "")}
-    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
-    return {"role": role, "content": blocks[0]["text"] if plain and form != "list" else blocks}
+        return None, NOT_USABLE
+    if image:
+        return {"type": "image", "source": source}, None
+    return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}, None
 
 
-def _is_text(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") == "text"
-
-
-def _form(raw: Mapping[str, Any]) -> str:
-    content = raw.get("content")
-    return "null" if content is None else "list" if isinstance(content, list) else "text"
+def _decoded(data: str) -> str | None:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

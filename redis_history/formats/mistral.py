@@ -20,30 +20,43 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
-from redis_history.formats._calls import call_of, part_of_call
-from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._mistral_parts import FORM, part_of_block, render, result_content
-from redis_history.formats._shape import (
-    Json,
-    Shape,
-    as_mapping,
-    check_shape,
-    note_of,
-    noted_message,
-    parts_of_content,
-    rebuild,
+from redis_history.formats._chat import ChatFormat
+from redis_history.formats._content import (
+    NOT_USABLE,
+    converted,
+    data_url,
+    file_id,
+    is_image,
+    is_web_url,
+    parsed,
+    reference_note,
+    split_data_url,
 )
-from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
+from redis_history.formats._losses import OnLoss
+from redis_history.formats._notes import Json, Shape, is_foreign, note_of, read_block, with_note, write_block
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Modality,
+    Part,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    UnknownPart,
+)
 
 __all__ = ["from_mistral", "to_mistral"]
 
-_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
-_REQUEST = frozenset(("role", "content", "tool_calls", "prefix", "tool_call_id", "name"))
+_FORM = "mistral"
+_IN_RESULTS = ("text", "image_url", "document_url", "reference", "file", "input_audio")
+_SOUND = "application/octet-stream"  # an audio chunk does not say its type
 _SHORT = re.compile(r"[A-Za-z0-9]{9}")
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -53,7 +66,7 @@ def from_mistral(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
 
     Raises InvalidMessageError, with the index, for an item that is not a chat message.
     """
-    return [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
+    return _Mistral().from_(messages)
 
 
 def to_mistral(
@@ -64,134 +77,139 @@ def to_mistral(
     Mistral's own models only accept tool call ids of nine letters and digits. `short_ids` replaces other ids with such
     ids; equal ids get equal replacements. `on_loss` is called with each `Loss`; without it a warning is logged.
     """
-    check_shape(shape)
-    losses = Losses(FORM, on_loss)
-    out = [item for m in messages for item in _to(_shortened(m) if short_ids else m, shape, losses)]
-    losses.close()
-    return [{key: item[key] for key in item if key in _REQUEST} for item in out] if shape == "request" else out
+    return _Mistral().to(map(_shortened, messages) if short_ids else messages, shape, on_loss)
 
 
-def _from(raw: Mapping[str, Any], index: int) -> Message:
-    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
-    content = raw.get("content")
-    note: Json = {} if raw["role"] == role else {"role": raw["role"]}
-    parts: list[Part] = []
-    if role == "tool":
-        parts.append(_result(raw))
-    else:
-        parts.extend(parts_of_content(content, part_of_block, f"message {index}", "text, a list or null"))
-    if role == "assistant" and isinstance(calls := raw.get("tool_calls"), list):
-        parts.extend(part_of_call(FORM, call) for call in calls)
-    message = Message(role=role, parts=tuple(parts))
-    if role != "tool" and (form := _form(raw)) != _form(_render(message, note, "original")):
-        note["content"] = form
-    return noted_message(message, FORM, note, raw, _one(message, note), f"message {index}")
+class _Mistral(ChatFormat):
+    form = _FORM
+    roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+    request = frozenset(("role", "content", "tool_calls", "prefix", "tool_call_id", "name"))
+    null_roles = ("user", "assistant", "tool")
+    free: ClassVar[Mapping[str, Collection[str]]] = {"assistant": ("content",), "tool": ("tool_call_id",)}
+    free_in_calls = ("id", "type")
+    not_null = ("prefix",)
+    only_assistant_calls = True
+    object_arguments = True
+
+    def read_block(self, block: Any) -> Part:
+        return read_block(_FORM, block, _known(block), _write)
+
+    def write_block(self, part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
+        if isinstance(part, UnknownPart) and self._call(part, shape) is not None:
+            return None, None
+        block, lost = write_block(_FORM, part, _write, shape)
+        if block is None or role != "system" or shape == "original":
+            return block, lost
+        if not (isinstance(block, Mapping) and block.get("type") in ("text", "thinking")):
+            return None, "content other than text in a system message"
+        return block, lost
+
+    def write_result(self, part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
+        note = note_of(part, _FORM)
+        content = parsed(part.content) if note.get("parsed") else part.content
+        own = _FORM in (part.provider_meta or {})
+        if content is None or (own and (shape == "original" or content == [])):
+            return content, None
+        # Other providers have blocks of the same name with another structure.
+        native = (*_IN_RESULTS, "thinking") if own else _IN_RESULTS
+        return converted(content, native, lambda inner: _write(inner, shape)[0])
+
+    def tool_message(self, part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
+        named = {} if part.name is None else {"name": part.name}
+        role = note.get("role", "tool") if shape == "original" else "tool"
+        return {"role": role, "content": content, "tool_call_id": part.tool_use_id, **named}
 
 
-def _result(raw: Mapping[str, Any]) -> ToolResultPart:
-    content, call_id, name = raw.get("content", ""), raw.get("tool_call_id"), raw.get("name")
-    return ToolResultPart(
-        tool_use_id=call_id if isinstance(call_id, str) else "",
-        content=content,
-        name=name if isinstance(name, str) else None,
-        provider_meta=None if content is None or isinstance(content, str) else {FORM: {"content": True}},
-    )
+def _known(block: Any) -> Part | None:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "thinking", "thinking": list(chunks)}:
+            text, signature = _text_of(chunks), block.get("signature")
+            note: Json = {"type": "thinking"}
+            if chunks != [{"type": "text", "text": text}]:
+                note["chunks"] = chunks
+            signed = signature if isinstance(signature, str) else None
+            return ReasoningPart(text=text, signature=signed, provider_meta=with_note(_FORM, note))
+        case {"type": "image_url", "image_url": str(url)}:
+            return _linked("image", url)
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return _linked("image", url, {"object": True})
+        case {"type": "document_url", "document_url": str(url)}:
+            name = block.get("document_name")
+            return _linked("document", url, name=name if isinstance(name, str) else None)
+        case {"type": "file", "file_id": str(id_)}:
+            note = reference_note(id_, is_file_id=True)
+            return AttachmentPart(modality="document", reference=id_, provider_meta={_FORM: note})
+        case {"type": "input_audio", "input_audio": str(data)}:
+            return _linked("audio", data if is_web_url(data) else data_url(_SOUND, data))
+    return None
 
 
-def _one(message: Message, note: Mapping[str, Any]) -> Json:
-    """The dict for a message that was converted from one dict."""
-    if message.role == "tool":
-        return _tool(message.tool_results[0], note, message.tool_results[0].content, "original")
-    return _render(message, note, "original")
+def _linked(modality: Modality, url: str, note: Json | None = None, name: str | None = None) -> AttachmentPart:
+    mime = split_data_url(url)[0]
+    mime = None if mime == _SOUND else mime
+    meta = with_note(_FORM, {**(note or {}), **reference_note(url)})
+    return AttachmentPart(modality=modality, name=name, mime_type=mime, reference=url, provider_meta=meta)
 
 
-def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
-    note = note_of(message, FORM)
-    out: list[Json] = []
-    if "role" in note and shape != "original":
-        losses.add(message.id, None, f"the role {note['role']!r}")
-    for index, part in enumerate(message.parts):
-        if isinstance(part, ToolResultPart):
-            content, lost = result_content(part, shape)
-            out.append(_tool(part, note, content, shape))
-            if part.is_error:
-                losses.add(message.id, index, "is_error of a tool result")
-            if lost:
-                losses.add(message.id, index, lost)
-    rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
-    calls = tuple(part for part in rest if call_of(FORM, part, shape) is not None)
-    if message.role != "assistant" and calls:
-        rest = tuple(part for part in rest if part not in calls)
-    carried = False
-    for index, part in enumerate(message.parts):
-        if isinstance(part, ToolResultPart) or (part in calls and message.role == "assistant"):
-            carried = carried or not isinstance(part, ToolResultPart)
-        elif part in calls:
-            losses.add(message.id, index, f"the role {message.role} of a tool call (it becomes assistant)")
-        else:
-            block, lost = _block(part, message.role, shape)
-            carried = carried or block is not None
-            if lost is not None:
-                losses.add(message.id, index, lost)
-    if carried or not message.parts:
-        out.append(_render(msgspec.structs.replace(message, parts=rest), note, shape))
-    if out:
-        free = {"assistant": ("content",), "tool": ("tool_call_id",)}.get(out[-1]["role"], ())
-        out[-1] = rebuild(out[-1], note, valid=shape != "original", free=free, not_null=("prefix",))
-    if message.role != "assistant" and calls:
-        out.append(_render(msgspec.structs.replace(message, role="assistant", parts=calls), {}, shape))
-    return out
+def _text_of(chunks: Any) -> str:
+    found = (chunk.get("text") for chunk in chunks if isinstance(chunk, Mapping))
+    return "".join(text for text in found if isinstance(text, str))
 
 
-def _block(part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
-    block, lost = render(part, shape)
-    fits = role != "system" or shape == "original" or block is None
-    if not fits and not (isinstance(block, Mapping) and block.get("type") in ("text", "thinking")):
-        return None, "content other than text in a system message"
-    return block, lost
+def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}, None
+        case ReasoningPart():
+            return _thinking(part)
+        case AttachmentPart():
+            return _file(part, shape)
+    return None, "a part of an unknown kind"
 
 
-def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
-    named = {} if part.name is None else {"name": part.name}
-    role = note.get("role", "tool") if shape == "original" else "tool"
-    return {"role": role, "content": content, "tool_call_id": part.tool_use_id, **named}
+def _thinking(part: ReasoningPart) -> tuple[Json | None, str | None]:
+    chunks = note_of(part, _FORM).get("chunks")
+    if not isinstance(chunks, list) or _text_of(chunks) != part.text:
+        chunks = [{"type": "text", "text": part.text}]
+    out: Json = {"type": "thinking", "thinking": chunks}
+    if part.signature is None:
+        return out, None
+    if not is_foreign(part, _FORM):
+        return {**out, "signature": part.signature}, None
+    if not part.text:
+        return None, "reasoning that only another provider can decrypt"
+    return out, "the signature of another provider"
 
 
-def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
-    """The dict of a message without tool results, in the default order of keys."""
-    calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
-    blocks = [b for part in message.parts if (b := _block(part, message.role, shape)[0]) is not None]
-    role = note.get("role", message.role) if shape == "original" or message.role == "tool" else message.role
-    if role == "tool":  # a tool message without a result
-        role = "user"
-    form = note.get("content")
-    if form == "null" and role == "system" and shape != "original":
-        form = "text"
-    out: Json = {"role": role, "content": _content(blocks, form)}
-    return {**out, "tool_calls": calls} if calls else out
-
-
-def _content(blocks: list[Any], form: str | None) -> Any:
-    if not blocks:
-        return {"list": [], "null": None}.get(form or "text", "")
-    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
-    return blocks[0]["text"] if plain and form != "list" else blocks
-
-
-def _form(raw: Mapping[str, Any]) -> str:
-    content = raw.get("content")
-    return "null" if content is None else "list" if isinstance(content, list) else "text"
+def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
+    reference = part.reference
+    mime, data = split_data_url(reference)
+    if part.modality == "video":
+        return None, "video, which the API does not accept"
+    if (uploaded := file_id(part, _FORM)) is not None:
+        lost = None if part.modality not in ("audio", "image") else f"the modality {part.modality} of an uploaded file"
+        return {"type": "file", "file_id": uploaded}, lost
+    if reference is None or (data is None and shape != "original" and not is_web_url(reference)):
+        return None, NOT_USABLE
+    if part.modality == "audio":
+        return {"type": "input_audio", "input_audio": reference if data is None else data}, None
+    if is_image(part) or (part.modality is None and (mime or "").startswith("image/")):
+        url = {"url": reference} if note_of(part, _FORM).get("object") else reference
+        return {"type": "image_url", "image_url": url}, None
+    named = {} if part.name is None else {"document_name": part.name}
+    return {"type": "document_url", "document_url": reference, **named}, None
 
 
 def _shortened(message: Message) -> Message:
-    parts = []
+    parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolUsePart):
-            parts.append(msgspec.structs.replace(part, id=_short(part.id)))
+            part = msgspec.structs.replace(part, id=_short(part.id))
         elif isinstance(part, ToolResultPart):
-            parts.append(msgspec.structs.replace(part, tool_use_id=_short(part.tool_use_id)))  # type: ignore[arg-type]
-        else:
-            parts.append(part)  # type: ignore[arg-type]
+            part = msgspec.structs.replace(part, tool_use_id=_short(part.tool_use_id))
+        parts.append(part)
     return msgspec.structs.replace(message, parts=tuple(parts))
 
 

@@ -17,24 +17,22 @@ does not define, opaque parts of other providers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
-import msgspec
-
-from redis_history.formats._calls import call_of, part_of_call
-from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._openai_parts import FORM, block_of, part_of_block, result_content
-from redis_history.formats._shape import (
-    Json,
-    Shape,
-    as_mapping,
-    check_shape,
-    note_of,
-    noted_message,
-    parts_of_content,
-    rebuild,
+from redis_history.formats._chat import ChatFormat
+from redis_history.formats._content import (
+    converted,
+    data_url,
+    file_id,
+    is_image,
+    is_web_url,
+    parsed,
+    reference_note,
+    split_data_url,
 )
+from redis_history.formats._losses import OnLoss
+from redis_history.formats._notes import Json, Shape, note_of, read_block, with_note, write_block
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -42,24 +40,16 @@ from redis_history.model import (
     Participant,
     ReasoningPart,
     Role,
+    TextPart,
     ToolResultPart,
     UnknownPart,
 )
 
 __all__ = ["from_openai_chat", "to_openai_chat"]
 
-_ROLES: dict[str, Role] = {
-    "user": "user",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "developer": "system",
-    "function": "tool",
-}
+_FORM = "openai_chat"
 _KINDS: dict[str, Literal["user", "agent", "system"]] = {"user": "user", "assistant": "agent", "system": "system"}
 _REASONING = ("reasoning_content", "reasoning")
-_REQUEST = frozenset(("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"))
-_REQUEST |= {*_REASONING}
 #: The block types that a message of each role may contain.
 _BLOCKS = {"user": frozenset(("text", "image_url", "input_audio", "file")), "assistant": frozenset(("text", "refusal"))}
 
@@ -69,7 +59,7 @@ def from_openai_chat(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
 
     Raises InvalidMessageError, with the index, for an item that is not a chat message.
     """
-    return [_from(as_mapping(item, index), index) for index, item in enumerate(messages)]
+    return _OpenAI().from_(messages)
 
 
 def to_openai_chat(
@@ -78,152 +68,140 @@ def to_openai_chat(
     """Convert to dicts of the chat API. Each tool result gets its own `tool` message, before the rest of its message.
 
     `on_loss` is called with each `Loss`; without it a warning is logged. `shape="original"` also restores messages that
-    the API does not accept, such as unknown roles. `shape="request"` leaves out keys that the API does not define.
+    the API does not accept, such as unknown roles. `shape="request"` leaves out keys that the API does not define, and
+    reports those with content.
     """
-    check_shape(shape)
-    losses = Losses(FORM, on_loss)
-    out = [item for message in messages for item in _to(message, shape, losses)]
-    losses.close()
-    return [{key: item[key] for key in item if key in _REQUEST} for item in out] if shape == "request" else out
+    return _OpenAI().to(messages, shape, on_loss)
 
 
-def _from(raw: Mapping[str, Any], index: int) -> Message:
-    role = _ROLES.get(raw["role"], "user")
-    content = raw.get("content")
-    note: Json = {} if raw["role"] == role else {"role": raw["role"]}
-    parts: list[Part] = []
-    for key in _REASONING:
-        if isinstance(raw.get(key), str) and not parts:
-            parts.append(ReasoningPart(text=raw[key], provider_meta={FORM: {"key": key}}))
-    if role == "tool":
-        parts.append(_result(raw))
-    else:
-        parts.extend(parts_of_content(content, part_of_block, f"message {index}", "text, a list or null"))
-    if isinstance(calls := raw.get("tool_calls"), list):
-        parts.extend(part_of_call(FORM, call) for call in calls)
-    elif isinstance(call := raw.get("function_call"), Mapping):
-        parts.append(part_of_call(FORM, {"function": call}))
-        note["function_call"] = True
-    name = raw.get("name")
-    kind = _KINDS.get(role)
-    who = Participant(kind=kind, id=name) if kind and isinstance(name, str) and name else None
-    message = Message(role=role, parts=tuple(parts), participant=who)
-    if role != "tool" and (form := _form(raw)) != _form(_render(message, note, "original")):
-        note["content"] = form
-    return noted_message(message, FORM, note, raw, _one(message, note), f"message {index}")
-
-
-def _result(raw: Mapping[str, Any]) -> ToolResultPart:
-    content = raw.get("content", "")
-    call_id, name = raw.get("tool_call_id"), raw.get("name")
-    if not isinstance(call_id, str):
-        many = raw.get("tool_call_ids")  # SWE-agent writes a list of ids
-        call_id = many[0] if isinstance(many, list) and many and isinstance(many[0], str) else ""
-    meta = None if content is None or isinstance(content, str) else {FORM: {"content": True}}
-    return ToolResultPart(
-        tool_use_id=call_id, content=content, name=name if isinstance(name, str) else None, provider_meta=meta
+class _OpenAI(ChatFormat):
+    form = _FORM
+    roles: ClassVar[Mapping[str, Role]] = {
+        "user": "user",
+        "assistant": "assistant",
+        "system": "system",
+        "tool": "tool",
+        "developer": "system",
+        "function": "tool",
+    }
+    # OpenRouter requires its reasoning_details in the next request.
+    request = frozenset(
+        (
+            *("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"),
+            *("reasoning_details", *_REASONING),
+        )
     )
+    null_roles = ("assistant",)
+    free: ClassVar[Mapping[str, Collection[str]]] = {"assistant": ("content",)}
+    not_null = ("name", "tool_calls")
+
+    def read_block(self, block: Any) -> Part:
+        return read_block(_FORM, block, _known(block), _write)
+
+    def write_block(self, part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
+        if isinstance(part, ReasoningPart) and note_of(part, _FORM).get("key") in _REASONING:
+            return None, None
+        block, lost = write_block(_FORM, part, _write, shape)
+        if isinstance(part, UnknownPart) and self._call(part, shape) is not None:
+            return None, None
+        if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
+            return block, lost
+        if block["type"] == "refusal" and role != "assistant":
+            return {"type": "text", "text": block["refusal"]}, None
+        return (block, lost) if block["type"] in _BLOCKS.get(role, ("text",)) else (None, _not_possible(part, role))
+
+    def write_result(self, part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
+        note = note_of(part, _FORM)
+        content = parsed(part.content) if note.get("parsed") else part.content
+        if (shape == "original" and (content is None or note)) or (content == [] and note):
+            return content, None
+        return ("", None) if content is None else converted(content, ("text",), _text_block)
+
+    def tool_message(self, part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
+        named = {} if part.name is None else {"name": part.name}
+        role = note.get("role", "tool")
+        function = role == "function" and named and isinstance(content, str)
+        if shape != "original" and role != "tool" and not function:
+            role = "tool"
+        return {"role": role, "tool_call_id": part.tool_use_id, **named, "content": content}
+
+    def read_reasoning(self, raw: Mapping[str, Any]) -> Iterable[Part]:
+        found = [key for key in _REASONING if isinstance(raw.get(key), str)]
+        return [ReasoningPart(text=raw[key], provider_meta={_FORM: {"key": key}}) for key in found[:1]]
+
+    def speaker(self, raw: Mapping[str, Any], role: Role) -> Participant | None:
+        name, kind = raw.get("name"), _KINDS.get(role)
+        return Participant(kind=kind, id=name) if kind and isinstance(name, str) and name else None
+
+    def null_with_calls(self, role: str, calls: bool) -> bool:
+        return calls and role == "assistant"
+
+    def finish(self, out: Json, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+        for part in message.parts:
+            if isinstance(part, ReasoningPart) and (key := note_of(part, _FORM).get("key")) in _REASONING:
+                out[key] = part.text
+        return out
 
 
-def _one(message: Message, note: Mapping[str, Any]) -> Json:
-    """The dict for a message that was converted from one dict."""
-    if message.role == "tool":
-        part = message.tool_results[0]
-        return _tool(part, note, part.content, "original")
-    return _render(message, note, "original")
+def _known(block: Any) -> Part | None:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "refusal", "refusal": str(text)}:
+            return TextPart(text=text, provider_meta={_FORM: {"type": "refusal"}})
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            meta = with_note(_FORM, reference_note(url))
+            return AttachmentPart(modality="image", reference=url, mime_type=split_data_url(url)[0], provider_meta=meta)
+        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
+            mime = f"audio/{kind}"
+            return AttachmentPart(modality="audio", mime_type=mime, reference=data_url(mime, data))
+        case {"type": "file", "file": Mapping() as file}:
+            id_, name, content = (file.get(key) for key in ("file_id", "filename", "file_data"))
+            if all(value is None or isinstance(value, str) for value in (id_, name, content)):
+                reference = id_ if content is None else content
+                note = {} if reference is None else reference_note(reference, is_file_id=content is None)
+                meta = with_note(_FORM, note)
+                return AttachmentPart(name=name, modality="document", reference=reference, provider_meta=meta)
+    return None
 
 
-def _to(message: Message, shape: Shape, losses: Losses) -> list[Json]:
-    note = note_of(message, FORM)
-    out: list[Json] = []
-    if "role" in note and shape != "original" and note["role"] not in _ROLES:
-        losses.add(message.id, None, f"the role {note['role']!r}")
-    for index, part in enumerate(message.parts):
-        if isinstance(part, ToolResultPart):
-            content, lost = result_content(part, shape)
-            out.append(_tool(part, note, content, shape))
-            if part.is_error:
-                losses.add(message.id, index, "is_error of a tool result")
-            if lost:
-                losses.add(message.id, index, lost)
-    rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
-    alone = message.role == "tool" and (rest or not message.parts)
-    role = "user" if alone else message.role  # a tool message can only contain one result
-    carried = False
-    for index, part in enumerate(message.parts):
-        if not isinstance(part, ToolResultPart):
-            lost = _lost(part, role, shape)
-            carried = carried or lost is None
-            if lost is None and isinstance(part, AttachmentPart) and part.modality == "image":
-                block = _block(part, role, shape)
-                lost = "the modality image of an uploaded file" if block["type"] == "file" else None
-            if lost is not None:
-                losses.add(message.id, index, lost)
-    if carried or not message.parts:
-        out.append(_render(msgspec.structs.replace(message, parts=rest, role=role), note, shape))
-    if out:
-        free = ("content",) if out[-1]["role"] == "assistant" else ()
-        out[-1] = rebuild(out[-1], note, valid=shape != "original", free=free, not_null=("name", "tool_calls"))
-    return out
+def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
+    if isinstance(part, TextPart):
+        kind = "refusal" if note_of(part, _FORM).get("type") == "refusal" else "text"
+        return {"type": kind, kind: part.text}, None
+    block = _file(part, shape) if isinstance(part, AttachmentPart) else None
+    if block is None:
+        return None, _not_possible(part)
+    uploaded_image = block["type"] == "file" and isinstance(part, AttachmentPart) and part.modality == "image"
+    return block, "the modality image of an uploaded file" if uploaded_image else None
 
 
-def _lost(part: Part, role: Role, shape: Shape) -> str | None:
-    if _is_reasoning(part) or call_of(FORM, part, shape) is not None or _block(part, role, shape) is not None:
+def _not_possible(part: Part, role: Role | None = None) -> str:
+    kind = type(part).__name__.removesuffix("Part").lower()
+    return f"a {kind} part of this kind" if role is None else f"a {kind} part in a message of role {role}"
+
+
+def _file(part: AttachmentPart, shape: Shape) -> Json | None:
+    reference = part.reference
+    mime, data = split_data_url(reference)
+    uploaded = file_id(part, _FORM)
+    if is_image(part) and reference is not None and uploaded is None:
+        usable = data is not None or is_web_url(reference) or shape == "original"
+        return {"type": "image_url", "image_url": {"url": reference}} if usable else None
+    if part.modality == "audio" and data is not None and mime is not None:
+        kind = mime.partition("/")[2]
+        if shape != "original":
+            kind = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}.get(kind, kind)
+            if kind not in ("wav", "mp3"):
+                return None
+        return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
+    if part.modality == "video" or (part.modality == "audio" and _FORM not in (part.provider_meta or {})):
         return None
-    return f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {role}"
+    if uploaded is None and data is None and shape != "original":
+        return None  # only the Responses API accepts a file by URL
+    named = {"file_id": uploaded, "filename": part.name, "file_data": reference if uploaded is None else None}
+    return {"type": "file", "file": {key: value for key, value in named.items() if value is not None}}
 
 
-def _block(part: Part, role: Role, shape: Shape) -> Any:
-    block = block_of(part, shape)
-    if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
-        return block
-    if block["type"] == "refusal" and role != "assistant":
-        return {"type": "text", "text": block["refusal"]}
-    return block if block["type"] in _BLOCKS.get(role, ("text",)) else None
-
-
-def _is_reasoning(part: Part) -> bool:
-    return isinstance(part, ReasoningPart) and note_of(part, FORM).get("key") in _REASONING
-
-
-def _tool(part: ToolResultPart, note: Mapping[str, Any], content: Any, shape: Shape) -> Json:
-    named = {} if part.name is None else {"name": part.name}
-    role = note.get("role", "tool")
-    if shape != "original" and (
-        role not in _ROLES or (role == "function" and not (named and isinstance(content, str)))
-    ):
-        role = "tool"
-    return {"role": role, "tool_call_id": part.tool_use_id, **named, "content": content}
-
-
-def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
-    """The dict of a message without tool results, in the default order of keys."""
-    calls = [call for part in message.parts if (call := call_of(FORM, part, shape)) is not None]
-    blocks = [b for part in message.parts if (b := _block(part, message.role, shape)) is not None]
-    role = note.get("role", message.role)
-    if shape != "original" and _ROLES.get(role) != message.role:
-        role = "user" if message.role == "tool" else message.role
-    form = note.get("content")
-    if form == "null" and shape != "original" and role != "assistant":
-        form = "text"
-    out: Json = {"role": role, "content": _content(blocks, form, bool(calls) and role == "assistant")}
-    if calls and note.get("function_call") and len(calls) == 1:
-        out["function_call"] = calls[0].get("function")
-    elif calls:
-        out["tool_calls"] = calls
-    for part in message.parts:
-        if isinstance(part, ReasoningPart) and _is_reasoning(part):
-            out[note_of(part, FORM)["key"]] = part.text
-    return out
-
-
-def _content(blocks: list[Any], form: str | None, calls: bool) -> Any:
-    if not blocks:
-        return {"list": [], "text": "", "null": None}.get(form or ("null" if calls else "text"), "")
-    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
-    return blocks[0]["text"] if plain and form != "list" else blocks
-
-
-def _form(raw: Mapping[str, Any]) -> str:
-    content = raw.get("content")
-    return "null" if content is None else "list" if isinstance(content, list) else "text"
+def _text_block(part: Part) -> Json | None:
+    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else None

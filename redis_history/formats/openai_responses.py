@@ -8,7 +8,7 @@
 | `encrypted_content` of a reasoning item | the signature of the reasoning part; the item's summary is the text |
 | `input_image`, `input_file` | attachments |
 | `output_text`, `refusal` | text parts; `annotations` (citations) are in `provider_meta["openai_responses"]` |
-| items of the API's own tools (`web_search_call` …), unknown items | opaque parts |
+| items of the API's own tools (`web_search_call` …), unknown items, items without type and role | opaque parts |
 
 An assistant message ends before an item of another role, and before a second message item if there was no tool call.
 So parallel calls stay in one message, as other providers require.
@@ -20,35 +20,47 @@ is not `assistant`, opaque parts of other providers.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._responses_parts import (
-    FORM,
-    block_of,
-    call_of,
-    part_of_block,
-    part_of_item,
-    reasoning_of,
-    result_of,
+from redis_history.formats._content import (
+    NOT_USABLE,
+    converted,
+    dump_arguments,
+    file_id,
+    is_image,
+    is_web_url,
+    parse_arguments,
+    parsed,
+    reference_note,
+    split_data_url,
 )
-from redis_history.formats._shape import (
+from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._notes import (
     Json,
     Shape,
-    as_mapping,
+    Write,
+    as_mappings,
     check_shape,
-    foreign_block,
+    content_of,
+    form_of,
+    is_foreign,
     note_of,
     noted,
     noted_message,
     opaque,
     parts_of_content,
+    read_block,
     rebuild,
+    remember,
+    stored_value,
+    with_note,
+    write_block,
 )
 from redis_history.model import (
+    AttachmentPart,
     Message,
     Part,
     ReasoningPart,
@@ -61,37 +73,47 @@ from redis_history.model import (
 
 __all__ = ["from_openai_responses", "to_openai_responses"]
 
+_FORM = "openai_responses"
 _ROLES: dict[str, Role] = {"user": "user", "system": "system", "developer": "system"}
+_IN_RESULTS = ("input_text", "input_image", "input_file")
 
 
 def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
     """Convert items to messages, in order, with new ids and without timestamps. Several output items can become one
     message.
 
-    Raises InvalidMessageError, with the index, for an item that the API does not define.
+    Raises InvalidMessageError, with the index, for an item that is not a dict or has content of a wrong type.
     """
     out: list[Message] = []
-    turn = _Turn()
-    for index, item in enumerate(items):
-        raw = as_mapping(item, index, role=False)
-        kind = raw.get("type", "message")
-        if kind == "message" and raw.get("role") != "assistant":
-            out += turn.end()
-            out.append(_message(as_mapping(raw, index), index))
-        elif kind == "message":
-            if not turn.goes_on:
-                out += turn.end()
-            turn.say(_spoken(raw, index))
-        elif isinstance(kind, str):
-            part = part_of_item(raw)
+    parts: list[Part] = []  # of the assistant message that has begun
+    said = False
+
+    def end() -> None:
+        nonlocal said
+        if parts:
+            out.append(Message(role="assistant", parts=tuple(parts)))
+        parts.clear()
+        said = False
+
+    for index, raw in as_mappings(items, role=False):
+        if not isinstance(raw.get("role"), str) or raw.get("type") not in (None, "message"):
+            part = _part_of_item(raw)
+            kind = str(raw.get("type"))
             if isinstance(part, ToolResultPart) or kind.endswith(("_output", "_approval_response")):
-                out += turn.end()
+                end()
                 out.append(Message(role="tool", parts=(part,)))
             else:
-                turn.add(part)
+                parts.append(part)
+        elif raw["role"] == "assistant":
+            if said and not any(isinstance(part, ToolUsePart) for part in parts):
+                end()
+            parts += _read_reply(raw, index)
+            said = True
         else:
-            raise InvalidMessageError(f"item {index}: type must be a string, not {kind!r}"[:120])
-    return [*out, *turn.end()]
+            end()
+            out.append(_message(raw, index))
+    end()
+    return out
 
 
 def to_openai_responses(
@@ -99,94 +121,65 @@ def to_openai_responses(
 ) -> list[dict[str, Any]]:
     """Convert to items. `on_loss` is called with each `Loss`; without it a warning is logged."""
     check_shape(shape)
-    losses = Losses(FORM, on_loss)
     out: list[Json] = []
-    for message in messages:
-        out += _assistant(message, shape, losses) if message.role == "assistant" else _other(message, shape, losses)
-    losses.close()
+    with Losses(_FORM, on_loss) as losses:
+        for message in messages:
+            out += _assistant(message, shape, losses) if message.role == "assistant" else _other(message, shape, losses)
     return out
 
 
-class _Turn:
-    """Collects the parts of an assistant message from several items."""
-
-    def __init__(self) -> None:
-        self._parts: list[Part] = []
-        self._said = False
-        self._called = False
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the next message item belongs to this message."""
-        return self._called or not self._said
-
-    def say(self, parts: Iterable[Part]) -> None:
-        self._parts += parts
-        self._said = True
-
-    def add(self, part: Part) -> None:
-        self._parts.append(part)
-        self._called = self._called or isinstance(part, ToolUsePart)
-
-    def end(self) -> list[Message]:
-        found = [Message(role="assistant", parts=tuple(self._parts))] if self._parts else []
-        self.__init__()  # type: ignore[misc]
-        return found
+# Messages
 
 
 def _message(raw: Mapping[str, Any], index: int) -> Message:
     role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     content = raw.get("content")
-    read = partial(part_of_block, spoken="input_text")
-    parts = parts_of_content(content, read, f"item {index}", "text or blocks")
+    parts = parts_of_content(content, lambda block: _read(block, _input_block), f"item {index}", "text or blocks")
     message = Message(role=role, parts=parts)
-    if (form := _form(content)) != _form(_render(message, note, "original")["content"]):
+    if (form := form_of(content)) != form_of(_render(message, note, "original")["content"]):
         note["content"] = form
-    return noted_message(message, FORM, note, raw, _render(message, note, "original"), f"item {index}")
+    return noted_message(message, _FORM, note, raw, _render(message, note, "original"), f"item {index}")
 
 
-def _spoken(raw: Mapping[str, Any], index: int) -> list[Part]:
+def _read_reply(raw: Mapping[str, Any], index: int) -> list[Part]:
     """The parts of a message item of the assistant. The note of the first part has the other keys of the item."""
     content = raw.get("content")
     around = {key: value for key, value in raw.items() if key != "content"}
     if isinstance(content, str):
         plain = list(raw) == ["role", "content"]
-        return [noted(TextPart(text=content), FORM, {} if plain else {"item": around, "order": list(raw)})]
+        return [noted(TextPart(text=content), _FORM, {} if plain else {"item": around, "order": list(raw)})]
     if isinstance(content, list) and content:
-        parts = [part_of_block(block, "output_text") for block in content]
+        parts = [_read(block, _output_block) for block in content]
         if not any(isinstance(part, UnknownPart) for part in parts):
-            first = noted(parts[0], FORM, {"item": around, "order": list(raw), "blocks": True})
-            return [first, *(noted(part, FORM, {"inside": True}) for part in parts[1:])]
+            first = noted(parts[0], _FORM, {"item": around, "order": list(raw), "blocks": True})
+            return [first, *(noted(part, _FORM, {"inside": True}) for part in parts[1:])]
     if content is not None and not isinstance(content, list):
         raise InvalidMessageError(f"item {index}: content must be text or blocks, not {type(content).__name__}")
-    return [opaque(FORM, dict(raw))]
+    return [opaque(_FORM, dict(raw))]
 
 
 def _assistant(message: Message, shape: Shape, losses: Losses) -> list[Json]:
     out: list[Json] = []
     inside: Json | None = None  # the last message item, if the next part may belong to it
     for index, part in enumerate(message.parts):
-        lost: str | None = None
-        item: Json | None = None
+        item: Json | None
         if isinstance(part, TextPart):
-            note = note_of(part, FORM)
+            note = note_of(part, _FORM)
             if inside is not None and note.get("inside"):
-                inside["content"].append(block_of(part, "output_text", shape)[0])
+                inside["content"].append(write_block(_FORM, part, _output_block, shape)[0])
                 continue
-            item = _said(part, note, shape)
+            item, lost = _reply(part, note, shape), None
             inside = item if isinstance(item["content"], list) else None
         else:
             inside = None
             item, lost = _item(part, message, index, shape)
-        if item is not None:
-            out.append(item)
-        if lost is not None:
-            losses.add(message.id, index, lost)
+        out += [] if item is None else [item]
+        losses.add(message.id, index, lost)
     return out or ([] if message.parts else [{"role": "assistant", "content": ""}])
 
 
-def _said(part: TextPart, note: Mapping[str, Any], shape: Shape) -> Json:
+def _reply(part: TextPart, note: Mapping[str, Any], shape: Shape) -> Json:
     around = note.get("item")
     if not isinstance(around, Mapping):
         return {"role": "assistant", "content": part.text}
@@ -194,72 +187,230 @@ def _said(part: TextPart, note: Mapping[str, Any], shape: Shape) -> Json:
     if note.get("blocks"):
         if shape != "original" and not (isinstance(around.get("id"), str) and isinstance(around.get("status"), str)):
             return {"role": "assistant", "content": part.text}  # the API requires an id for blocks
-        content = [block_of(part, "output_text", shape)[0]]
+        content = [write_block(_FORM, part, _output_block, shape)[0]]
     whole = {**around, "content": content}
     return {key: whole[key] for key in note.get("order", ()) if key in whole} | whole
 
 
-def _item(part: Part, message: Message, index: int, shape: Shape) -> tuple[Json | None, str | None]:
-    if isinstance(part, ReasoningPart):
-        return reasoning_of(part, message, index, shape)
-    if isinstance(part, ToolUsePart):
-        return call_of(part, shape), None
-    if isinstance(part, ToolResultPart):
-        return result_of(part, shape)
-    if isinstance(part, UnknownPart):
-        block = foreign_block(FORM, part)
-        return block, None if block is not None else "an opaque part of another provider"
-    return None, "a file in an assistant message"
-
-
 def _other(message: Message, shape: Shape, losses: Losses) -> list[Json]:
-    note = note_of(message, FORM)
+    note = note_of(message, _FORM)
     if "role" in note and shape != "original" and note["role"] not in _ROLES:
         losses.add(message.id, None, f"the role {note['role']!r}")
     before: list[Json] = []
     after: list[Json] = []
     carried = not message.parts
     for index, part in enumerate(message.parts):
-        item: Json | None
-        if isinstance(part, ToolResultPart):
-            item, lost = result_of(part, shape)
-            before.append(item)
-        elif isinstance(part, ToolUsePart):
-            lost = f"the role {message.role} of a tool call"
-            after.append(call_of(part, shape))
-        elif isinstance(part, UnknownPart) and message.role == "tool":
+        if isinstance(part, ToolUsePart):
+            lost: str | None = f"the role {message.role} of a tool call"
+            after.append(_call_item(part, shape))
+        elif _is_item(part, message.role):
             item, lost = _item(part, message, index, shape)
             before += [] if item is None else [item]
         else:
-            block, lost = block_of(part, "input_text", shape)
+            block, lost = write_block(_FORM, part, _input_block, shape)
             carried = carried or block is not None
-        if lost is not None:
-            losses.add(message.id, index, lost)
-    said = [rebuild(_render(message, note, shape), note, valid=shape != "original")] if carried else []
-    return [*before, *said, *after]
+        losses.add(message.id, index, lost)
+    body = [rebuild(_render(message, note, shape), note, valid=shape != "original")] if carried else []
+    return [*before, *body, *after]
+
+
+def _is_item(part: Part, role: Role) -> bool:
+    return isinstance(part, ToolResultPart) or (isinstance(part, UnknownPart) and role == "tool")
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
     """The message item of a message, in the default order of keys."""
-    blocks = []
-    for part in message.parts:
-        if isinstance(part, ToolResultPart | ToolUsePart) or (isinstance(part, UnknownPart) and message.role == "tool"):
-            continue
-        block, _ = block_of(part, "input_text", shape)
-        if block is not None:
-            blocks.append(block)
+    inside = (p for p in message.parts if not isinstance(p, ToolUsePart) and not _is_item(p, message.role))
+    written = (write_block(_FORM, part, _input_block, shape)[0] for part in inside)
+    blocks = [block for block in written if block is not None]
     role = note.get("role", message.role)
     if shape != "original" and _ROLES.get(role) != message.role:
         role = message.role
-    if role == "tool":
-        role = "user"
-    form = note.get("content")
-    if not blocks:
-        empty: Json = {"list": [], "null": None} if shape == "original" else {"list": []}
-        return {"role": role, "content": empty.get(form or "", "")}
-    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
-    return {"role": role, "content": blocks[0]["text"] if plain and form != "list" else blocks}
+    content = content_of(blocks, note.get("content", ""), None if shape == "original" else "")
+    return {"role": "user" if role == "tool" else role, "content": content}
 
 
-def _form(content: Any) -> str:
-    return "null" if content is None else "list" if isinstance(content, list) else "text"
+# Blocks of message items
+
+
+def _read(block: Any, write: Write) -> Part:
+    return read_block(_FORM, block, _known_block(block), write)
+
+
+def _known_block(block: Any) -> Part | None:
+    match block:
+        case {"type": "input_text" | "output_text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "refusal", "refusal": str(text)}:
+            return TextPart(text=text, provider_meta={_FORM: {"type": "refusal"}})
+        case {"type": "input_image"}:
+            found = {key: block[key] for key in ("file_id", "image_url") if block.get(key) is not None}
+        case {"type": "input_file"}:
+            found = {key: block[key] for key in ("file_id", "file_data", "file_url") if block.get(key) is not None}
+        case _:
+            return None
+    if len(found) != 1 or not isinstance(reference := next(iter(found.values())), str):
+        return None
+    mime = split_data_url(reference)[0]
+    note = reference_note(reference, is_file_id="file_id" in found)
+    if "file_data" in found and mime is None:
+        note["data"] = True
+    name = block.get("filename")
+    return AttachmentPart(
+        modality="image" if block["type"] == "input_image" else "document",
+        name=name if isinstance(name, str) else None,
+        reference=reference,
+        mime_type=mime,
+        provider_meta=with_note(_FORM, note),
+    )
+
+
+def _output_block(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
+    if not isinstance(part, TextPart):
+        return None, "a file in an assistant message"
+    if note_of(part, _FORM).get("type") == "refusal":
+        return {"type": "refusal", "refusal": part.text}, None
+    return {"type": "output_text", "text": part.text, "annotations": []}, None
+
+
+def _input_block(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
+    if isinstance(part, TextPart):
+        return {"type": "input_text", "text": part.text}, None
+    if isinstance(part, AttachmentPart):
+        return _file(part, shape)
+    return None, f"a {type(part).__name__.removesuffix('Part').lower()} part, which a message item cannot contain"
+
+
+def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
+    if part.modality in ("audio", "video"):
+        return None, f"{part.modality}, which the API does not accept"
+    url = part.reference
+    data = split_data_url(url)[1]
+    uploaded = file_id(part, _FORM)
+    linked = uploaded is None and (data is not None or is_web_url(url) or (shape == "original" and url is not None))
+    if not linked and not uploaded:
+        return None, NOT_USABLE
+    if is_image(part):
+        found: Json = {"image_url": url} if linked else {"file_id": uploaded}
+        return {"type": "input_image", "detail": "auto", **found}, None
+    key = "file_data" if data is not None or note_of(part, _FORM).get("data") else "file_url"
+    found = {key: url} if linked else {"file_id": uploaded}
+    return {"type": "input_file", **found, **({} if part.name is None else {"filename": part.name})}, None
+
+
+# Other items
+
+
+def _part_of_item(raw: Mapping[str, Any]) -> Part:
+    part = _known_item(raw)
+    if part is None:
+        return opaque(_FORM, dict(raw))
+    if isinstance(part, ToolUsePart):
+        ours = _call(part, "original")
+    elif isinstance(part, ToolResultPart):
+        ours = _result(part, "original")[0]
+    else:
+        ours = _reasoning(part)
+    try:
+        return noted(part, _FORM, remember(raw, ours))
+    except InvalidMessageError:
+        return opaque(_FORM, dict(raw))
+
+
+def _known_item(raw: Mapping[str, Any]) -> ToolUsePart | ToolResultPart | ReasoningPart | None:
+    match raw:
+        case {"type": "function_call", "call_id": str(id_), "name": str(name), "arguments": arguments}:
+            value, style = parse_arguments(arguments)
+            meta = with_note(_FORM, {"arguments": style} if style else {})
+            return ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
+        case {"type": "custom_tool_call", "call_id": str(id_), "name": str(name), "input": str(value)}:
+            return ToolUsePart(id=id_, name=name, input=value, provider_meta={_FORM: {"type": "custom"}})
+        case {
+            "type": "function_call_output" | "custom_tool_call_output" as kind,
+            "call_id": str(id_),
+            "output": output,
+        }:
+            note: Json = {} if kind == "function_call_output" else {"type": kind}
+            note |= {} if isinstance(output, str) else {"content": True}
+            content, is_text = stored_value(output)
+            note |= {"parsed": True} if is_text else {}
+            return ToolResultPart(tool_use_id=id_, content=content, provider_meta=with_note(_FORM, note))
+        case {"type": "reasoning"}:
+            key = "content" if raw.get("content") and not raw.get("summary") else "summary"
+            given, signature, text = raw.get("id"), raw.get("encrypted_content"), _text_of(raw.get(key))
+            if text is None or not isinstance(given, str | None) or not isinstance(signature, str | None):
+                return None
+            meta = with_note(_FORM, {"id": given, key: raw.get(key)})
+            return ReasoningPart(text=text, signature=signature, provider_meta=meta)
+    return None
+
+
+def _text_of(blocks: Any) -> str | None:
+    if blocks is None:
+        return ""
+    if not isinstance(blocks, list):
+        return None
+    found = [block.get("text") if isinstance(block, Mapping) else None for block in blocks]
+    return "\n\n".join(found) if all(isinstance(text, str) for text in found) else None  # type: ignore[arg-type]
+
+
+def _item(part: Part, message: Message, index: int, shape: Shape) -> tuple[Json | None, str | None]:
+    note = note_of(part, _FORM)
+    match part:
+        case ReasoningPart():
+            if is_foreign(part, _FORM):
+                return None, "reasoning of another provider"
+            if _FORM not in (part.provider_meta or {}) and part.signature is None:
+                return None, "reasoning that is not from this API"
+            ours = _reasoning(part)
+            if shape != "original" and ours.get("id") is None:  # the types of the API require one
+                digest = hashlib.blake2b(f"{message.id}/{index}".encode(), digest_size=16).hexdigest()
+                ours = {"id": f"rs_{digest}", **ours}
+            return rebuild(ours, note, valid=shape != "original", not_null=("content", "status")), None
+        case ToolUsePart():
+            return _call_item(part, shape), None
+        case ToolResultPart():
+            ours, lost = _result(part, shape)
+            if part.is_error:
+                lost = "is_error of a tool result" if lost is None else f"is_error, and {lost}"
+            return rebuild(ours, note, valid=shape != "original", not_null=("id", "name")), lost
+    return write_block(_FORM, part, _output_block, shape)  # type: ignore[no-any-return]
+
+
+def _reasoning(part: ReasoningPart) -> Json:
+    note = note_of(part, _FORM)
+    out: Json = {"id": note["id"]} if note.get("id") is not None else {}
+    out["type"] = "reasoning"
+    if isinstance(note.get("content"), list):
+        out |= {"summary": [], "content": _unless_edited(note["content"], part.text, "reasoning_text")}
+    else:
+        out["summary"] = _unless_edited(note.get("summary"), part.text, "summary_text")
+    return out if part.signature is None else {**out, "encrypted_content": part.signature}
+
+
+def _unless_edited(blocks: Any, text: str, kind: str) -> list[Any]:
+    if isinstance(blocks, list) and _text_of(blocks) == text:
+        return blocks
+    return [{"type": kind, "text": text}] if text else []
+
+
+def _call_item(part: ToolUsePart, shape: Shape) -> Json:
+    not_null = ("id", "status", "namespace")
+    return rebuild(_call(part, shape), note_of(part, _FORM), valid=shape != "original", not_null=not_null)
+
+
+def _call(part: ToolUsePart, shape: Shape) -> Json:
+    note = note_of(part, _FORM)
+    if note.get("type") == "custom" and isinstance(part.input, str):
+        return {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.input}
+    arguments = dump_arguments(part.input, note.get("arguments"), text=shape != "original")
+    return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}
+
+
+def _result(part: ToolResultPart, shape: Shape) -> tuple[Json, str | None]:
+    note = note_of(part, _FORM)
+    output, lost = parsed(part.content) if note.get("parsed") else part.content, None
+    if not (note.get("content") and (shape == "original" or output == [])):
+        output = "" if output is None else output
+        output, lost = converted(output, _IN_RESULTS, lambda inner: _input_block(inner, shape)[0])
+    return {"type": note.get("type", "function_call_output"), "call_id": part.tool_use_id, "output": output}, lost

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._arguments import dump_arguments, parse_arguments
-from redis_history.formats._shape import rebuild, remember
+from redis_history.formats._content import dump_arguments, parse_arguments
+from redis_history.formats._notes import rebuild, remember
 
 scalars = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)

@@ -4,37 +4,23 @@
 values of its envelope), `null` (keys that were null where the rendering is empty), `without` (keys that only the
 rendering has), `keys` (the original order of keys), `in` (notes of nested dicts). Most originals need no note.
 A note never overrides content: a message that was edited after its import must keep the edit.
+
+A note or an opaque block with values that cannot be stored, such as integers beyond 64 bits, is kept as JSON text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.formats._losses import Losses
 from redis_history.model import Message, Part, TextPart, UnknownPart
-
-__all__ = [
-    "FORMS",
-    "Json",
-    "Shape",
-    "as_mapping",
-    "check_shape",
-    "foreign_block",
-    "is_foreign",
-    "note_of",
-    "noted",
-    "noted_message",
-    "opaque",
-    "part_or_opaque",
-    "parts_of_content",
-    "rebuild",
-    "remember",
-    "with_note",
-]
 
 Json = dict[str, Any]
 
@@ -45,12 +31,13 @@ Shape = Literal["valid", "original", "request"]
 #: Keys of `provider_meta` that hold notes. They also identify the provider of a signature.
 FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
 
+_ENVELOPE = frozenset(("type", "role", "tool_call_id"))
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
 _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "data", "url", "file_id", "file_data"}
-_ENVELOPE = frozenset(("type", "role", "tool_call_id"))
-_CONTENT |= {"args", "reasoning", "response", "output", "parts", "summary", "encrypted_content"}
+_CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_content"}
 _ASSUMED = frozenset(("detail", "status"))  # required by a provider's types, but missing in some originals
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
+_MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
 
 
 def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
@@ -58,7 +45,6 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
 
     Raises InvalidMessageError if the content differs, because then `ours` is not a rendering of `original`.
     """
-    note: Json = {}
     extra: Json = {}
     nested: Json = {}
     null: list[str] = []
@@ -76,14 +62,8 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
             else:
                 extra[key] = value
     without = [key for key in ours if key not in original]
-    if extra:
-        note["set"] = extra
-    if null:
-        note["null"] = null
-    if without:
-        note["without"] = without
-    if nested:
-        note["in"] = nested
+    note = {"set": extra, "null": null, "without": without, "in": nested}
+    note = {key: value for key, value in note.items() if value}
     if list(rebuild(ours, note)) != list(original):
         note["keys"] = list(original)
     return note
@@ -124,27 +104,56 @@ def rebuild(
 
 
 def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+    return type(one) is type(other) and bool(one == other or repr(one) == repr(other))  # NaN is not equal to itself
+
+
+def storable(value: Any, level: int = 0) -> bool:
+    """Whether a message can hold this value: integers of 64 bits, finite numbers, valid text, not nested too deep."""
+    if level == 0:
+        try:
+            msgspec.msgpack.encode(value)
+        except (OverflowError, UnicodeEncodeError, RecursionError):
+            return False
+        except TypeError:
+            return True  # the model reports other objects, with their place
+    if isinstance(value, float):
+        return math.isfinite(value)  # 1e400 is valid JSON, but infinity as a Python float
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return level < _MAX_DEPTH and all(storable(item, level + 1) for item in items)
+    return True
+
+
+def stored_value(value: Any) -> tuple[Any, bool]:
+    """`value`, or its JSON text if a message cannot hold it; and whether it is the text."""
+    return (value, False) if isinstance(value, str) or storable(value) else (json.dumps(value, default=str), True)
 
 
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
     """The note that `holder` (a message or part) has for `form`; {} if there is none."""
     meta = getattr(holder, "provider_meta", None)
     note = meta.get(form) if meta else None
-    return note if isinstance(note, Mapping) else {}
+    if not isinstance(note, Mapping):
+        return {}
+    return {**note, **json.loads(note["json"])} if isinstance(note.get("json"), str) else note
 
 
 def with_note(form: str, note: Json) -> Json | None:
     """The `provider_meta` for a part with this note; None for an empty note."""
-    return {form: note} if note else None
+    return {form: _packed(note)} if note else None
 
 
 def noted(part: Any, form: str, note: Json) -> Part:
     """`part` with `note` merged into its note for `form`."""
     if not note:
         return part  # type: ignore[no-any-return]
-    kept: Part = msgspec.structs.replace(part, provider_meta={form: {**note_of(part, form), **note}})
+    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**note_of(part, form), **note}))
     return kept
+
+
+def _packed(note: Json) -> Json:
+    text, packed = stored_value(note)
+    return {"json": text} if packed else note
 
 
 def noted_message(
@@ -158,7 +167,7 @@ def noted_message(
         note |= remember(raw, ours)
     except InvalidMessageError as error:
         raise InvalidMessageError(f"{where}: {error}") from error
-    return msgspec.structs.replace(message, provider_meta={form: note}) if note else message
+    return msgspec.structs.replace(message, provider_meta={form: _packed(note)}) if note else message
 
 
 def is_foreign(part: Part, form: str) -> bool:
@@ -175,27 +184,48 @@ def check_shape(shape: Shape) -> None:
 def opaque(form: str, block: Any) -> UnknownPart:
     """An opaque part for a block without an equivalent. Its type gets a prefix, so it cannot match a known type."""
     kind = block.get("type") if isinstance(block, Mapping) else None
-    return UnknownPart(data={"type": f"{form}/{kind}", "block": block})
+    block, packed = (block, False) if isinstance(block, str) else stored_value(block)
+    return UnknownPart(data={"type": f"{form}/{kind}", "json" if packed else "block": block})
 
 
-def part_or_opaque(form: str, block: Any, part: Part | None, render: Callable[[Part, Shape], Json | None]) -> Part:
-    """`part` with the note that restores `block`. An opaque part if `part` is None, or if `render` gives other
-    content."""
+def foreign_block(form: str, part: Part) -> Any:
+    """The block inside an opaque part of this `form`; None for other parts."""
+    if not isinstance(part, UnknownPart) or not part.type.startswith(f"{form}/"):
+        return None
+    return json.loads(part.data["json"]) if isinstance(part.data.get("json"), str) else part.data.get("block")
+
+
+#: Renders a part: the block, and what was lost. The block is None if the provider cannot represent the part.
+Write = Callable[[Part, Shape], tuple[Any, str | None]]
+
+
+def read_block(form: str, block: Any, part: Part | None, write: Write) -> Part:
+    """`part` with the note that restores `block`. An opaque part if `part` is None, or `write` gives other content."""
     if part is None:
         return opaque(form, block)
     try:
-        note = remember(block, render(part, "original") or {})
+        note = remember(block, write(part, "original")[0] or {})
     except InvalidMessageError:
         return opaque(form, block)
-    if render(part, "valid") is None:
+    if write(part, "valid")[0] is None:
         note["own"] = True  # the block came from this provider, so the provider accepts it
     return noted(part, form, note)
 
 
-def parts_of_content(content: Any, part_of_block: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:
+def write_block(form: str, part: Part, write: Write, shape: Shape, not_null: Collection[str] = ()) -> Any:
+    """The block for a part, as it was if it came from this provider, and what was lost, or None."""
+    if isinstance(part, UnknownPart):
+        block = foreign_block(form, part)
+        return block, None if block is not None else "an opaque part of another provider"
+    note = note_of(part, form)
+    ours, lost = write(part, "original" if note.get("own") else shape)
+    return (None if ours is None else rebuild(ours, note, valid=shape != "original", not_null=not_null)), lost
+
+
+def parts_of_content(content: Any, read: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:
     """The parts of a message's content: text, blocks or None. Raises InvalidMessageError for other content."""
     if isinstance(content, list):
-        return tuple(map(part_of_block, content))
+        return tuple(map(read, content))
     if isinstance(content, str):
         return (TextPart(text=content),) if content else ()
     if content is not None:
@@ -203,22 +233,40 @@ def parts_of_content(content: Any, part_of_block: Callable[[Any], Part], where: 
     return ()
 
 
-def foreign_block(form: str, part: Part) -> Any:
-    """The block inside an opaque part of this `form`; None for other parts."""
-    return part.data.get("block") if isinstance(part, UnknownPart) and part.type.startswith(f"{form}/") else None
+def form_of(content: Any) -> str:
+    """How content was written, for `content_of`."""
+    return "null" if content is None else "list" if isinstance(content, list) else "text"
 
 
-def as_mapping(item: Any, index: int, *, role: bool = True) -> Mapping[str, Any]:
-    """`item` as a dict, with a role if `role`. SDK objects (pydantic models) are converted.
+def content_of(blocks: list[Any], form: str, null: Any = None) -> Any:
+    """The content of a message: a single plain text as a string, unless it was a list. `null` stands for null."""
+    if not blocks:
+        return {"list": [], "null": null}.get(form, "")
+    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
+    return blocks[0]["text"] if plain and form != "list" else blocks
+
+
+def for_request(item: Json, keys: Collection[str], metadata: Collection[str], message_id: str, losses: Losses) -> Json:
+    """`item` with these keys only. Reports each other key that has a value and is not metadata of the reply."""
+    for key, value in item.items():
+        if key not in keys and key not in metadata and value not in (None, "", [], {}):
+            losses.add(message_id, None, f"the key {key!r}, which a request does not have")
+    return {key: value for key, value in item.items() if key in keys}
+
+
+def as_mappings(items: Iterable[Any], *, role: bool = True) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted.
 
     Raises InvalidMessageError for anything else.
     """
-    if isinstance(item, Message):
-        raise InvalidMessageError(f"message {index} must be a dict of the provider, not a Message")
-    if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
-        item = item.model_dump(exclude_unset=True)
-    if not isinstance(item, Mapping):
-        raise InvalidMessageError(f"message {index} must be a dict, not {type(item).__name__}")
-    if role and not isinstance(item.get("role"), str):
-        raise InvalidMessageError(f"message {index} must have a role; keys: {', '.join(map(str, item))[:80] or 'none'}")
-    return item
+    for index, item in enumerate(items):
+        if isinstance(item, Message):
+            raise InvalidMessageError(f"message {index} must be a dict of the provider, not a Message")
+        if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
+            item = item.model_dump(exclude_unset=True)
+        if not isinstance(item, Mapping):
+            raise InvalidMessageError(f"message {index} must be a dict, not {type(item).__name__}")
+        if role and not isinstance(item.get("role"), str):
+            keys = ", ".join(map(str, item))[:80] or "none"
+            raise InvalidMessageError(f"message {index} must have a role; keys: {keys}")
+        yield index, item

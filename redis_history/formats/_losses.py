@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from types import TracebackType
 
 import msgspec
-
-__all__ = ["Loss", "Losses", "OnLoss"]
 
 _log = logging.getLogger("redis_history.formats")
 
@@ -28,7 +27,8 @@ OnLoss = Callable[[Loss], None]
 
 
 class Losses:
-    """Collects the losses of one conversion: calls `on_loss` for each. Without `on_loss`, logs one warning for all."""
+    """The losses of one conversion, a context manager: calls `on_loss` for each. Without `on_loss`, logs one warning
+    for all at the end."""
 
     def __init__(self, form: str, on_loss: OnLoss | None) -> None:
         self._form = form
@@ -36,14 +36,22 @@ class Losses:
         self._counts: Counter[str] = Counter()
         self.count = 0
 
-    def add(self, message_id: str, part: int | None, reason: str) -> None:
+    def add(self, message_id: str, part: int | None, reason: str | None) -> None:
+        """Report a loss; a `reason` of None means that nothing was lost."""
+        if reason is None:
+            return
         self.count += 1
         if self._on_loss is not None:
             self._on_loss(Loss(message_id, part, reason))
         else:
             self._counts[reason] += 1
 
-    def close(self) -> None:
-        if self._counts:
-            told = "; ".join(f"{reason} ({count} times)" for reason, count in self._counts.items())
-            _log.warning("lost in the conversion to %s: %s", self._form, told)
+    def __enter__(self) -> Losses:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._counts and error is None:
+            reasons = "; ".join(f"{reason} ({count} times)" for reason, count in self._counts.items())
+            _log.warning("lost in the conversion to %s: %s", self._form, reasons)

@@ -21,20 +21,32 @@ from typing import Any
 import msgspec
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._loss import Losses, OnLoss
-from redis_history.formats._references import data_url, file_id, reference_note, split_data_url
-from redis_history.formats._results import parts_of
-from redis_history.formats._shape import (
+from redis_history.formats._content import (
+    as_object,
+    converted,
+    data_url,
+    file_id,
+    parsed,
+    reference_note,
+    split_data_url,
+)
+from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._notes import (
     Json,
-    as_mapping,
+    as_mappings,
+    content_of,
     foreign_block,
     note_of,
     noted,
+    noted_message,
     opaque,
     parts_of_content,
+    read_block,
     rebuild,
     remember,
+    stored_value,
     with_note,
+    write_block,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -46,12 +58,11 @@ from redis_history.model import (
     TextPart,
     ToolResultPart,
     ToolUsePart,
-    UnknownPart,
 )
 
 __all__ = ["from_langchain", "to_langchain"]
 
-FORM = "langchain"
+_FORM = "langchain"
 
 _ROLES: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
 _NAMES: dict[str, str] = {"user": "human", "assistant": "ai", "system": "system", "tool": "tool"}
@@ -65,9 +76,7 @@ def from_langchain(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
 
     Raises InvalidMessageError, with the index, for an item that is not a serialized LangChain message.
     """
-    return [
-        _from(*_unwrapped(as_mapping(item, index, role=False), index), index) for index, item in enumerate(messages)
-    ]
+    return [_from(*_unwrapped(item, index), index) for index, item in as_mappings(messages, role=False)]
 
 
 def to_langchain(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[dict[str, Any]]:
@@ -75,10 +84,8 @@ def to_langchain(messages: Iterable[Message], *, on_loss: OnLoss | None = None) 
 
     `on_loss` is called with each `Loss`; without it a warning is logged.
     """
-    losses = Losses(FORM, on_loss)
-    out = [item for message in messages for item in _to(message, losses)]
-    losses.close()
-    return out
+    with Losses(_FORM, on_loss) as losses:
+        return [item for message in messages for item in _to(message, losses)]
 
 
 def _unwrapped(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str, Any]]:
@@ -109,50 +116,46 @@ def _from(kind: str, data: Mapping[str, Any], index: int) -> Message:
     message = Message(role=role, parts=tuple(parts))
     note: Json = {} if kind == _NAMES[role] else {"type": kind}
     note |= {"list": True} if isinstance(content, list) else {}
-    try:
-        note |= remember(data, _data(message, note))
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"message {index}: {error}") from error
-    return msgspec.structs.replace(message, provider_meta={FORM: note})
+    kept = noted_message(message, _FORM, note, data, _data(message, note), f"message {index}")
+    return kept if kept.provider_meta else msgspec.structs.replace(kept, provider_meta={_FORM: {}})
 
 
-def _result(data: Mapping[str, Any], content: Any) -> ToolResultPart:
+def _result(data: Mapping[str, Any], given: Any) -> ToolResultPart:
     id_, name = data.get("tool_call_id"), data.get("name")
+    content, is_text = stored_value(given)
+    note: Json = {} if isinstance(given, str) else {"content": True}
+    note |= {"parsed": True} if is_text else {}
     return ToolResultPart(
         tool_use_id=id_ if isinstance(id_, str) else "",
         content=content,
         is_error=data.get("status") == "error",
         name=name if isinstance(name, str) else None,
-        provider_meta=None if isinstance(content, str) else {FORM: {"content": True}},
+        provider_meta=with_note(_FORM, note),
     )
 
 
 def _use(call: Any) -> Part:
     match call:
         case {"name": str(name), "args": args, "id": str(id_)}:
-            part = ToolUsePart(id=id_, name=name, input=args)
+            value, is_text = stored_value(args)
+            meta = {_FORM: {"parsed": True}} if is_text else None
+            part = ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
             try:
-                return noted(part, FORM, remember(call, _call(part)))
+                return noted(part, _FORM, remember(call, _call(part)[0]))
             except InvalidMessageError:
-                return opaque(FORM, {"tool_call": call})
-    return opaque(FORM, {"tool_call": call})
+                pass
+    return opaque(_FORM, {"tool_call": call})
 
 
-def _call(part: ToolUsePart) -> Json:
-    args = part.input if isinstance(part.input, dict) else {"arguments": part.input}
-    return {"name": part.name, "args": args, "id": part.id, "type": "tool_call"}
+def _call(part: ToolUsePart) -> tuple[Json, str | None]:
+    args, lost = as_object(part.input, own=bool(note_of(part, _FORM).get("parsed")))
+    return {"name": part.name, "args": args, "id": part.id, "type": "tool_call"}, lost
 
 
 def _part(block: Any) -> Part:
     if isinstance(block, str):
-        return TextPart(text=block, provider_meta={FORM: {"bare": True}})
-    part = _known(block)
-    if part is None:
-        return opaque(FORM, block)
-    try:
-        return noted(part, FORM, remember(block, _block(part)[0] or {}))
-    except InvalidMessageError:
-        return opaque(FORM, block)
+        return TextPart(text=block, provider_meta={_FORM: {"bare": True}})
+    return read_block(_FORM, block, _known(block), lambda part, shape: _block(part))
 
 
 def _known(block: Any) -> Part | None:
@@ -160,26 +163,26 @@ def _known(block: Any) -> Part | None:
         case {"type": "text", "text": str(text)}:
             return TextPart(text=text)
         case {"type": "reasoning", "reasoning": str(text)}:
-            return ReasoningPart(text=text, provider_meta={FORM: {"type": "reasoning"}})
+            return ReasoningPart(text=text, provider_meta={_FORM: {"type": "reasoning"}})
         case {"type": "thinking", "thinking": str(text)}:
             signed = block.get("signature")
             signature = signed if isinstance(signed, str) else None
-            return ReasoningPart(text=text, signature=signature, provider_meta={FORM: {"type": "thinking"}})
+            return ReasoningPart(text=text, signature=signature, provider_meta={_FORM: {"type": "thinking"}})
         case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return AttachmentPart(modality="image", reference=url, provider_meta={FORM: {"type": "image_url"}})
+            return AttachmentPart(modality="image", reference=url, provider_meta={_FORM: {"type": "image_url"}})
         case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)}:
             mime = block.get("mime_type")
             return AttachmentPart(
                 modality=_MODALITIES[kind],
                 reference=url,
                 mime_type=mime if isinstance(mime, str) else None,
-                provider_meta=with_note(FORM, reference_note(url)),
+                provider_meta=with_note(_FORM, reference_note(url)),
             )
         case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(id_)}:
             return AttachmentPart(
                 modality=_MODALITIES[kind],
                 reference=id_,
-                provider_meta={FORM: reference_note(id_, is_file_id=True)},
+                provider_meta={_FORM: reference_note(id_, is_file_id=True)},
             )
         case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data), "mime_type": str(mime)}:
             return AttachmentPart(modality=_MODALITIES[kind], reference=data_url(mime, data), mime_type=mime)
@@ -188,10 +191,10 @@ def _known(block: Any) -> Part | None:
 
 def _block(part: Part) -> tuple[Any, str | None]:
     """The LangChain block for a part, and what was lost, or None."""
-    note = note_of(part, FORM)
+    note = note_of(part, _FORM)
     match part:
         case TextPart():
-            return part.text if note.get("bare") else {"type": "text", "text": part.text}, None
+            return {"type": "text", "text": part.text}, None
         case ReasoningPart():
             if note.get("type") == "thinking":
                 signed = {} if part.signature is None else {"signature": part.signature}
@@ -200,9 +203,6 @@ def _block(part: Part) -> tuple[Any, str | None]:
             return {"type": "reasoning", "reasoning": part.text}, lost
         case AttachmentPart():
             return _file(part, note)
-        case UnknownPart():
-            block = foreign_block(FORM, part)
-            return block, None if block is not None else "an opaque part of another provider"
     return None, "a part of an unknown kind"
 
 
@@ -212,7 +212,7 @@ def _file(part: AttachmentPart, note: Mapping[str, Any]) -> tuple[Json | None, s
     if part.reference is None:
         return None, "a file without a reference"
     kind = {"image": "image", "audio": "audio", "video": "video"}.get(part.modality or "", "file")
-    if (uploaded := file_id(part, FORM)) is not None:
+    if (uploaded := file_id(part, _FORM)) is not None:
         return {"type": kind, "file_id": uploaded}, None
     mime, data = split_data_url(part.reference)
     if data is not None:
@@ -222,28 +222,33 @@ def _file(part: AttachmentPart, note: Mapping[str, Any]) -> tuple[Json | None, s
 
 
 def _to(message: Message, losses: Losses) -> list[Json]:
-    note = note_of(message, FORM)
+    note = note_of(message, _FORM)
     out: list[Json] = []
     rest: list[Part] = []
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolResultPart):
-            single = msgspec.structs.replace(message, role="tool", parts=(part,))
             own = note if message.role == "tool" else {}
-            out.append(_wrapped("tool", rebuild(_data(single, own), own), own))
-            continue
-        if isinstance(part, ToolUsePart):
-            lost = None if message.role == "assistant" else f"a tool call by role {message.role}"
+            content, lost = _content_of_result(part)
+            out.append(_wrapped("tool", rebuild(_tool_data(part, content), own), own))
+        elif isinstance(part, ToolUsePart):
+            lost = _call(part)[1] if message.role == "assistant" else f"a tool call by role {message.role}"
+            rest += [part] if message.role == "assistant" else []
         else:
-            lost = _block(part)[1]
-        if lost is not None:
-            losses.add(message.id, index, lost)
-        if lost is None or _block(part)[0] is not None:
-            rest.append(part)
+            block, lost = _written(part)
+            rest += [] if block is None else [part]
+        losses.add(message.id, index, lost)
     if rest or not message.parts:
         role: Role = "user" if message.role == "tool" else message.role
-        said = msgspec.structs.replace(message, role=role, parts=tuple(rest))
-        out.append(_wrapped(_NAMES[role], rebuild(_data(said, note), note), note))
+        plain = msgspec.structs.replace(message, role=role, parts=tuple(rest))
+        out.append(_wrapped(_NAMES[role], rebuild(_data(plain, note), note), note))
     return out
+
+
+def _written(part: Part) -> tuple[Any, str | None]:
+    """The block for a part, as it was if it came through LangChain, and what was lost."""
+    if isinstance(part, TextPart) and note_of(part, _FORM).get("bare"):
+        return part.text, None
+    return write_block(_FORM, part, lambda one, shape: _block(one), "original")  # type: ignore[no-any-return]
 
 
 def _wrapped(kind: str, data: Json, note: Mapping[str, Any]) -> Json:
@@ -254,30 +259,31 @@ def _wrapped(kind: str, data: Json, note: Mapping[str, Any]) -> Json:
 def _data(message: Message, note: Mapping[str, Any]) -> Json:
     """The data of a message, in the default order of keys."""
     if message.role == "tool" and message.tool_results:
-        return _tool_data(message.tool_results[0])
+        result = message.tool_results[0]
+        return _tool_data(result, _content_of_result(result)[0])
     blocks: list[Any] = []
     calls: list[Any] = []
     for part in message.parts:
-        opened = foreign_block(FORM, part)
+        opened = foreign_block(_FORM, part)
         if isinstance(opened, Mapping) and "tool_call" in opened:
             calls.append(opened["tool_call"])
         elif isinstance(part, ToolUsePart):
-            calls.append(rebuild(_call(part), note_of(part, FORM)))
-        elif (block := _block(part)[0]) is not None:
-            blocks.append(rebuild(block, note_of(part, FORM)) if isinstance(block, dict) and not opened else block)
-    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
-    content: Any = [] if note.get("list") else ""
-    if blocks:
-        content = blocks[0]["text"] if plain and not note.get("list") else blocks
-    out: Json = {"content": content}
+            calls.append(rebuild(_call(part)[0], note_of(part, _FORM)))
+        elif (block := _written(part)[0]) is not None:
+            blocks.append(block)
+    out: Json = {"content": content_of(blocks, "list" if note.get("list") else "")}
     return {**out, "tool_calls": calls} if message.role == "assistant" else out
 
 
-def _tool_data(part: ToolResultPart) -> Json:
-    content = part.content
-    if not isinstance(content, str) and not note_of(part, FORM).get("content"):
-        found = parts_of(content)
-        content = [_block(inner)[0] for inner in found] if found is not None else msgspec.json.encode(content).decode()
+def _tool_data(part: ToolResultPart, content: Any) -> Json:
     named = {} if part.name is None else {"name": part.name}
     status = "error" if part.is_error else "success"
     return {"content": content, **named, "tool_call_id": part.tool_use_id, "status": status}
+
+
+def _content_of_result(part: ToolResultPart) -> tuple[Any, str | None]:
+    note = note_of(part, _FORM)
+    content = parsed(part.content) if note.get("parsed") else part.content
+    if isinstance(content, str) or note.get("content"):
+        return content, None
+    return converted(content, (), lambda inner: _block(inner)[0])

@@ -1,0 +1,218 @@
+"""What parts contain: references to files, the content of tool results, and the arguments of tool calls.
+
+A reference with a scheme is a URI. A reference of only letters, digits, "-" and "_" is the id of a file that was
+uploaded to a provider. Providers cannot use any other reference, such as an object key or a path.
+
+Arguments are stored as a value; some providers use a JSON string, which models format in different ways. The name of
+the style is stored, or the string itself if no style reproduces it, so that the provider (and its prompt cache) gets
+back exactly what it sent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from redis_history.formats._notes import FORMS, Json, is_foreign, note_of, storable
+from redis_history.model import AttachmentPart, Modality, Part, TextPart
+
+NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
+
+_FILE_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
+#: Both formats belong to OpenAI and share its uploaded files.
+_OPENAI = frozenset(("openai_chat", "openai_responses"))
+_STYLES = {
+    "compact": ((",", ":"), False),
+    "spaced": ((", ", ": "), False),
+    "spaced_ascii": ((", ", ": "), True),
+    "compact_ascii": ((",", ":"), True),
+}
+
+
+def data_url(mime_type: str, base64: str) -> str:
+    """A URL such as `data:image/png;base64,…`. The base64 text is not decoded."""
+    return f"data:{mime_type};base64,{base64}"
+
+
+def split_data_url(url: str | None) -> tuple[str | None, str | None]:
+    """MIME type and base64 text of a data URL; (None, None) for other URLs."""
+    head, comma, data = (url or "").partition(",")
+    if comma and head.startswith("data:") and head.endswith(";base64"):
+        return head[5:-7], data
+    return None, None
+
+
+def is_web_url(reference: str | None) -> bool:
+    return reference is not None and reference.startswith(("http://", "https://"))
+
+
+def is_image(part: AttachmentPart) -> bool:
+    return part.modality == "image" or (part.modality is None and (part.mime_type or "").startswith("image/"))
+
+
+def reference_note(reference: str, *, is_file_id: bool = False) -> Json:
+    """A note that `reference` is a file id of this provider, or that it is not a file id although it looks like one.
+
+    The note contains the reference itself, so it no longer applies after the reference was edited.
+    """
+    if is_file_id:
+        return {"file_id": reference}
+    return {"not_file_id": reference} if _FILE_ID.fullmatch(reference) else {}
+
+
+def file_id(part: AttachmentPart, form: str) -> str | None:
+    """The id of the file at the provider of `form`; None if it was not uploaded there."""
+    reference = part.reference
+    if reference is None:  # version 0.1.0 stored the ids of imported files in `id`
+        return None if is_foreign(part, form) else part.id
+    for name in {*FORMS, form}:
+        note = note_of(part, name)
+        if note.get("file_id") == reference:
+            return reference if name == form or {name, form} == _OPENAI else None
+        if note.get("not_file_id") == reference:
+            return None
+    return reference if _FILE_ID.fullmatch(reference) else None
+
+
+# Arguments of tool calls
+
+
+def parse_arguments(raw: Any) -> tuple[Any, Json]:
+    """The value of `raw` and a note for `dump_arguments`. Invalid JSON, and values that cannot be stored, stay
+    strings."""
+    if not isinstance(raw, str):
+        return (raw, {"style": "object"}) if storable(raw) else (_dump(raw), {"style": "parsed"})
+    try:
+        value = json.loads(raw, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return raw, {}
+    if isinstance(value, str) or not storable(value):
+        return raw, {}
+    for style in _STYLES:
+        if _dump(value, style) == raw:
+            return value, {} if style == "compact" else {"style": style}
+    return value, {"raw": raw}
+
+
+def dump_arguments(value: Any, note: Any = None, *, text: bool = False) -> Any:
+    """The string for `value`: the original one if `note` describes it and `value` is unchanged, else compact JSON.
+
+    A value that the provider wrote as an object stays one, unless `text`.
+    """
+    note = note or {}
+    style = note.get("style", "compact")
+    if isinstance(value, str):
+        return value if style != "parsed" or text else parsed(value)
+    if style in ("object", "parsed") and not text:
+        return value
+    raw = note.get("raw")
+    if isinstance(raw, str) and json.loads(raw) == value:
+        return raw
+    return _dump(value, style if style in _STYLES else "compact")
+
+
+def parsed(text: Any) -> Any:
+    """The value of JSON text; `text` itself if it is not JSON."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def as_object(arguments: Any, *, own: bool = False) -> tuple[Json, str | None]:
+    """The arguments of a call as an object, and what was lost, or None. `own`: this provider wrote the JSON text."""
+    found = parsed(arguments)
+    if isinstance(found, dict) and (own or found is arguments or _is_json(found)):
+        return found, None
+    return {"arguments": arguments}, "arguments that are not an object (wrapped as {arguments: …})"
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _dump(value: Any, style: str = "compact") -> str:
+    separators, ascii_only = _STYLES[style]
+    return json.dumps(value, ensure_ascii=ascii_only, separators=separators, default=str)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+# The content of tool results, which can have any form
+
+
+def parts_of(content: Any) -> list[Part] | None:
+    """The texts and files in a list of content blocks of any provider; None if it is not such a list."""
+    if not isinstance(content, list | tuple) or not content:
+        return None
+    found = [_part(block) for block in content]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def converted(
+    content: Any, native: Collection[str], block_of: Callable[[Part], Any]
+) -> tuple[str | list[Any], str | None]:
+    """The content as text, or as blocks of the types in `native`; and what was lost, or None."""
+    if isinstance(content, str):
+        return content, None
+    if isinstance(content, list) and content:
+        if all(isinstance(block, Mapping) and block.get("type") in native for block in content):
+            return content, None
+        if (parts := parts_of(content)) is not None:
+            blocks = [block_of(part) for part in parts]
+            lost = sum(block is None for block in blocks)
+            reason = f"{lost} of {len(blocks)} blocks of a tool result: files that a result cannot contain"
+            return [block for block in blocks if block is not None], reason if lost else None
+    return json.dumps(content, ensure_ascii=False, default=str), None
+
+
+def _part(block: Any) -> Part | None:
+    match block:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "image" | "document" as kind, "source": Mapping() as source}:
+            return _anthropic(kind, source)
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return _file("image", url)
+        case {"type": "input_image", "image_url": str(url)}:
+            return _file("image", url)
+        case {"type": "input_image" | "input_file", "file_id": str(id_)}:
+            return _uploaded("image" if block["type"] == "input_image" else "document", id_, "openai_responses")
+        case {"type": "input_file", "file_data": str(url)} | {"type": "input_file", "file_url": str(url)}:
+            return _file("document", url)
+        case {"type": "document_url", "document_url": str(url)}:
+            return _file("document", url)
+        case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime)}:  # MCP's block type
+            return _file(kind, data_url(mime, data))
+    return None
+
+
+def _file(modality: Modality, url: str) -> AttachmentPart:
+    return AttachmentPart(modality=modality, reference=url, mime_type=split_data_url(url)[0])
+
+
+def _uploaded(modality: Modality, id_: str, form: str) -> AttachmentPart:
+    return AttachmentPart(modality=modality, reference=id_, provider_meta={form: reference_note(id_, is_file_id=True)})
+
+
+def _anthropic(kind: Modality, source: Mapping[str, Any]) -> Part | None:
+    match source:
+        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
+            return _file(kind, data_url(mime, data))
+        case {"type": "url", "url": str(url)}:
+            return _file(kind, url)
+        case {"type": "file", "file_id": str(id_)}:
+            return _uploaded(kind, id_, "anthropic")
+        case {"type": "text", "data": str(text)}:
+            return TextPart(text=text)
+    return None

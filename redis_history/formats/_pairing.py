@@ -1,0 +1,52 @@
+"""Order tool calls and results as the APIs of providers require: each result directly after its call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from redis_history.formats._losses import Losses, OnLoss
+from redis_history.model import Message, ToolResultPart, ToolUsePart
+from redis_history.model.pairs import pairs_of
+
+
+def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:
+    """Move each tool result directly after its call, and leave out calls without a result and results without a call.
+
+    APIs reject any other order. It occurs when several agents write to a conversation, when an agent dies between call
+    and result, or when a result arrives after its call was removed. `on_loss` is called for each part that is left
+    out; without it a warning is logged.
+    """
+    messages = list(messages)
+    pairs = pairs_of(messages)
+    call_of = {result: call[0] for result, call in pairs.call_of.items()}
+    staying: list[list[Message]] = []
+    behind: dict[int, list[Message]] = {}
+    with Losses("a request", on_loss) as losses:
+        for index, message in enumerate(messages):
+            rest: list[int] = []
+            results: dict[int, list[int]] = {}  # by the index of the message with their calls
+            for at, part in enumerate(message.parts):
+                if type(part) is ToolResultPart and call_of.get((index, at)) != index:
+                    if (call := call_of.get((index, at))) is None:
+                        losses.add(message.id, at, "a tool result without its call")
+                    else:
+                        results.setdefault(call, []).append(at)
+                elif type(part) is ToolUsePart and (index, at) not in pairs.answered:
+                    losses.add(message.id, at, "a tool call without a result")
+                else:
+                    rest.append(at)
+            if len(results) == 1 and not any(type(message.parts[at]) is ToolUsePart for at in rest):
+                ((call, places),) = results.items()  # the message moves as a whole, with its other parts
+                results, rest = {call: sorted(places + rest)}, []
+            staying.append([_with(message, rest)] if rest or not message.parts else [])
+            for call, places in results.items():
+                behind.setdefault(call, []).append(_with(message, places))
+    return [message for index, its in enumerate(staying) for message in (*its, *behind.get(index, ()))]
+
+
+def _with(message: Message, places: list[int]) -> Message:
+    if len(places) == len(message.parts):
+        return message
+    return replace(message, parts=tuple(message.parts[at] for at in places))
