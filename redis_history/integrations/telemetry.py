@@ -1,0 +1,129 @@
+"""OpenTelemetry: a span and a duration for each operation of a store, and counters of messages, events and retries."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history._sync.store import HistoryStore
+from redis_history._version import __version__
+from redis_history.errors import ConfigurationError
+from redis_history.events import MessagesAppended, Reset
+from redis_history.integrations._extras import missing
+from redis_history.operations import Append, Changes, ReadChanges
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
+except ImportError as error:
+    raise missing("opentelemetry", error) from error
+
+__all__ = ["count_retries", "instrument"]
+
+_NAME: Final = "redis_history"
+
+
+def instrument(
+    store: HistoryStore | AsyncHistoryStore,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> None:
+    """Report each operation of `store`. Without an OpenTelemetry SDK that is set up, this reports nothing.
+
+    Spans are named like `append` and follow the conventions for database clients: `db.system.name`,
+    `db.operation.name`, `db.namespace`, and `gen_ai.conversation.id`. Metrics: `db.client.operation.duration` in seconds,
+    `redis_history.messages.appended`, `redis_history.events.read`, `redis_history.events.resets`, and
+    `redis_history.events.lag`, the seconds from the time of the newest message of an event until a subscriber read it.
+
+    Raises ConfigurationError for a store that is instrumented already.
+    """
+    backend: Any = store._backend
+    if getattr(backend.execute, "__wrapped__", None) is not None:
+        raise ConfigurationError("this store is instrumented already")
+    report = _Report(store.namespace, tracer_provider, meter_provider)
+    execute = backend.execute
+
+    if inspect.iscoroutinefunction(execute):
+
+        async def traced(op: Any) -> Any:
+            with report.operation(op) as note:
+                return note(await execute(op))
+    else:
+
+        def traced(op: Any) -> Any:
+            with report.operation(op) as note:
+                return note(execute(op))
+
+    traced.__wrapped__ = execute  # type: ignore[attr-defined]
+    backend.execute = traced
+
+
+def count_retries(
+    on_retry: Callable[[Any], object] | None = None, *, meter_provider: MeterProvider | None = None
+) -> Callable[[Any], None]:
+    """An `on_retry` for a RetryPolicy that counts in `redis_history.retries`, by `error.type`, and calls yours."""
+    counter = metrics.get_meter(_NAME, __version__, meter_provider).create_counter("redis_history.retries", "{retry}")
+
+    def counted(details: Any) -> None:
+        counter.add(1, {"error.type": type(details.caused_by).__qualname__})
+        if on_retry is not None:
+            on_retry(details)
+
+    return counted
+
+
+class _Report:
+    def __init__(self, namespace: str, traces: TracerProvider | None, meters: MeterProvider | None) -> None:
+        self._tracer = trace.get_tracer(_NAME, __version__, traces)
+        meter = metrics.get_meter(_NAME, __version__, meters)
+        self._duration = meter.create_histogram("db.client.operation.duration", "s")
+        self._appended = meter.create_counter("redis_history.messages.appended", "{message}")
+        self._events = meter.create_counter("redis_history.events.read", "{event}")
+        self._resets = meter.create_counter("redis_history.events.resets", "{reset}")
+        self._lag = meter.create_histogram("redis_history.events.lag", "s")
+        self._always = {"db.system.name": "redis", "db.namespace": namespace}
+
+    @contextmanager
+    def operation(self, op: Any) -> Iterator[Callable[[Any], Any]]:
+        """Measures the block. It yields a function that takes the outcome, counts it, and returns it."""
+        kind = type(op).__name__
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
+        labels = {**self._always, "db.operation.name": name}
+        if isinstance(op, ReadChanges):  # subscriptions repeat it every few seconds: counted, but without a span
+            yield lambda outcome: self._count(op, outcome)
+            return
+        conversation = getattr(op, "conversation_id", None)
+        attributes = labels if conversation is None else {**labels, "gen_ai.conversation.id": conversation}
+        started = time.perf_counter()
+        span = self._tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=attributes)
+        with span as current:
+            try:
+                yield lambda outcome: self._count(op, outcome)
+            except Exception as error:
+                labels["error.type"] = type(error).__qualname__
+                current.set_attribute("error.type", labels["error.type"])
+                current.set_status(Status(StatusCode.ERROR))
+                raise
+            finally:
+                self._duration.record(time.perf_counter() - started, labels)
+
+    def _count(self, op: Any, outcome: Any) -> Any:
+        if isinstance(op, Append):
+            self._appended.add(sum(not one.duplicate for one in outcome), self._always)
+        elif isinstance(op, ReadChanges) and isinstance(outcome, Changes):
+            now = datetime.now(UTC)
+            for event in outcome.events:
+                self._events.add(1, {"redis_history.event": type(event).__name__})
+                if isinstance(event, Reset):
+                    self._resets.add(1, {"redis_history.reason": event.reason})
+                elif isinstance(event, MessagesAppended) and event.messages and event.messages[-1].timestamp:
+                    self._lag.record(max((now - event.messages[-1].timestamp).total_seconds(), 0.0))
+        return outcome
