@@ -39,8 +39,8 @@ def instrument(
     """Report each operation of `store`. Without an OpenTelemetry SDK that is set up, this reports nothing.
 
     Spans are named like `append` and follow the conventions for database clients: `db.system.name`,
-    `db.operation.name`, `db.namespace`, and `gen_ai.conversation.id`. Metrics: `db.client.operation.duration` in seconds,
-    `redis_history.messages.appended`, `redis_history.events.read`, `redis_history.events.resets`, and
+    `db.operation.name`, `db.namespace`, and `gen_ai.conversation.id`. Metrics: `db.client.operation.duration`,
+    in seconds, `redis_history.messages.appended`, `redis_history.events.read`, `redis_history.events.resets`, and
     `redis_history.events.lag`, the seconds from the time of the newest message of an event until a subscriber read it.
 
     Raises ConfigurationError for a store that is instrumented already.
