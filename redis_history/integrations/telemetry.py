@@ -51,19 +51,16 @@ def instrument(
     report = _Report(store.namespace, tracer_provider, meter_provider)
     execute = backend.execute
 
-    if inspect.iscoroutinefunction(execute):
+    def traced(op: Any) -> Any:
+        with report.operation(op) as note:
+            return note(execute(op))
 
-        async def traced(op: Any) -> Any:
-            with report.operation(op) as note:
-                return note(await execute(op))
-    else:
+    async def traced_async(op: Any) -> Any:
+        with report.operation(op) as note:
+            return note(await execute(op))
 
-        def traced(op: Any) -> Any:
-            with report.operation(op) as note:
-                return note(execute(op))
-
-    traced.__wrapped__ = execute  # type: ignore[attr-defined]
-    backend.execute = traced
+    backend.execute = traced_async if inspect.iscoroutinefunction(execute) else traced
+    backend.execute.__wrapped__ = execute
 
 
 def count_retries(
