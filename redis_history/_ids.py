@@ -1,11 +1,12 @@
-"""Ids: of messages (UUID version 7 of RFC 9562, which sort by the time they were made), changes and conversations."""
+"""Ids of messages (UUID version 7 of RFC 9562, which sort by creation time), changes and conversations."""
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from typing import Final
 
-from redis_history._chance import CHANCE
 from redis_history._validation import refuse
 from redis_history.errors import InvalidConversationIdError, InvalidInputError
 
@@ -16,7 +17,14 @@ __all__ = [
     "check_message_id",
     "new_id",
     "new_token",
+    "rng",
 ]
+
+#: A private random generator. A program that seeds the module `random` alike in every process must not make them all
+#: retry in step, and a program that relies on its seed must not miss numbers because a thread here drew them.
+#: Seeded by the operating system, and again in a forked child.
+rng: Final = random.Random()  # noqa: S311 -- ids and waits must differ, they are no secrets
+os.register_at_fork(after_in_child=rng.seed)
 
 MAX_CONVERSATION_ID_BYTES: Final = 512
 #: A message id in UTF-8.
@@ -29,7 +37,7 @@ _LOW_62: Final = 2**62 - 1
 
 def new_id() -> str:
     """A new UUIDv7 as its 36-character text: 48 bits of milliseconds, 74 random bits."""
-    bits = CHANCE.getrandbits(74)
+    bits = rng.getrandbits(74)
     value = (time.time_ns() // 1_000_000) << 80 | _VERSION_7 | (bits >> 62) << 64 | _VARIANT | bits & _LOW_62
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -37,7 +45,7 @@ def new_id() -> str:
 
 def new_token() -> str:
     """64 random bits in hex: names one change, so that a retry and a rewound log are recognised."""
-    return f"{CHANCE.getrandbits(64):016x}"
+    return f"{rng.getrandbits(64):016x}"
 
 
 def check_conversation_id(conversation_id: str) -> bytes:

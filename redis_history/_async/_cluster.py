@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from redis_history._async._lines import CLOSED, Lines
-from redis_history._chance import CHANCE
+from redis_history._ids import rng
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.slots import Address, Topology, read_slots
 from redis_history.backends.redis.urls import connection_settings
@@ -89,7 +89,7 @@ class ClusterLines:
         """Read who serves what, from `first` or else from any node that answers. Raises what the last one did."""
         self.stale = True
         known = [*self._topology.nodes]
-        CHANCE.shuffle(known)
+        rng.shuffle(known)
         error: Exception = ConnectionError("no node of the cluster is known")
         for address in dict.fromkeys([*([first] if first else []), *known, *self._seeds]):
             try:

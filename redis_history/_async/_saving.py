@@ -14,7 +14,7 @@ from redis_history._async._loops import Home
 from redis_history._async._runtime import Lock
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
-from redis_history.backends import refusals
+from redis_history.backends import rules
 from redis_history.backends.base import features
 from redis_history.errors import (
     CompactionConflictError,
@@ -134,7 +134,7 @@ class AsyncSaving(SharedHistory):
                     self.conversation_id, through=through, summary=summary, seen=step.replaced
                 )
             except TornPairError as error:  # a result has come since it was chosen
-                raise refusals.compaction_conflict(self.conversation_id, str(error)) from error
+                raise rules.compaction_conflict(self.conversation_id, str(error)) from error
             step.stored = done.summary
             self._rewritten(step, done.revision, changed=done.changed)
             return

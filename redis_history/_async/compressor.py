@@ -18,9 +18,8 @@ from redis_history._async._compressing import AsyncCompressing
 from redis_history._async._listing import scan_conversations
 from redis_history._async._runtime import Job, Signal, ending, in_thread, spawn
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._chance import CHANCE
-from redis_history._wakeups import PendingWakeups
-from redis_history.backends.base import AsyncFollowsAll
+from redis_history._ids import rng
+from redis_history.backends.base import AsyncFollowsAll, PendingWakeups
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer, is_interrupt, told
 from redis_history.compaction.worker import (
@@ -229,7 +228,7 @@ class AsyncCompressor(AsyncCompressing):
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
-                    sweep_at = now + self._options.sweep_interval * CHANCE.uniform(0.9, 1.1)
+                    sweep_at = now + self._options.sweep_interval * rng.uniform(0.9, 1.1)
                     look_at, looked = now + self._options.look_interval, now
                     await self._sweep()
                 elif now >= look_at:
@@ -304,7 +303,7 @@ class AsyncCompressor(AsyncCompressing):
     async def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
         found = [Totals.of(one) for one in conversations]
         over = [totals for totals in found if self._options.is_over(totals) or await self._is_old(totals)]
-        CHANCE.shuffle(over)  # so that not all workers begin with the same one
+        rng.shuffle(over)  # so that not all workers begin with the same one
         return over
 
     async def _is_old(self, totals: Totals) -> bool:

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from redis_history._async._feed import AsyncFeed
 from redis_history._async._listing import follows_all
-from redis_history._wakeups import PendingWakeups
-from redis_history.backends.base import AsyncBackend, Look
+from redis_history.backends.base import AsyncBackend, Look, PendingWakeups
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges

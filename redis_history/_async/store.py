@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from redis_history import requests
 from redis_history._async._backend import open_backend
 from redis_history._async._feed import AsyncFeed
 from redis_history._async._runtime import Job
@@ -15,7 +14,7 @@ from redis_history._async.compacting import AsyncCompacting
 from redis_history._async.reading import AsyncReading
 from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities
-from redis_history.requests import Doorbell, Durability, Options, SearchMode
+from redis_history.requests.options import Doorbell, Durability, Options, SearchMode
 from redis_history.retry import RetryPolicy
 from redis_history.search.vectors import Embedder, VectorField
 
@@ -90,7 +89,7 @@ class AsyncHistoryStore(AsyncCompacting, AsyncReading):
             search,
             language,
             embedder,
-            requests.vector_field(vectors),
+            VectorField(vectors) if isinstance(vectors, int) else vectors,
             doorbell=doorbell,
         )
         self.namespace = namespace

@@ -14,7 +14,7 @@ from redis_history._ids import check_conversation_id
 from redis_history._validation import refuse
 from redis_history.errors import ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message
-from redis_history.model.conversation import RECORD_FIELDS
+from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import Appended, DeleteConversation, Op, ReadConversation, WriteRecord
 
 __all__ = ["AsyncWriting"]

@@ -13,7 +13,8 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.urls import parse_url
-from redis_history.requests import Options
+from redis_history.durability import Confirmation
+from redis_history.requests.options import Options
 from redis_history.retry import RetryPolicy
 
 
@@ -28,13 +29,16 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         options.check_without_server()  # the modules of cluster nodes know of their own documents only
     elif options.search != "off":
         index = SearchIndex(Searching(options.language, options.vectors, options.search == "require"))
+    confirmation = None
+    if options.durability != "server":
+        confirmation = Confirmation(options.durability, options.replicas or 1, options.durability_timeout)
     settings = Settings(
         Keyspace(namespace),
         options.log_length,
         connected.database,
         options.ttl,
         options.for_redis(),
-        options.confirmation(),
+        confirmation,
         index,
         options.doorbell,
     )

@@ -17,7 +17,7 @@ from redis_history._sync._attempt import Attempt
 from redis_history._sync._runtime import Signal, in_thread
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function
-from redis_history.backends import refusals
+from redis_history.backends import rules
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import Plan, due_at, older_at
 from redis_history.compaction.summaries import (
@@ -177,7 +177,7 @@ class Compressing:
         try:
             self._store._write(replace(op, precondition=Precondition(lease=lease)))
         except TornPairError as error:  # a result has come since it was chosen
-            raise refusals.compaction_conflict(lease.conversation_id, str(error)) from error
+            raise rules.compaction_conflict(lease.conversation_id, str(error)) from error
 
     def _summary(self, found: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
         """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""

@@ -73,7 +73,7 @@ class Connected:
         return Lines(lambda: make().connection_pool, keep=True)
 
     def doorbell(self, lines: Any, mode: str) -> Any:
-        """What hears of changes, for this event loop, in one of `requests.DOORBELLS`."""
+        """What hears of changes, for this event loop, in one of `DOORBELLS`."""
         return Doorbell(self.client if self._make is None else Redis(connection_pool=lines.pool), mode)
 
     def close(self) -> None:

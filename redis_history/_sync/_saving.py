@@ -15,7 +15,7 @@ from redis_history._sync._listing import read
 from redis_history._sync._loops import Home
 from redis_history._sync._runtime import Lock
 from redis_history._sync.store import HistoryStore
-from redis_history.backends import refusals
+from redis_history.backends import rules
 from redis_history.backends.base import features
 from redis_history.errors import (
     CompactionConflictError,
@@ -133,7 +133,7 @@ class Saving(SharedHistory):
             try:
                 done = self._store.compact(self.conversation_id, through=through, summary=summary, seen=step.replaced)
             except TornPairError as error:  # a result has come since it was chosen
-                raise refusals.compaction_conflict(self.conversation_id, str(error)) from error
+                raise rules.compaction_conflict(self.conversation_id, str(error)) from error
             step.stored = done.summary
             self._rewritten(step, done.revision, changed=done.changed)
             return

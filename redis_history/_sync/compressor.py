@@ -15,13 +15,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from redis_history._chance import CHANCE
+from redis_history._ids import rng
 from redis_history._sync._compressing import Compressing
 from redis_history._sync._listing import scan_conversations
 from redis_history._sync._runtime import Job, Signal, ending, in_thread, spawn
 from redis_history._sync.store import HistoryStore
-from redis_history._wakeups import PendingWakeups
-from redis_history.backends.base import FollowsAll
+from redis_history.backends.base import FollowsAll, PendingWakeups
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer, is_interrupt, told
 from redis_history.compaction.worker import (
@@ -230,7 +229,7 @@ class Compressor(Compressing):
                 look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
             try:
                 if now >= sweep_at:
-                    sweep_at = now + self._options.sweep_interval * CHANCE.uniform(0.9, 1.1)
+                    sweep_at = now + self._options.sweep_interval * rng.uniform(0.9, 1.1)
                     look_at, looked = now + self._options.look_interval, now
                     self._sweep()
                 elif now >= look_at:
@@ -305,7 +304,7 @@ class Compressor(Compressing):
     def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
         found = [Totals.of(one) for one in conversations]
         over = [totals for totals in found if self._options.is_over(totals) or self._is_old(totals)]
-        CHANCE.shuffle(over)  # so that not all workers begin with the same one
+        rng.shuffle(over)  # so that not all workers begin with the same one
         return over
 
     def _is_old(self, totals: Totals) -> bool:

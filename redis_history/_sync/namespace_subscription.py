@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from redis_history._sync._feed import Feed
 from redis_history._sync._listing import follows_all
-from redis_history._wakeups import PendingWakeups
-from redis_history.backends.base import Backend, Look
+from redis_history.backends.base import Backend, Look, PendingWakeups
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges

@@ -41,7 +41,8 @@ from redis_history.operations import (
     WriteDocuments,
 )
 from redis_history.paging import next_page
-from redis_history.requests import Bound, Options
+from redis_history.requests import Bound
+from redis_history.requests.options import Options
 from redis_history.search.filters import Filters
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens

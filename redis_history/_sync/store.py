@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from redis_history import requests
 from redis_history._sync._backend import open_backend
 from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job
@@ -16,7 +15,7 @@ from redis_history._sync.compacting import Compacting
 from redis_history._sync.reading import Reading
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
-from redis_history.requests import Doorbell, Durability, Options, SearchMode
+from redis_history.requests.options import Doorbell, Durability, Options, SearchMode
 from redis_history.retry import RetryPolicy
 from redis_history.search.vectors import Embedder, VectorField
 
@@ -91,7 +90,7 @@ class HistoryStore(Compacting, Reading):
             search,
             language,
             embedder,
-            requests.vector_field(vectors),
+            VectorField(vectors) if isinstance(vectors, int) else vectors,
             doorbell=doorbell,
         )
         self.namespace = namespace

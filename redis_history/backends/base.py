@@ -9,8 +9,9 @@ until it says so.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ __all__ = [
     "FollowsAll",
     "Found",
     "Look",
+    "PendingWakeups",
     "SearchedBy",
     "Wake",
     "WakeAll",
@@ -75,7 +77,7 @@ class Features(NamedTuple):
     """What a backend declares, as attributes or properties of these names.
 
     `compacts`: it knows the operations `Compact` (also with a `lease` as its precondition), `Expand`, `TakeLease`,
-    `KeepLease`, `ScanConversations`, and `ReadPage` with `archived` (backends/compacting.py has the checks that all of
+    `KeepLease`, `ScanConversations`, and `ReadPage` with `archived` (backends/rules.py has the checks that all of
     them share). To others the store sends none of these: `compact` and `expand` raise CapabilityError, and there is
     nothing archived to be read.
 
@@ -190,3 +192,35 @@ class FollowsAll(Protocol):
     def watch_all(self, wake: WakeAll) -> None: ...
 
     def unwatch_all(self, wake: WakeAll) -> None: ...
+
+
+#: Ids that pending wake-ups keep. With more, any conversation may have changed.
+MAX_IDS: Final = 10_000
+
+
+class PendingWakeups:
+    """The ids of conversations that may have changed.
+
+    Added to from any thread, taken by one consumer. Holds each id once, so its memory is bounded."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._ids: dict[str, None] = {}
+        self._any = False
+
+    def add(self, conversation_id: str | None) -> None:
+        """None: any conversation may have changed."""
+        with self._lock:
+            if conversation_id is None or len(self._ids) >= MAX_IDS:
+                self._any = True
+            else:
+                self._ids[conversation_id] = None
+        self._wake()
+
+    def take(self) -> tuple[dict[str, None], bool]:
+        """The ids added since the last call, in order, and whether any other conversation may have changed."""
+        with self._lock:
+            ids, self._ids = self._ids, {}
+            any_other, self._any = self._any, False
+        return ids, any_other

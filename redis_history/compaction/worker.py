@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from redis_history._chance import CHANCE
+from redis_history._ids import rng
 from redis_history._time import cutoff
 from redis_history._validation import check_integer, check_seconds, check_share
 from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
@@ -272,7 +272,7 @@ class Work:
             self._failures[conversation_id] += 1
             doublings = min(self._failures[conversation_id] - 1, 30)
         wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
-        return wait * CHANCE.uniform(0.75, 1.25)  # workers must not all retry at once
+        return wait * rng.uniform(0.75, 1.25)  # workers must not all retry at once
 
     def rest(self, conversation_id: str, wait: float) -> None:
         """Do not retry the conversation for `wait` seconds."""

@@ -22,7 +22,7 @@ from redis_history.importers.source import Source
 from redis_history.importers.transcript import Transcript, need
 from redis_history.json_form import message_from_json, message_to_json, value_from_json, value_to_json
 from redis_history.model import Conversation, Message
-from redis_history.model.conversation import RECORD_FIELDS
+from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.wire import encode_body
 
 __all__ = ["is_lossless", "lossless", "message_line", "record_line"]

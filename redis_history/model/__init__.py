@@ -1,8 +1,17 @@
 """The message model: immutable values, no I/O."""
 
-from redis_history.model.conversation import Conversation
 from redis_history.model.helpers import assistant, system, text, tool, tool_result, tool_use, user
-from redis_history.model.message import SCHEMA_VERSION, Message, Metadata, Participant, Position, Role, Scope, Source
+from redis_history.model.message import (
+    SCHEMA_VERSION,
+    Conversation,
+    Message,
+    Metadata,
+    Participant,
+    Position,
+    Role,
+    Scope,
+    Source,
+)
 from redis_history.model.parts import (
     AttachmentPart,
     Modality,

@@ -7,9 +7,16 @@ large values need counting.
 
 from __future__ import annotations
 
-from redis_history.errors import CorruptDataError
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
-__all__ = ["BEGINNINGS", "MAX_DEPTH", "MAX_ITEMS", "MAX_MESSAGE_BYTES", "check_caps"]
+import msgspec
+from msgspec import Struct
+
+from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
+from redis_history.model.message import Message, Participant, Source
 
 #: Of one message, encoded. A batch of one message still fits one atomic change.
 MAX_MESSAGE_BYTES = 4_000_000
@@ -40,10 +47,10 @@ def check_caps(data: bytes) -> None:
     # No value has more items than bytes, and every level of nesting needs a byte that begins a list or map, of which
     # there are seldom as many as levels allowed (text has such bytes too). Only then must it be looked through.
     if size > MAX_ITEMS or size - len(data.translate(None, BEGINNINGS)) > MAX_DEPTH:
-        _walk(data)
+        _count(data)
 
 
-def _walk(data: bytes) -> None:
+def _count(data: bytes) -> None:
     at, seen, end = 0, 0, len(data)
     due = [1]  # for each open container, how many values it still wants
     while due and at < end:
@@ -78,3 +85,58 @@ def _walk(data: bytes) -> None:
                 raise CorruptDataError(f"nested deeper than {MAX_DEPTH} levels")
         if seen + inside > MAX_ITEMS + _FRAME_ITEMS:
             raise CorruptDataError(f"more than {MAX_ITEMS:,} values in one message")
+
+
+def check_values(message: Message) -> None:
+    """Raises MessageTooLargeError or InvalidMessageError, naming the place, for values over the caps or not finite."""
+    _Walk().fields(message, "", 0)
+
+
+#: What most values are; subclasses of these, and all others, are looked at more closely.
+_LEAVES = frozenset({str, int, bool, bytes, type(None)})
+_PLAIN = (str, int, float, bool, bytes, datetime, msgspec.msgpack.Ext, type(None))
+_KINDS: dict[str, type] = {"participant": Participant, "sources": Source}
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.items = 0
+
+    def fields(self, struct: Struct, path: str, depth: int) -> None:
+        for name in struct.__struct_fields__:
+            value = getattr(struct, name)
+            kind = _KINDS.get(name)
+            if value is None or (type(value) is str and kind is None):
+                continue
+            if name in ("parts", "sources"):
+                for index, item in enumerate(value):
+                    if kind is not None and not isinstance(item, kind):
+                        raise InvalidMessageError(f"{name}[{index}] is a {type(item).__name__}, not a {kind.__name__}")
+                    self.one(item, f"{name}[{index}]", depth)
+            elif kind is not None and not isinstance(value, kind):
+                raise InvalidMessageError(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+            else:
+                self.one(value, f"{path}.{name}" if path else name, depth)
+
+    def one(self, value: Any, path: str, depth: int) -> None:
+        self.items += 1
+        if self.items > MAX_ITEMS:
+            raise MessageTooLargeError(f"the message has more than {MAX_ITEMS:,} items, counted at {path[:80]}")
+        if depth > MAX_DEPTH:
+            raise MessageTooLargeError(f"{path[:80]} is nested deeper than {MAX_DEPTH} levels")
+        if type(value) in _LEAVES:
+            return
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise InvalidMessageError(f"{path[:80]} is {value}, which JSON cannot carry; use None or a string")
+        elif isinstance(value, Mapping):
+            self.items += len(value)  # a key is a value too
+            for key, item in value.items():
+                self.one(item, f"{path}.{key}" if depth < 8 else path, depth + 1)
+        elif isinstance(value, list):
+            for item in value:
+                self.one(item, path, depth + 1)
+        elif isinstance(value, Struct):
+            self.fields(value, path, depth)
+        elif not isinstance(value, _PLAIN) or (isinstance(value, datetime) and value.tzinfo is None):
+            raise InvalidMessageError(f"{path[:80]} is a {type(value).__name__}, which would not come back as it is")

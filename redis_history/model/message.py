@@ -1,4 +1,4 @@
-"""The one canonical message."""
+"""Messages and the records of conversations, as values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ from redis_history.model.parts import (
     _extra,
 )
 
-__all__ = ["SCHEMA_VERSION", "Message", "Metadata", "Participant", "Position", "Role", "Scope", "Source"]
+__all__ = [
+    "RECORD_FIELDS",
+    "SCHEMA_VERSION",
+    "Conversation",
+    "Message",
+    "Metadata",
+    "Participant",
+    "Position",
+    "Role",
+    "Scope",
+    "Source",
+]
 
 #: Raised with each change of the stored form; a reader of version N reads N-1, and keeps what N+1 added.
 SCHEMA_VERSION = 1
@@ -210,3 +221,31 @@ def content_text(content: Any) -> str:
         return ""
     found = (block.get("text") if isinstance(block, Mapping) else block for block in content)
     return "\n".join(item for item in found if isinstance(item, str) and item)
+
+
+class Conversation(OpenStruct, frozen=True):
+    """A conversation as `create_conversation` takes it and `get_conversation` gives it.
+
+    The first six are the caller's. `user_id` and `auditing_id` are a string or an integer of 64 bits, and come back as
+    they were given: 1 and "1" are different owners. The others are kept by the store with each change, and ignored when
+    given: `message_count`, `characters` and estimated `tokens` of the messages, `created_at`, `updated_at` (of the last
+    change), `revision`, `schema_version`.
+    """
+
+    conversation_id: str
+    user_id: int | str | None = None
+    agent_name: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    auditing_id: int | str | None = None
+    message_count: int = 0
+    characters: int = 0
+    tokens: int = 0
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    revision: int = 0
+    schema_version: int = 1
+
+
+#: What the caller decides, and may change.
+RECORD_FIELDS = ("user_id", "agent_name", "title", "auditing_id", "metadata")

@@ -21,8 +21,7 @@ import msgspec
 from redis_history._ids import MAX_ID_BYTES
 from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
-from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps
-from redis_history.model._values import check_values
+from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
 from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
 from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
 

@@ -1,54 +1,55 @@
-"""From what users pass to operations: checks and conversions, before anything is sent. Pure."""
+"""Checks and converts what users pass, before anything is sent: bounds, cursors, filters and owners of reads, and the
+operations of writes. Pure."""
 
-from redis_history.requests.options import (
-    DOORBELLS,
-    Doorbell,
-    Durability,
-    Options,
-    SearchMode,
-    vector_field,
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import orjson
+from msgspec import UNSET
+
+from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._time import to_microseconds
+from redis_history._validation import MAX_INTEGER, MIN_INTEGER, check_integer, check_owner, is_integer, refuse
+from redis_history.errors import (
+    BatchTooLargeError,
+    InvalidCursorError,
+    InvalidInputError,
+    InvalidMessageError,
+    MessageConflictError,
 )
-from redis_history.requests.reads import (
-    Bound,
-    Filter,
-    after_of,
-    before_of,
-    cursor_of,
-    cursors_of,
-    message_filter,
-    owner_of,
-    owner_text,
-    search_filters,
+from redis_history.events import Cursor
+from redis_history.model import Conversation, Message, Position, Role, Scope
+from redis_history.model.pairs import marks
+from redis_history.model.ranges import stays
+from redis_history.model.wire import body_digest, encode_body
+from redis_history.operations import (
+    ANY,
+    Append,
+    Clear,
+    Compact,
+    DeleteMessages,
+    Entry,
+    Expand,
+    Precondition,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
 )
-from redis_history.requests.writes import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_MESSAGES,
-    MAX_RECORD_BYTES,
-    Batch,
-    append,
-    append_one,
-    clear,
-    compact,
-    delete_messages,
-    expand,
-    restore,
-    through_of,
-    update_message,
-    write_record,
-)
+from redis_history.search.filters import LAST_SEQUENCE, Filters, make_filters
+from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [
-    "DOORBELLS",
     "MAX_BATCH_BYTES",
     "MAX_BATCH_MESSAGES",
     "MAX_RECORD_BYTES",
     "Batch",
     "Bound",
-    "Doorbell",
-    "Durability",
     "Filter",
-    "Options",
-    "SearchMode",
     "after_of",
     "append",
     "append_one",
@@ -66,6 +67,310 @@ __all__ = [
     "search_filters",
     "through_of",
     "update_message",
-    "vector_field",
     "write_record",
 ]
+
+#: What one atomic change may hold: so much takes the server about 20 ms at most (docs/guarantees.md).
+MAX_BATCH_MESSAGES: Final = 1000
+MAX_BATCH_BYTES: Final = 4_000_000
+
+#: Of a conversation's own fields, encoded.
+MAX_RECORD_BYTES: Final = 100_000
+
+_POSITION_LETTERS: Final = frozenset("0123456789.-")
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+
+Filter = Callable[[Message], bool]
+Bound = datetime | str | int | float | Position
+
+
+def after_of(since: Bound | None) -> Position | None:
+    """The exclusive lower bound: for an instant, the last position of its microsecond.
+
+    Raises InvalidTimestampError or InvalidInputError unless `since` is an instant or a position.
+    """
+    return _position(since, LAST_SEQUENCE)
+
+
+def before_of(before: Bound | None) -> Position | None:
+    """The exclusive upper bound: for an instant, the first position of its microsecond. Raises as `after_of`."""
+    return _position(before, 0)
+
+
+def _position(bound: Bound | None, sequence: int) -> Position | None:
+    if bound is None:
+        return None
+    if isinstance(bound, Position):
+        return check_position(bound)
+    if isinstance(bound, str) and set(bound) <= _POSITION_LETTERS and "." in bound:
+        return Position.parse(bound)
+    return Position(to_microseconds(bound), sequence)
+
+
+def check_position(position: Position) -> Position:
+    """The position. Raises InvalidInputError unless it has two integers."""
+    for name, value in zip(position._fields, position, strict=True):
+        if not is_integer(value, float("-inf")):
+            refuse(value, f"the {name} of a position", "an integer", InvalidInputError)
+    return position
+
+
+def cursor_of(after: Cursor | str | None) -> Cursor | None:
+    """Raises InvalidCursorError for anything but a cursor, its text form or None."""
+    return after if after is None or isinstance(after, Cursor) else Cursor.parse(after)
+
+
+def cursors_of(after: Mapping[str, Cursor | str] | None) -> dict[str, Cursor] | None:
+    """Raises InvalidCursorError or InvalidConversationIdError for anything but cursors by conversation id, or None."""
+    if after is None:
+        return None
+    if not isinstance(after, Mapping):
+        raise InvalidCursorError(
+            f"subscribe_all takes a dict of cursors by conversation id, or None for now on, not {type(after).__name__}"
+        )
+    cursors = {}
+    for conversation_id, cursor in after.items():
+        check_conversation_id(conversation_id)
+        cursors[conversation_id] = cursor if isinstance(cursor, Cursor) else Cursor.parse(cursor)
+    return cursors
+
+
+def owner_of(text: str) -> int | str:
+    """Parses an owner: a 64-bit integer becomes an int, a JSON string its value, any other text itself. So 1 is the
+    number, and "1" in double quotes the string."""
+    if _INTEGER.fullmatch(text) and MIN_INTEGER <= int(text) <= MAX_INTEGER:
+        return int(text)
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        try:
+            return str(orjson.loads(text))
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def owner_text(owner: int | str) -> str:
+    """The text by which `owner_of` finds this owner."""
+    if isinstance(owner, int) or owner_of(owner) == owner:
+        return str(owner)
+    return orjson.dumps(owner).decode()
+
+
+def message_filter(
+    roles: Iterable[Role] | None, participant_ids: Iterable[str] | None, scope: Scope | None
+) -> Filter | None:
+    """What a message must be like to be read; None if anything will do.
+
+    Raises InvalidInputError for a string where a list is meant.
+    """
+    if roles is None and participant_ids is None and scope is None:
+        return None
+    return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
+
+
+def search_filters(
+    roles: Iterable[Role] | None,
+    participant_ids: Iterable[str] | None,
+    scope: Scope | None,
+    since: Bound | None,
+    before: Bound | None,
+    tool_names: Iterable[str] | None,
+    archived: bool | None,
+) -> Filters:
+    """Raises as `message_filter` and `after_of`."""
+    return make_filters(
+        roles=roles,
+        participant_ids=participant_ids,
+        scope=scope,
+        since=after_of(since),
+        before=before_of(before),
+        tool_names=tool_names,
+        archived=archived,
+    )
+
+
+class Batch:
+    """An append, and which of its outcomes belongs to which message given: an id given twice is sent once."""
+
+    __slots__ = ("op", "order")
+
+    def __init__(self, op: Append, order: Sequence[int]) -> None:
+        self.op = op
+        self.order = order
+
+
+def append_one(
+    conversation_id: str,
+    message: Message,
+    *,
+    expected_revision: int | None,
+    must_exist: bool,
+    must_not_exist: bool,
+) -> Append:
+    """The operation that appends one message. Raises as `append`."""
+    check_conversation_id(conversation_id)
+    precondition = _precondition(expected_revision, must_exist, must_not_exist)
+    return Append(conversation_id, (_entry(message),), precondition)
+
+
+def append(
+    conversation_id: str,
+    messages: Iterable[Message],
+    *,
+    expected_revision: int | None,
+    must_exist: bool,
+    must_not_exist: bool,
+) -> Batch:
+    """The operation that appends `messages`.
+
+    Raises InvalidConversationIdError, InvalidMessageError, BatchTooLargeError, or MessageConflictError for one id
+    with two contents.
+    """
+    check_conversation_id(conversation_id)
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            f"append_many takes a list of messages, not {type(messages).__name__}; append takes one message"
+        )
+    entries: dict[str, Entry] = {}
+    order: list[int] = []
+    places: dict[str, int] = {}
+    size = 0
+    for message in messages:
+        entry = _entry(message)
+        known = entries.setdefault(message.id, entry)
+        if known is entry:
+            places[message.id] = len(places)
+            size += len(entry.body)
+        elif known.digest != entry.digest or known.timestamp != entry.timestamp:
+            raise MessageConflictError(
+                f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
+            )
+        order.append(places[message.id])
+        if (len(places) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(places) > 1:
+            raise BatchTooLargeError(
+                f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
+                "append in several batches"
+            )
+    precondition = _precondition(expected_revision, must_exist, must_not_exist)
+    return Batch(Append(conversation_id, tuple(entries.values()), precondition), order)
+
+
+def delete_messages(
+    conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None
+) -> DeleteMessages:
+    """Raises InvalidConversationIdError, InvalidInputError, BatchTooLargeError."""
+    check_conversation_id(conversation_id)
+    if isinstance(message_ids, str | bytes) or not isinstance(message_ids, Iterable):
+        raise InvalidInputError(f"delete_messages takes a list of ids, not {type(message_ids).__name__}")
+    ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
+    if len(ids) > MAX_BATCH_MESSAGES:
+        raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
+    return DeleteMessages(conversation_id, ids, _precondition(expected_revision, False, False))
+
+
+def update_message(conversation_id: str, message: Message, *, expected_revision: int | None) -> UpdateMessage:
+    """Raises InvalidConversationIdError, InvalidMessageError."""
+    check_conversation_id(conversation_id)
+    return UpdateMessage(conversation_id, _entry(message), _precondition(expected_revision, False, False))
+
+
+def restore(conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None) -> Restore:
+    """Raises as `append`."""
+    batch = append(
+        conversation_id, messages, expected_revision=expected_revision, must_exist=False, must_not_exist=False
+    )
+    return Restore(conversation_id, batch.op.entries, batch.op.precondition)
+
+
+def compact(
+    conversation_id: str,
+    through: Position,
+    summary: Message | str,
+    seen: Iterable[Message] | None,
+    *,
+    expected_revision: int | None,
+) -> Compact:
+    """A text becomes a message of role user that is a summary. Raises InvalidConversationIdError, InvalidMessageError,
+    InvalidInputError."""
+    check_conversation_id(conversation_id)
+    if isinstance(summary, str):
+        if not summary.strip():
+            raise InvalidInputError("a summary without text would stand for nothing")
+        summary = Message(role="user", parts=summary, metadata={"is_summary": True})  # type: ignore[arg-type]
+    elif not isinstance(summary, Message):
+        refuse(summary, "summary", "a str or a Message", InvalidMessageError)
+    elif not summary.is_summary or summary.role == "system" or summary.tool_uses or summary.tool_results:
+        raise InvalidMessageError(
+            "a summary is a message with metadata={'is_summary': True}, of another role than system, without tool calls"
+        )
+    digests = None
+    if seen is not None:
+        if isinstance(seen, Message | str | bytes) or not isinstance(seen, Iterable):
+            raise InvalidInputError(f"seen is the list of messages that were summarised, not {type(seen).__name__}")
+        digests = tuple((one.id, _entry(one).digest) for one in map(_message, seen) if not stays(one))
+    return Compact(conversation_id, through, _entry(summary), digests, _precondition(expected_revision, False, False))
+
+
+def _message(message: Message) -> Message:
+    if not isinstance(message, Message):
+        raise InvalidInputError(f"seen is the list of messages that were summarised, not of {type(message).__name__}")
+    return message
+
+
+def expand(conversation_id: str, summary_id: str, *, expected_revision: int | None) -> Expand:
+    """Raises InvalidConversationIdError, InvalidInputError."""
+    check_conversation_id(conversation_id)
+    return Expand(conversation_id, check_message_id(summary_id), _precondition(expected_revision, False, False))
+
+
+def through_of(through: Position | Message | str) -> Position | str:
+    """A position, or the id of the message that has it. Raises InvalidInputError."""
+    if isinstance(through, Position):
+        return check_position(through)
+    if isinstance(through, Message):
+        return through.position or through.id
+    return check_message_id(through)
+
+
+def clear(conversation_id: str, *, expected_revision: int | None) -> Clear:
+    """Raises InvalidConversationIdError."""
+    check_conversation_id(conversation_id)
+    return Clear(conversation_id, _precondition(expected_revision, False, False))
+
+
+def write_record(
+    conversation_id: str, fields: Mapping[str, Any], *, create: bool, expected_revision: int | None = None
+) -> WriteRecord:
+    """The operation that creates a conversation, or sets the fields given (UNSET: leave it) of one that exists.
+
+    Raises InvalidConversationIdError, InvalidInputError for fields that cannot be stored.
+    """
+    check_conversation_id(conversation_id)
+    written = {name: value for name, value in fields.items() if value is not UNSET}
+    for name in ("user_id", "auditing_id"):
+        check_owner(written.get(name), name)
+    try:
+        record = Conversation(conversation_id, **written)
+        found = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidInputError(f"this record of a conversation cannot be stored: {error}") from error
+    if found != record:
+        raise InvalidInputError("the metadata of a conversation would not come back as it is: use JSON-like values")
+    if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
+        raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
+    return WriteRecord(conversation_id, written, _precondition(expected_revision, not create, create))
+
+
+def _entry(message: Message) -> Entry:
+    body = encode_body(message)
+    timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
+    characters = count_characters(message)
+    return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), marks(message))
+
+
+def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:
+    if expected_revision is None and not must_exist and not must_not_exist:
+        return ANY
+    check_integer(expected_revision, "expected_revision", 0, 2**53 - 1, optional=True, error=InvalidInputError)
+    if must_exist and must_not_exist:
+        raise InvalidInputError("must_exist and must_not_exist exclude each other")
+    return Precondition(expected_revision, must_exist, must_not_exist)

@@ -8,11 +8,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history._words import check_language
-from redis_history.durability import Confirmation
 from redis_history.errors import ConfigurationError
 from redis_history.search.vectors import Embedder, VectorField
 
-__all__ = ["DOORBELLS", "Doorbell", "Durability", "Options", "SearchMode", "vector_field"]
+__all__ = ["DOORBELLS", "Doorbell", "Durability", "Options", "SearchMode"]
 
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
@@ -97,19 +96,8 @@ class Options(Struct, frozen=True):
         if self.durability != "server":
             raise ConfigurationError(f"durability={self.durability!r} needs a server, which {backend} is not")
 
-    def confirmation(self) -> Confirmation | None:
-        """What every write to a server is to be confirmed by; None: by its reply alone."""
-        if self.durability == "server":
-            return None
-        return Confirmation(self.durability, self.replicas or 1, self.durability_timeout)
-
     def for_redis(self) -> int | None:
         """`max_messages` as the Redis backend takes it, which has no other cap."""
         if self.max_conversations is not UNSET and self.max_conversations is not None:
             raise ConfigurationError("max_conversations is for memory://; on a server use ttl")
         return None if isinstance(self.max_messages, UnsetType) else self.max_messages
-
-
-def vector_field(vectors: VectorField | int | None) -> VectorField | None:
-    """Raises ConfigurationError for what is no dimension."""
-    return VectorField(vectors) if isinstance(vectors, int) else vectors

@@ -16,13 +16,14 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis import keys, plan_listing, plan_reads, plan_writes, server_info
 from redis_history.history import _unsent
 from redis_history.model import wire
+from redis_history.requests.options import Options
 from redis_history.search import query, scan
 from redis_history.search import text as search_text
 from tests.docs.pages import DOCS, ROOT, prose, rows, sections
 
 GUARANTEES = DOCS / "guarantees.md"
 SECURITY = DOCS / "how-to" / "security.md"
-_OPTIONS = requests.Options(1, 1.0)
+_OPTIONS = Options(1, 1.0)
 _MAX_UNSAVED = (RedisHistory.__init__.__kwdefaults__ or {})["max_unsaved"]
 _CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _PROOF = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

@@ -93,8 +93,7 @@ capped = pytest.mark.parametrize(
 @pytest.fixture
 def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many items a message may have."""
-    for module in ("_values", "_caps"):
-        monkeypatch.setattr(f"redis_history.model.{module}.MAX_ITEMS", request.param)
+    monkeypatch.setattr("redis_history.model._caps.MAX_ITEMS", request.param)
     return int(request.param)
 
 

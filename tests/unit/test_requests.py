@@ -30,6 +30,7 @@ from redis_history.model import Message, Participant, Position, Source, user
 from redis_history.model.wire import body_digest, decode_member, encode_member
 from redis_history.operations import Append, DeleteMessages, Precondition
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Batch
+from redis_history.requests.options import Options
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.property.strategies import conversation_ids, messages, microseconds
 
@@ -329,14 +330,14 @@ def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
 @pytest.mark.parametrize("log_length", [0, -1, 1.5, "1000", None, True])
 def test_log_length(log_length: Any) -> None:
     with pytest.raises(ConfigurationError, match="log_length"):
-        requests.Options(log_length, 1)
+        Options(log_length, 1)
 
 
 @pytest.mark.parametrize("poll_interval", [0, -1, float("nan"), float("inf"), "3", None, [1]])
 def test_poll_interval(poll_interval: Any) -> None:
     with pytest.raises(ConfigurationError, match="poll_interval"):
-        requests.Options(1, poll_interval)
-    requests.Options(1, 0.001)
+        Options(1, poll_interval)
+    Options(1, 0.001)
 
 
 @pytest.mark.parametrize("place", [("a", "b"), (float("nan"), 1), (1.5, 2), (1, None), (True, 1)])

@@ -1,5 +1,157 @@
-"""Conversations in this process's memory."""
+"""The memory backend: the same contract in this process, without a server.
 
-from redis_history.backends.memory.backend import AsyncMemoryBackend, MemoryBackend
+It keeps the stored bytes, not the objects, so that what is read back is as independent of the caller's objects as with
+Redis; and it is the model that the tests of the Redis backend compare with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
+from redis_history.backends.memory.changes import WRITES
+from redis_history.backends.memory.lookups import READS
+from redis_history.backends.memory.state import Space
+from redis_history.capabilities import Capabilities
+from redis_history.errors import StoreClosedError
+from redis_history.events import BEGINNING
+from redis_history.operations import Op, Write
 
 __all__ = ["AsyncMemoryBackend", "MemoryBackend"]
+
+T = TypeVar("T")
+#: Writes whose outcome is kept, so that the same operation has it again.
+_REMEMBERED: Final = 1000
+_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES}
+
+
+class MemoryBackend:
+    """Conversations in this process's memory. Thread safe; gone with the process.
+
+    At most `max_conversations` (the one whose last change is the oldest leaves) of at most `max_messages` messages.
+    """
+
+    compacts = True
+    reads_together = False
+    search_mode: SearchedBy = "memory"
+
+    def __init__(
+        self,
+        *,
+        log_length: int = 1000,
+        ttl: float | None = None,
+        max_messages: int | None = 500,
+        max_conversations: int | None = 500,
+    ) -> None:
+        self._space = Space(log_length, ttl, max_messages, max_conversations)
+        self._lock = threading.RLock()
+        self._outcomes: dict[str, Any] = {}
+        self._closed = False
+
+    def execute(self, op: Op[T]) -> T:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+            outcome = self._run(op)
+            changed = op.conversation_id if isinstance(op, Write) else None
+            wakes = () if changed is None else tuple(self._space.watchers.get(changed, ()))
+            wakes_all = () if changed is None else tuple(self._space.watchers_of_all)
+        for wake in wakes:
+            wake()
+        for wake_all in wakes_all:
+            wake_all(changed)
+        return cast(T, outcome)
+
+    def find_changed(self, look: Look) -> Found:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+            found = {name: self._space.find(name) for name in (*self._space.conversations, *look.known)}
+            heads = {name: BEGINNING if there is None else there.head for name, there in found.items()}
+        return Found({name: head for name, head in heads.items() if head != look.known.get(name, BEGINNING)})
+
+    def watch_all(self, wake: WakeAll) -> None:
+        with self._lock:
+            self._space.watchers_of_all.append(wake)
+
+    def unwatch_all(self, wake: WakeAll) -> None:
+        with self._lock:
+            if wake in self._space.watchers_of_all:
+                self._space.watchers_of_all.remove(wake)
+            self._space.forget_ended()
+
+    def watch(self, conversation_id: str, wake: Wake) -> None:
+        with self._lock:
+            self._space.watchers.setdefault(conversation_id, []).append(wake)
+
+    def unwatch(self, conversation_id: str, wake: Wake) -> None:
+        with self._lock:
+            watchers = self._space.watchers.get(conversation_id, [])
+            if wake in watchers:
+                watchers.remove(wake)
+            if not watchers:
+                self._space.watchers.pop(conversation_id, None)
+                self._space.forget_ended()
+
+    def capabilities(self) -> Capabilities:
+        with self._lock:
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+        return Capabilities("memory", search="client", doorbell="direct")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._space.conversations.clear()
+            self._space.ended.clear()
+            self._space.deleted.clear()
+
+    def _run(self, op: Any) -> Any:
+        operation = _OPERATIONS.get(type(op))
+        if operation is None:
+            raise TypeError(f"unknown operation {type(op).__name__}")
+        if not isinstance(op, Write):
+            return operation(self._space, op)
+        if op.token in self._outcomes:
+            return self._outcomes[op.token]
+        outcome = self._outcomes[op.token] = operation(self._space, op)
+        while len(self._outcomes) > _REMEMBERED:
+            del self._outcomes[next(iter(self._outcomes))]
+        return outcome
+
+
+class AsyncMemoryBackend:
+    """The same, for an asynchronous store; of another store's conversations if `memory` is given."""
+
+    compacts = MemoryBackend.compacts
+    reads_together = MemoryBackend.reads_together
+    search_mode = MemoryBackend.search_mode
+
+    def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:
+        self._memory = memory or MemoryBackend(**options)
+
+    async def execute(self, op: Op[T]) -> T:
+        return self._memory.execute(op)
+
+    async def watch(self, conversation_id: str, wake: Wake) -> None:
+        self._memory.watch(conversation_id, wake)
+
+    async def unwatch(self, conversation_id: str, wake: Wake) -> None:
+        self._memory.unwatch(conversation_id, wake)
+
+    async def find_changed(self, look: Look) -> Found:
+        return self._memory.find_changed(look)
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        self._memory.watch_all(wake)
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        self._memory.unwatch_all(wake)
+
+    async def capabilities(self) -> Capabilities:
+        return self._memory.capabilities()
+
+    async def aclose(self) -> None:
+        self._memory.close()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from redis_history.backends import refusals
+from redis_history.backends import rules
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace
 from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
@@ -151,7 +151,7 @@ class SearchIndex:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
-    `doorbell`: how changes are heard of, as in `requests.DOORBELLS`.
+    `doorbell`: how changes are heard of, as in `DOORBELLS`.
     `confirm`: what every write is to be confirmed by; None: by its reply alone. `index`: what is known of the search
     index; None: without search.
     """
@@ -248,14 +248,14 @@ def refused(op: Write, reply: list[Any]) -> NoReturn:
     """Raises what a writing script returned in place of an outcome."""
     kind = reply[0]
     if kind == b"conflict":
-        raise refusals.message_conflict(op.conversation_id, reply[1].decode())
+        raise rules.message_conflict(op.conversation_id, reply[1].decode())
     if kind == b"missing":
-        raise refusals.conversation_missing(op.conversation_id)
+        raise rules.conversation_missing(op.conversation_id)
     if kind == b"exists":
-        raise refusals.conversation_exists(op.conversation_id, reply[1])
+        raise rules.conversation_exists(op.conversation_id, reply[1])
     if kind == b"lease":
-        raise refusals.lease_lost(op.conversation_id)
-    raise refusals.revision_conflict(op.conversation_id, reply[1], op.precondition.expected_revision)
+        raise rules.lease_lost(op.conversation_id)
+    raise rules.revision_conflict(op.conversation_id, reply[1], op.precondition.expected_revision)
 
 
 def revised(op: Write, reply: int | list[Any]) -> int:

@@ -22,7 +22,7 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError
 from tenacity import RetryCallState, wait_exponential
 
-from redis_history._chance import CHANCE
+from redis_history._ids import rng
 from redis_history.errors import (
     BackendError,
     BackendRefusedError,
@@ -36,7 +36,7 @@ class FullJitter(wait_exponential):
     """As `wait_random_exponential` of tenacity, but that draws from the program's generator."""
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        return CHANCE.uniform(self.min, super().__call__(retry_state))
+        return rng.uniform(self.min, super().__call__(retry_state))
 
 
 # Replies that name a passing state: a script of somebody runs too long; a failover is under way.

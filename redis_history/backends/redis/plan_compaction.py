@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from redis_history.backends import refusals
-from redis_history.backends.compacting import check_pairs, check_summary, replaced
+from redis_history.backends import rules
 from redis_history.backends.redis.calls import (
     COMPACT,
     COPY,
@@ -31,6 +30,7 @@ from redis_history.backends.redis.calls import (
 from redis_history.backends.redis.keys import ConversationKeys, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
 from redis_history.backends.redis.search_index import mark, write_documents
+from redis_history.backends.rules import check_pairs, check_summary, replaced
 from redis_history.events import ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
 from redis_history.model.ranges import Ranges, stays
@@ -88,7 +88,7 @@ def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
                 break
         else:
             break
-    raise refusals.compaction_conflict(op.conversation_id, f"it was changed during each of {_TRIES} attempts")
+    raise rules.compaction_conflict(op.conversation_id, f"it was changed during each of {_TRIES} attempts")
 
 
 def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
@@ -100,7 +100,7 @@ def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
     if place is not None and compaction is not None and place[27:] == _what(entry):
         return found  # done already: the script tells what it did, unless the precondition forbids
     if op.precondition.expected_revision not in (None, found.revision):
-        raise refusals.revision_conflict(op.conversation_id, found.revision, op.precondition.expected_revision)
+        raise rules.revision_conflict(op.conversation_id, found.revision, op.precondition.expected_revision)
     end = op.through._replace(sequence=op.through.sequence + 1)
     yield from _read_messages(found, keys, end)
     found.leaving = replaced(op, found.messages)
@@ -111,7 +111,7 @@ def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
         check_summary(op, None if standing is None else position_of(standing))
     yield from _check_pairs(op, found, keys, end)
     if place is not None:
-        raise refusals.message_conflict(op.conversation_id, entry.message.id)
+        raise rules.message_conflict(op.conversation_id, entry.message.id)
     return found
 
 
@@ -149,7 +149,7 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             size *= 4
     staying = sum(last - first + 1 for first, last in found.runs)
     if staying > _MOST_STAYING:
-        raise refusals.too_many_staying(staying, _MOST_STAYING)
+        raise rules.too_many_staying(staying, _MOST_STAYING)
 
 
 def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:

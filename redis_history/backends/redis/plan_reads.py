@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.compacting import cut_page
 from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is
 from redis_history.backends.redis.keys import ConversationKeys, pack_keys
+from redis_history.backends.rules import cut_page
 from redis_history.changelog import LogEntry, recover
 from redis_history.errors import CorruptDataError
 from redis_history.events import Cursor

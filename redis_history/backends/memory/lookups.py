@@ -1,4 +1,4 @@
-"""The reading operations on memory, and the lease that goes with them."""
+"""The operations that read conversations in memory, and the leases."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.compacting import cut_page
-from redis_history.backends.memory.space import Space
-from redis_history.backends.memory.state import ConversationState
+from redis_history.backends.memory.state import ConversationState, Space
+from redis_history.backends.rules import cut_page
 from redis_history.changelog import recover
 from redis_history.model import Conversation, Message
 from redis_history.model.wire import decode_member
@@ -32,8 +31,6 @@ from redis_history.operations import (
     Scanned,
     TakeLease,
 )
-
-__all__ = ["READS"]
 
 _EPOCH: Final = from_microseconds(0)
 

@@ -1,17 +1,85 @@
-"""What every backend checks before it compacts, so that all refuse alike. Pure."""
+"""What every backend checks before it writes, and the errors it raises then, so that all refuse alike. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redis_history.backends import refusals
-from redis_history.errors import TornPairError
+from redis_history.errors import (
+    CompactionConflictError,
+    ConversationExistsError,
+    ConversationNotFoundError,
+    InvalidInputError,
+    LeaseLostError,
+    MessageConflictError,
+    RevisionConflictError,
+    TornPairError,
+)
 from redis_history.model import Message, Position
 from redis_history.model.ranges import good_ends, stays
 from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import Compact, Page, ReadPage
 
-__all__ = ["check_pairs", "check_summary", "cut_page", "replaced"]
+__all__ = [
+    "check_pairs",
+    "check_summary",
+    "compaction_conflict",
+    "conversation_exists",
+    "conversation_missing",
+    "cut_page",
+    "lease_lost",
+    "message_conflict",
+    "replaced",
+    "revision_conflict",
+    "too_many_staying",
+]
+
+
+def message_conflict(conversation_id: str, message_id: str) -> MessageConflictError:
+    return MessageConflictError(
+        f"conversation {_named(conversation_id)} has a message {message_id!r} already, with other content; "
+        "use another id, or update_message to change it",
+        message_id=message_id,
+    )
+
+
+def conversation_missing(conversation_id: str) -> ConversationNotFoundError:
+    return ConversationNotFoundError(f"there is no conversation {_named(conversation_id)}")
+
+
+def conversation_exists(conversation_id: str, revision: int) -> ConversationExistsError:
+    return ConversationExistsError(f"conversation {_named(conversation_id)} exists already, at revision {revision}")
+
+
+def lease_lost(conversation_id: str) -> LeaseLostError:
+    return LeaseLostError(
+        f"the lease on conversation {_named(conversation_id)} has ended, and another worker may have begun it"
+    )
+
+
+def revision_conflict(conversation_id: str, current: int, expected: int | None) -> RevisionConflictError:
+    return RevisionConflictError(
+        f"conversation {_named(conversation_id)} is at revision {current}, not at {expected}; "
+        "read it again and decide anew",
+        current_revision=current,
+        expected_revision=expected,
+    )
+
+
+def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictError:
+    return CompactionConflictError(
+        f"conversation {_named(conversation_id)} was not compacted: {why}; read it again and summarise anew"
+    )
+
+
+def too_many_staying(staying: int, most: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"the range has {staying:,} system messages, which stay where they are; at most {most:,} can. "
+        "Compact it in several steps, or give them another role"
+    )
+
+
+def _named(conversation_id: str) -> str:
+    return repr(conversation_id[:80])
 
 
 def replaced(op: Compact, messages: Sequence[Message]) -> list[Message]:
@@ -24,7 +92,7 @@ def replaced(op: Compact, messages: Sequence[Message]) -> list[Message]:
         here = {message.id: body_digest(encode_body(message)) for message in leaving}
         seen = dict(op.seen)
         if here != seen:
-            raise refusals.compaction_conflict(op.conversation_id, _difference(here, seen))
+            raise compaction_conflict(op.conversation_id, _difference(here, seen))
     return [] if len(leaving) == 1 and leaving[0].is_summary else leaving
 
 
@@ -40,7 +108,7 @@ def _difference(here: dict[str, bytes], seen: dict[str, bytes]) -> str:
 def check_summary(op: Compact, standing: Position | None) -> None:
     """Raises CompactionConflictError if the live summary stands behind the range, so that there would be two."""
     if standing is not None and standing > op.through:
-        raise refusals.compaction_conflict(
+        raise compaction_conflict(
             op.conversation_id,
             f"its summary stands at {standing}, and what is before it can only leave together with it",
         )

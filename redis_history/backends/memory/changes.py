@@ -1,24 +1,29 @@
-"""The writing operations on memory."""
+"""The operations that change conversations in memory."""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 import msgspec
 
-from redis_history.backends import refusals
-from redis_history.backends.memory.space import Space, held_then
-from redis_history.backends.memory.state import StoredMessage, now, placed_at
+from redis_history.backends import rules
+from redis_history.backends.memory.state import ConversationState, Space, StoredMessage, held_then, now, placed_at
 from redis_history.changelog import (
     APPENDED,
     CLEARED,
+    COMPACTED,
     CONVERSATION_DELETED,
     DELETED,
+    EXPANDED,
     RECORD,
     RESTORED,
     UPDATED,
+    encode_compacted,
+    encode_expanded,
     encode_ids,
     encode_members,
 )
@@ -26,14 +31,16 @@ from redis_history.operations import (
     Append,
     Appended,
     Clear,
+    Compact,
+    Compacted,
     DeleteConversation,
     DeleteMessages,
+    Expand,
+    Expanded,
     Restore,
     UpdateMessage,
     WriteRecord,
 )
-
-__all__ = ["WRITES"]
 
 
 def _append(space: Space, op: Append) -> list[Appended]:
@@ -43,7 +50,7 @@ def _append(space: Space, op: Append) -> list[Appended]:
         if stored is not None and (
             stored.entry.digest != entry.digest or entry.timestamp not in (None, stored.position.timestamp)
         ):
-            raise refusals.message_conflict(op.conversation_id, entry.message.id)
+            raise rules.message_conflict(op.conversation_id, entry.message.id)
     if all(before) and held_then(op.precondition, cast(StoredMessage, before[-1]).revision):
         return [_repeated(stored, op.token) for stored in before if stored is not None]
     space.check(op.conversation_id, op.precondition)
@@ -134,11 +141,50 @@ def _repeated(stored: StoredMessage, token: str) -> Appended:
     return Appended(stored.revision, placed_at(stored.entry, stored.position), stored.token != token)
 
 
+def _compact(space: Space, op: Compact) -> Compacted:
+    conversation, summary_id = space.find(op.conversation_id), op.summary.message.id
+    before = None if conversation is None else conversation.stored.get(summary_id)
+    if conversation is not None and before is not None and before.entry.digest == op.summary.digest:
+        for archive in conversation.archives:
+            if archive.summary_id == summary_id and held_then(op.precondition, archive.revision):
+                message, own = placed_at(op.summary, before.position), archive.token == op.token
+                return Compacted(archive.revision, message, len(archive.held), own)
+    space.check(op.conversation_id, op.precondition)
+    if conversation is None:
+        conversation = ConversationState(op.token, deque())
+    messages = [conversation.read(position) for position in conversation.order]
+    count = bisect_right(conversation.order, op.through)
+    leaving = rules.replaced(op, messages[:count])
+    if not leaving:
+        return Compacted(conversation.revision, None, 0, False)
+    if conversation.summary is not None:
+        rules.check_summary(op, conversation.stored[conversation.summary].position)
+    rules.check_pairs(op, count, messages)
+    if before is not None:
+        raise rules.message_conflict(op.conversation_id, summary_id)
+    member = conversation.compact(op.summary, [message.id for message in leaving], op.token)
+    revision = space.write(op, conversation, COMPACTED, encode_compacted(len(leaving), member))
+    message = placed_at(op.summary, conversation.stored[summary_id].position)
+    return Compacted(revision, message, len(leaving), True)
+
+
+def _expand(space: Space, op: Expand) -> Expanded | None:
+    space.check(op.conversation_id, op.precondition)
+    conversation = space.find(op.conversation_id)
+    if conversation is None or op.summary_id != conversation.summary:
+        return None
+    [archive] = [one for one in conversation.archives if one.summary_id == op.summary_id]
+    count = conversation.expand(archive)
+    return Expanded(space.write(op, conversation, EXPANDED, encode_expanded(op.summary_id, count)), count)
+
+
 WRITES: Final[dict[type, Callable[[Space, Any], Any]]] = {
     Append: _append,
     Clear: _clear,
+    Compact: _compact,
     DeleteConversation: _delete_conversation,
     DeleteMessages: _delete,
+    Expand: _expand,
     Restore: _restore,
     UpdateMessage: _update,
     WriteRecord: _write_record,
