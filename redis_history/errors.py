@@ -21,6 +21,7 @@
     │   └── MessageNotFoundError
     ├── SummaryError                            a summariser gave nothing that can be used
     ├── CapabilityError                         this server or backend cannot do that
+    ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second event loop
     ├── MissingExtraError (also an ImportError) a package that this part needs is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline
@@ -55,6 +56,7 @@ __all__ = [
     "CorruptDataError",
     "DurabilityError",
     "EmbeddedServerError",
+    "EventLoopError",
     "InvalidConversationIdError",
     "InvalidCursorError",
     "InvalidInputError",
@@ -176,6 +178,10 @@ class SummaryError(RedisHistoryError):
 
 class CapabilityError(RedisHistoryError):
     """The server or backend in use cannot do this; the text says what could."""
+
+
+class EventLoopError(RedisHistoryError, RuntimeError):
+    """An asynchronous store or subscription is used in an event loop while another one, which used it first, runs."""
 
 
 class MissingExtraError(RedisHistoryError, ImportError):

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
-from redis_history._async._lines import PubSubConnection
+from redis_history._async._connections import PubSubConnection
 from redis_history._async._runtime import Job, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient

@@ -1,20 +1,130 @@
-"""What asyncio and threads do differently, under one set of names. Its twin in _sync is written by hand too."""
+"""What asyncio and threads do differently, with the same names on both sides. The twin in _sync is written by hand."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import contextlib
+import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, Protocol, Self, TypeVar
+from weakref import WeakSet
 
-from redis_history._async._loops import Home
+from redis_history.errors import EventLoopError
 
 T = TypeVar("T")
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
+
+
+class LoopBound:
+    """Remembers the event loop in which it was made. Without one, any loop may use it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        with contextlib.suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is that loop."""
+        return self._loop is None or self._loop is asyncio.get_running_loop()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether that loop does not run any more; in a forked child, the parent's loops do not."""
+        return self._loop is not None and (not self._loop.is_running() or self._process != os.getpid())
+
+    def check(self) -> None:
+        """Raises EventLoopError in another loop while the own one runs."""
+        if not self.here and not self.stopped:
+            raise EventLoopError(
+                "an AsyncHistoryStore and its subscriptions belong to one event loop, and that loop runs in another "
+                "thread: create a store in each loop, or share a HistoryStore between threads"
+            )
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class LoopLocal(Generic[C]):
+    """A value that belongs to one event loop: the first that asks for it, and when that has stopped, the next.
+
+    Connections, tasks and locks of asyncio work in one loop only.
+    """
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = LoopBound()
+        self._value: C | None = None
+        self._inherited: list[Any] = []
+        _loop_locals.add(self)
+
+    def get(self) -> C:
+        """The value. Raises EventLoopError while another loop uses it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._value is not None:
+            return self._value
+        with self._lock:
+            if self._value is not None:
+                self._home.check()
+            self._home, self._value, self._loop = LoopBound(), self._make(), loop
+            return self._value
+
+    @property
+    def current(self) -> C | None:
+        """The value, if its loop still runs."""
+        return None if self._home.stopped else self._value
+
+    async def aclose(self) -> None:
+        """Close the value. A loop that stopped has ended its tasks and closed its connections already."""
+        if self._value is not None:
+            self._home.check()
+            if self._home.here:
+                await self._value.aclose()
+
+    def forget(self) -> None:
+        """In a forked child, which has loops of its own. The parent's value is kept, untouched: closing a connection
+        would take it out of the list that the parent's loop waits on, which both processes share."""
+        self._inherited.append((self._loop, self._value))
+        self._loop = self._value = None
+        self._lock = threading.Lock()
+
+
+_loop_locals: WeakSet[LoopLocal[Any]] = WeakSet()
+
+
+def _in_child() -> None:
+    for one in list(_loop_locals):
+        one.forget()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def at_the_end(work: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+    """Do `work` when what this returns is closed, and else while this loop can still do it: asyncio.run ends all
+    asynchronous generators before it closes the loop, and afterwards nothing could be awaited."""
+
+    async def waiting() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await work()
+
+    generator = waiting()
+    with contextlib.suppress(StopIteration):
+        generator.__anext__().send(None)  # up to its yield there is nothing to wait for
+    return generator
 
 
 class Openable:
@@ -39,7 +149,7 @@ class Signal:
     """Set from any thread, waited for by one task."""
 
     def __init__(self) -> None:
-        self.home = Home()
+        self.home = LoopBound()
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._thread = threading.get_ident()
@@ -69,20 +179,19 @@ class Job:
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
-        self._home = Home()
+        self._home = LoopBound()
 
     @property
     def ended(self) -> bool:
         return self._task.done()
 
     async def stop(self) -> None:
-        """End it, and return when it has ended."""
-        await self._home.run(self._stop)
-
-    async def _stop(self) -> None:
-        self._task.cancel()
-        if self._task is not asyncio.current_task():
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Cancel it, and return when it has ended."""
+        self._home.check()
+        if self._home.here:
+            self._task.cancel()
+            if self._task is not asyncio.current_task():
+                await asyncio.gather(self._task, return_exceptions=True)
 
 
 def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
@@ -149,7 +258,7 @@ def place() -> int:
 
 
 def ending() -> bool:
-    """Whether this task was told to end; it must ask, as redis-py may have lost that (see Lines.send)."""
+    """Whether this task was cancelled; it must ask, as redis-py may have lost that (see ConnectionPool.send)."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -165,7 +274,7 @@ async def finish(outcome: Any) -> Any:
 
 
 def reset_after_fork(thing: Any) -> None:
-    """An event loop does not survive a fork, and neither does what belongs to one: see _loops.PerLoop."""
+    """An event loop does not survive a fork, and neither does what belongs to one: see LoopLocal."""
 
 
 def at_exit(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._async._listing import read
-from redis_history._async._loops import Home
-from redis_history._async._runtime import Lock
+from redis_history._async._runtime import Lock, LoopBound
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
 from redis_history.backends import rules
@@ -56,14 +55,14 @@ class AsyncSaving(SharedHistory):
         super().__init__(max_unsaved=max_unsaved, **options)
         self._sending = Lock()
         self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
-        self._sender: Home | None = None  # where what holds the lock runs
+        self._sender: LoopBound | None = None  # where what holds the lock runs
         self._reading = Lock()  # what is read from the store is applied in the order of reading
 
     async def _exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
         try:
             async with self._sending:
-                self._sender = Home()
+                self._sender = LoopBound()
                 return await work()
         finally:
             self._listeners.deliver()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 
-from redis_history._async._cluster import ClusterLines, Node
+from redis_history._async._cluster import ClusterNodes, Node
 from redis_history._async.redis_backend import INFO, AsyncRedisBackend, Packed, told
 from redis_history.backends.redis.attempts import Attempt
 from redis_history.backends.redis.calls import Call
@@ -25,18 +25,18 @@ _REDIRECTIONS: Final = 5
 class AsyncClusterBackend(AsyncRedisBackend):
     """All keys of a conversation are in one slot, so every call but a listing is one node's alone."""
 
-    _lines: ClusterLines
+    _connections: ClusterNodes
 
     async def _prepare(self, what: None = None) -> None:
-        if self._lines.stale:
-            await self._lines.refresh()
+        if self._connections.stale:
+            await self._connections.refresh()
         if not self._usable:
-            node = self._lines.node(next(iter(self._lines.primaries)))
-            INFO.decode(await self._exchange(INFO.pack(), lines=node.lines))
+            node = self._connections.node(next(iter(self._connections.primaries)))
+            INFO.decode(await self._exchange(INFO.pack(), connections=node.connections))
 
     async def _reply(self, call: Call, attempt: Attempt | None = None) -> Any:
         try:
-            if self._lines.stale:
+            if self._connections.stale:
                 await self._prepare()
             return await self._follow(call, attempt)
         except (RedisError, OSError) as error:
@@ -45,44 +45,44 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     async def _follow(self, call: Call, attempt: Attempt | None = None) -> Any:
         slot = slot_of(call)
-        node, asking = self._lines.owner(slot), False
+        node, asking = self._connections.owner(slot), False
         for _ in range(_REDIRECTIONS):
             try:
                 return await self._send(node, call, attempt, asking)
             except AskError as error:
-                address = redirected_to(error, node.address, self._lines.remap)
+                address = redirected_to(error, node.address, self._connections.remap)
                 asking = not isinstance(error, MovedError)
                 if not asking:
                     # Others may not have heard yet of what moved; who has it now knows.
-                    await self._lines.refresh(address)
-                node = self._lines.node(address)
+                    await self._connections.refresh(address)
+                node = self._connections.node(address)
         raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
 
     async def _send(self, node: Node, call: Call, attempt: Attempt | None, asking: bool) -> Any:
         send = self._send_packed
         if call.confirm is not None:
-            await self._examine(call.confirm, node.address, node.lines)
+            await self._examine(call.confirm, node.address, node.connections)
             send = self._send_confirmed
         return await self._decided(call, attempt, partial(send, node, asking))
 
     async def _send_packed(self, node: Node, asking: bool, packed: Packed, attempt: Attempt | None) -> Any:
         if not asking:
-            return await self._exchange(packed, lines=node.lines, attempt=attempt)
+            return await self._exchange(packed, connections=node.connections, attempt=attempt)
         # ASKING is for the next command only
-        replies = await self._exchange(partial(_asking, packed), 2, node.lines, attempt=attempt)
+        replies = await self._exchange(partial(_asking, packed), 2, node.connections, attempt=attempt)
         if isinstance(replies[1], ResponseError):
             raise replies[1]
         return replies[1]
 
     async def _send_confirmed(self, node: Node, asking: bool, packed: Packed, attempt: Attempt | None) -> Any:
         packed = partial(_asking, packed) if asking else packed
-        return await self._confirmed(packed, node.lines, int(asking), attempt)
+        return await self._confirmed(packed, node.connections, int(asking), attempt)
 
     async def _look(self, what: None = None) -> Capabilities:
         try:
             await self._prepare()
-            nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
-            return together([await self._survey(node.lines) for node in nodes])
+            nodes = [self._connections.node(address) for address in sorted(self._connections.primaries)]
+            return together([await self._survey(node.connections) for node in nodes])
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise
@@ -90,8 +90,8 @@ class AsyncClusterBackend(AsyncRedisBackend):
     async def _ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         try:
             await self._prepare()
-            nodes = [self._lines.node(address) for address in sorted(self._lines.primaries)]
-            return [await self._answers(commands, node.lines) for node in nodes]
+            nodes = [self._connections.node(address) for address in sorted(self._connections.primaries)]
+            return [await self._answers(commands, node.connections) for node in nodes]
         except (RedisError, OSError) as error:
             self._look_again_after(error)
             raise
@@ -102,12 +102,12 @@ class AsyncClusterBackend(AsyncRedisBackend):
             await self._prepare()
             shares: dict[Node, list[int]] = {}
             for place, call in enumerate(calls):
-                shares.setdefault(self._lines.owner(slot_of(call)), []).append(place)
+                shares.setdefault(self._connections.owner(slot_of(call)), []).append(place)
             replies: list[Any] = [None] * len(calls)
             for node, places in shares.items():
                 packed = b"".join([calls[place].pack() for place in places])
                 try:
-                    share = told(await self._exchange(packed, len(places), node.lines))
+                    share = told(await self._exchange(packed, len(places), node.connections))
                 except AskError:  # slots are moving: each call finds its own way
                     share = [await self._follow(calls[place]) for place in places]
                 for place, reply in zip(places, share, strict=True):
@@ -120,7 +120,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     def _look_again_after(self, error: Exception) -> None:
         if is_transient(error) and not isinstance(error, TryAgainError):
-            self._lines.stale = True
+            self._connections.stale = True
             self._confirming.clear()
 
 

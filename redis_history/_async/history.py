@@ -167,8 +167,8 @@ class AsyncRedisHistory(AsyncSaving):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None:
-                await self._heard.home.run(self._unwatch)
+            if self._heard is not None and self._heard.home.here:
+                await self._unwatch()
             for job in self._jobs:
                 await job.stop()
             if self._owned:

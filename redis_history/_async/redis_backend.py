@@ -15,9 +15,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainE
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
 
 from redis_history._async._connect import Connected
-from redis_history._async._lines import Lines
-from redis_history._async._loops import PerLoop
-from redis_history._async._runtime import sleep
+from redis_history._async._connections import ConnectionPool
+from redis_history._async._runtime import LoopLocal, sleep
 from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
@@ -25,7 +24,7 @@ from redis_history.backends.redis.failures import FullJitter, is_transient, tran
 from redis_history.backends.redis.plan_listing import find_changed
 from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.search_index import finish_work, use_index
-from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey, slowest_mode
+from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey
 from redis_history.capabilities import Capabilities
 from redis_history.durability import Confirmation
 from redis_history.errors import (
@@ -71,10 +70,10 @@ class AsyncRedisBackend:
 
     def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
         self._connected = connected
-        self._lines: Any = connected.lines()
+        self._connections: Any = connected.connections()
         self._settings = settings
         self._retry = retry
-        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._doorbell = LoopLocal[Any](self._make_doorbell)
         self._listens = settings.doorbell != "poll"
         self._usable = False
         self._closed = False
@@ -235,14 +234,12 @@ class AsyncRedisBackend:
 
     @property
     def doorbell_mode(self) -> str:
-        """What wakes subscriptions now: "keyspace" or "publish"; "poll" while there is no connection for either. With
-        several event loops: the slowest of them.
-        """
-        modes = [doorbell.mode for home, doorbell in self._doorbells.every() if not home.ended]
-        return slowest_mode(modes)
+        """What wakes subscriptions now: "keyspace" or "publish"; "poll" while there is no connection for either."""
+        doorbell = self._doorbell.current
+        return "poll" if doorbell is None else str(doorbell.mode)
 
     def _make_doorbell(self) -> Any:
-        return self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._connected.doorbell(self._connections, self._settings.doorbell)
 
     async def capabilities(self) -> Capabilities:
         if self._closed:
@@ -260,24 +257,24 @@ class AsyncRedisBackend:
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
         if self._listens and not self._closed:
-            self._doorbells.here().watch(self._channel(conversation_id), wake)
+            self._doorbell.get().watch(self._channel(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         if self._listens:
-            self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+            self._doorbell.get().unwatch(self._channel(conversation_id), wake)
 
     async def watch_all(self, wake: WakeAll) -> None:
         if self._listens and not self._closed:
-            self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
+            self._doorbell.get().watch_all(self._settings.doorbell_pattern, wake)
 
     async def unwatch_all(self, wake: WakeAll) -> None:
         if self._listens:
-            self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
+            self._doorbell.get().unwatch_all(self._settings.doorbell_pattern, wake)
 
     async def aclose(self) -> None:
         self._closed = True
-        await self._doorbells.aclose()
-        await self._lines.aclose()
+        await self._doorbell.aclose()
+        await self._connections.aclose()
         await self._connected.aclose()
 
     def _channel(self, conversation_id: str) -> bytes:
@@ -321,8 +318,8 @@ class AsyncRedisBackend:
         await self._connected.start()
         return await self._survey()
 
-    async def _survey(self, lines: Lines | None = None) -> Capabilities:
-        replies = await self._exchange(_SURVEY, len(QUESTIONS), lines)
+    async def _survey(self, connections: ConnectionPool | None = None) -> Capabilities:
+        replies = await self._exchange(_SURVEY, len(QUESTIONS), connections)
         return read_survey(replies, sentinel=self._connected.sentinel)
 
     async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
@@ -336,18 +333,22 @@ class AsyncRedisBackend:
         await self._connected.start()
         return [await self._answers(commands)]
 
-    async def _answers(self, commands: Sequence[Sequence[bytes]], lines: Lines | None = None) -> list[Any]:
+    async def _answers(
+        self, commands: Sequence[Sequence[bytes]], connections: ConnectionPool | None = None
+    ) -> list[Any]:
         packed = b"".join(plain(*command).pack() for command in commands)
-        replies: list[Any] = await self._exchange(packed, len(commands), lines)
+        replies: list[Any] = await self._exchange(packed, len(commands), connections)
         return replies
 
-    async def _examine(self, confirm: Confirmation, place: Any = None, lines: Lines | None = None) -> None:
+    async def _examine(
+        self, confirm: Confirmation, place: Any = None, connections: ConnectionPool | None = None
+    ) -> None:
         if place not in self._confirming:
-            confirm.check(await self._survey(lines))
+            confirm.check(await self._survey(connections))
             self._confirming.add(place)
 
     async def _confirmed(
-        self, packed: Packed, lines: Lines | None = None, before: int = 0, attempt: Attempt | None = None
+        self, packed: Packed, connections: ConnectionPool | None = None, before: int = 0, attempt: Attempt | None = None
     ) -> tuple[Any, Any]:
         """The replies to a write and to the command after it; `before` are commands before them.
 
@@ -356,7 +357,7 @@ class AsyncRedisBackend:
         """
         confirm = self._settings.confirm
         patience = None if confirm is None else confirm.timeout
-        *_, reply, said = await self._exchange(packed, before + 2, lines, patience, attempt)
+        *_, reply, said = await self._exchange(packed, before + 2, connections, patience, attempt)
         for one in (reply, said):
             if isinstance(one, ResponseError) and (one is reply or is_transient(one)):
                 raise one
@@ -409,7 +410,7 @@ class AsyncRedisBackend:
         self,
         packed: Packed,
         count: int = 0,
-        lines: Lines | None = None,
+        connections: ConnectionPool | None = None,
         patience: float | None = None,
         attempt: Attempt | None = None,
     ) -> Any:
@@ -418,37 +419,37 @@ class AsyncRedisBackend:
         The last may take `patience` seconds longer than any other. `packed`: the bytes to send, or a function that
         makes them of when the call was first sent, which `attempt` records.
         """
-        lines = lines or self._lines
-        connection = await lines.take()
+        connections = connections or self._connections
+        connection = await connections.acquire()
         before = attempt is not None and attempt.uncertain
         try:
             if attempt is not None and not attempt.sent:
-                attempt.sent = await self._server_time(connection, lines)
+                attempt.sent = await self._server_time(connection, connections)
             if callable(packed):
                 packed = packed(sent=None if attempt is None else attempt.argument)
             if attempt is not None:
                 attempt.uncertain = True  # until there is a reply
-            await lines.send(connection, packed)
+            await connections.send(connection, packed)
             reply = await self._read(connection, count, patience)
         except ResponseError as error:
             _answered(attempt, connection, error, before)
             # A whole reply; but a server that is no primary any more is to be left.
-            await (lines.drop(connection) if is_transient(error) else lines.give(connection))
+            await (connections.discard(connection) if is_transient(error) else connections.release(connection))
             raise
         except BaseException as error:  # a cancelled task too
-            await lines.drop(connection)
-            lines.check(error)
+            await connections.discard(connection)
+            connections.check(error)
             raise
         _answered(attempt, connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
         left = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
-        await (lines.drop(connection) if left else lines.give(connection))
+        await (connections.discard(connection) if left else connections.release(connection))
         return reply
 
-    async def _server_time(self, connection: Any, lines: Lines) -> int:
+    async def _server_time(self, connection: Any, connections: ConnectionPool) -> int:
         """The server's clock in microseconds: by what it said on this connection before, or asked now."""
         known = server_time(connection)
         if known is None:
-            await lines.send(connection, TIME)
+            await connections.send(connection, TIME)
             seconds, microseconds = await connection.read_response(disable_decoding=True)
             known = int(seconds) * 1_000_000 + int(microseconds)
             learn_clock(connection, known)

@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from redis import Redis, RedisCluster
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
+from redis.connection import ConnectionPool as RedisPool
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from redis_history._ids import rng
-from redis_history._sync._lines import CLOSED, Lines
+from redis_history._sync._connections import CLOSED, ConnectionPool
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.slots import Address, Topology, read_slots
 from redis_history.backends.redis.urls import connection_settings
@@ -29,19 +29,19 @@ _SLOTS: Final = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
 
 class Node(NamedTuple):
-    """One node: calls go over its lines."""
+    """One node: calls go over its connections."""
 
     address: Address
-    lines: Lines
+    connections: ConnectionPool
 
     @property
     def client(self) -> Redis:
         """For the doorbell of this event loop."""
-        return Redis(connection_pool=self.lines.pool)
+        return Redis(connection_pool=self.connections.pool)
 
 
-class ClusterLines:
-    """Lines to every node. `stale`: what is known of the cluster is to be read anew before the next call."""
+class ClusterNodes:
+    """ConnectionPool to every node. `stale`: what is known of the cluster is to be read anew before the next call."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ClusterLines:
         self._closed = False
 
     @classmethod
-    def of_client(cls, client: RedisCluster) -> ClusterLines:
+    def of_client(cls, client: RedisCluster) -> ClusterNodes:
         """With the settings of a user's client."""
         manager = client.nodes_manager
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
@@ -80,7 +80,7 @@ class ClusterLines:
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
-            node = Node(address, Lines(lambda: self._pool(address), keep=True))
+            node = Node(address, ConnectionPool(lambda: self._pool(address), keep=True))
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
             raise ConnectionError(CLOSED)
@@ -94,7 +94,7 @@ class ClusterLines:
         error: Exception = ConnectionError("no node of the cluster is known")
         for address in dict.fromkeys([*([first] if first else []), *known, *self._seeds]):
             try:
-                topology = read_slots(self._ask(self.node(address).lines), address, self.remap)
+                topology = read_slots(self._ask(self.node(address).connections), address, self.remap)
             except (RedisError, OSError) as caught:
                 if isinstance(caught, ResponseError) and "cluster support disabled" in str(caught):
                     raise ConfigurationError(
@@ -115,7 +115,7 @@ class ClusterLines:
         nodes, self._nodes = [*self._nodes.values(), *self._left], {}
         self._left = []
         for node in nodes:
-            node.lines.close()
+            node.connections.close()
 
     def _forget(self, topology: Topology) -> None:
         """Let go of nodes that have left, so that a cluster whose addresses change does not fill a table here."""
@@ -123,24 +123,24 @@ class ClusterLines:
         left = [address for address in [*self._nodes] if address not in topology.nodes]
         ended, self._left = self._left, [node for address in left if (node := self._nodes.pop(address, None))]
         for node in [*ended, *self._left]:
-            node.lines.let_go()
+            node.connections.close_idle()
 
-    def _ask(self, lines: Lines) -> Any:
-        connection = lines.take()
+    def _ask(self, connections: ConnectionPool) -> Any:
+        connection = connections.acquire()
         try:
-            lines.send(connection, _SLOTS)
+            connections.send(connection, _SLOTS)
             reply = connection.read_response(disable_decoding=True)
         except BaseException as error:  # a cancelled task too
-            lines.drop(connection)
-            lines.check(error)
+            connections.discard(connection)
+            connections.check(error)
             raise
-        lines.give(connection)
+        connections.release(connection)
         return reply
 
-    def _pool(self, address: Address) -> ConnectionPool:
+    def _pool(self, address: Address) -> RedisPool:
         settings = connection_settings(self._how.connection_kwargs)
         settings |= {"host": address.host, "port": address.port, "retry": Retry(NoBackoff(), 0)}
-        return ConnectionPool(
+        return RedisPool(
             connection_class=self._how.connection_class,
             max_connections=self._how.max_connections,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),

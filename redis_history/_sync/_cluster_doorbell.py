@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Final
 
-from redis_history._sync._cluster import ClusterLines
+from redis_history._sync._cluster import ClusterNodes
 from redis_history._sync._doorbell import Doorbell
 from redis_history._sync._runtime import Job, Signal, ending, reset_after_fork, spawn
 from redis_history.backends.base import Wake, WakeAll
@@ -32,8 +32,8 @@ _ASK: Final = 10.0
 class ClusterDoorbell:
     """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `close`."""
 
-    def __init__(self, lines: ClusterLines, mode: str) -> None:
-        self._lines = lines
+    def __init__(self, connections: ClusterNodes, mode: str) -> None:
+        self._connections = connections
         self._asked = mode
         # What is watched and by whom, in order: for doorbells that are added later.
         self._watched: dict[tuple[bytes, Wake], None] = {}
@@ -60,7 +60,7 @@ class ClusterDoorbell:
     def mode(self) -> str:
         """What wakes the watchers now: that of the slowest node; "poll" while one has no doorbell."""
         doorbells = {**self._doorbells}
-        if self._asked != "publish" and self._lines.primaries - doorbells.keys():
+        if self._asked != "publish" and self._connections.primaries - doorbells.keys():
             return "poll"
         return slowest_mode([doorbell.mode for doorbell in doorbells.values()])
 
@@ -115,8 +115,8 @@ class ClusterDoorbell:
         asked = time.monotonic()
         while not (self._closed or ending()):
             try:
-                if self._lines.stale or time.monotonic() - asked > _ASK:
-                    self._lines.refresh()
+                if self._connections.stale or time.monotonic() - asked > _ASK:
+                    self._connections.refresh()
                     asked = time.monotonic()
             except Exception as error:  # noqa: BLE001 -- whatever it is, the next attempt may work
                 _logger.info("the doorbell cannot read the list of the cluster's nodes: %s", error)
@@ -131,14 +131,14 @@ class ClusterDoorbell:
         with self._guard:
             if self._closed:
                 return
-            primaries = self._lines.primaries
+            primaries = self._connections.primaries
             if self._asked == "publish" and primaries:
                 # What is published on one node arrives at all: one doorbell is enough, and more would wake repeatedly.
                 primaries = frozenset([*self._doorbells.keys() & primaries][:1]) or frozenset([min(primaries)])
             self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
             for address in primaries:
                 if address not in self._doorbells:
-                    doorbell = Doorbell(self._lines.node(address).client, self._asked)
+                    doorbell = Doorbell(self._connections.node(address).client, self._asked)
                     for channel, wake in self._watched:
                         doorbell.watch(channel, wake)
                     for pattern, wake_all in self._watched_all:

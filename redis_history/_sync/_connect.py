@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from redis import DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
+from redis.connection import ConnectionPool as RedisPool
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from redis_history._sync._cluster import ClusterLines
+from redis_history._sync._cluster import ClusterNodes
 from redis_history._sync._cluster_doorbell import ClusterDoorbell
+from redis_history._sync._connections import ConnectionPool
 from redis_history._sync._doorbell import Doorbell
-from redis_history._sync._lines import Lines
 from redis_history._sync._runtime import in_thread
 from redis_history._sync._sentinel import client_of_service
 from redis_history._version import __version__
@@ -65,16 +65,16 @@ class Connected:
     def database(self) -> int:
         return int(self.client.connection_pool.connection_kwargs.get("db") or 0)
 
-    def lines(self) -> Any:
+    def connections(self) -> Any:
         """What calls go over."""
         make = self._make
         if make is None:
-            return Lines(lambda: self.client.connection_pool, keep=False)
-        return Lines(lambda: make().connection_pool, keep=True)
+            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
+        return ConnectionPool(lambda: make().connection_pool, keep=True)
 
-    def doorbell(self, lines: Any, mode: str) -> Any:
+    def doorbell(self, connections: Any, mode: str) -> Any:
         """What hears of changes, for this event loop, in one of `DOORBELLS`."""
-        return Doorbell(self.client if self._make is None else Redis(connection_pool=lines.pool), mode)
+        return Doorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
 
     def close(self) -> None:
         if self._embedded is not None:
@@ -84,9 +84,9 @@ class Connected:
 class ConnectedCluster(Connected):
     """Lines to the nodes of a cluster, and what must be given back at the end."""
 
-    def __init__(self, lines: ClusterLines, address: str) -> None:
+    def __init__(self, connections: ClusterNodes, address: str) -> None:
         self.address = address
-        self._lines = lines
+        self._connections = connections
 
     @property
     def sentinel(self) -> bool:
@@ -99,11 +99,11 @@ class ConnectedCluster(Connected):
     def database(self) -> int:
         return 0
 
-    def lines(self) -> ClusterLines:
-        return self._lines
+    def connections(self) -> ClusterNodes:
+        return self._connections
 
-    def doorbell(self, lines: Any, mode: str) -> ClusterDoorbell:
-        return ClusterDoorbell(self._lines, mode)
+    def doorbell(self, connections: Any, mode: str) -> ClusterDoorbell:
+        return ClusterDoorbell(self._connections, mode)
 
     def close(self) -> None:
         pass
@@ -115,7 +115,7 @@ def connect(url: str | None, client: Any) -> Connected:
         if url is not None:
             raise ConfigurationError("give a URL or a client, not both")
         if isinstance(client, RedisCluster):
-            return ConnectedCluster(ClusterLines.of_client(client), "the cluster of the given client")
+            return ConnectedCluster(ClusterNodes.of_client(client), "the cluster of the given client")
         if not isinstance(client, Redis):
             raise ConfigurationError(
                 f"{type(client).__module__}.{type(client).__name__} is not a {Redis.__module__}.{Redis.__name__} or "
@@ -130,7 +130,7 @@ def connect(url: str | None, client: Any) -> Connected:
     if target.scheme in CLUSTER:
         several = parse_several(target.url)
         seeds = [Address(*host) for host in several.hosts]
-        return ConnectedCluster(ClusterLines(seeds, _client(several.url).connection_pool), target.address)
+        return ConnectedCluster(ClusterNodes(seeds, _client(several.url).connection_pool), target.address)
     if target.scheme in SENTINEL:
         several = parse_several(target.url)
         return Connected(target.address, make=lambda: client_of_service(several, _client(several.url).connection_pool))
@@ -145,7 +145,7 @@ def _driver() -> DriverInfo:
 
 def _client(url: str) -> Redis:
     try:
-        pool = ConnectionPool.from_url(
+        pool = RedisPool.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT,
             socket_connect_timeout=SOCKET_TIMEOUT,

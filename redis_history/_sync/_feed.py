@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
-from redis_history._sync._loops import Home
 from redis_history._sync._runtime import Background, Lock, Openable, Signal
-from redis_history.errors import InvalidInputError
 from redis_history.events import Event
 
 #: Seconds that a `get` with a timeout of 0 waits for its read.
@@ -33,7 +31,6 @@ class Feed(Openable):
         self._reading: Background | None = None
         # Whether to read though nothing has been heard.
         self._read_now = False
-        self.home = Home()
 
     @property
     def opened(self) -> bool:
@@ -102,10 +99,13 @@ class Feed(Openable):
         """End the subscription, and the iteration over it, at once."""
         if self._closed:
             return
+        if self._signal is not None:
+            self._signal.home.check()
         self._closed = True
         if self._signal is not None:
             self._signal.set()
-            self._signal.home.run(self._end)
+            if self._signal.home.here:
+                self._end()
 
     def _end(self) -> None:
         if self._begun:  # else `open` does it
@@ -127,11 +127,8 @@ class Feed(Openable):
         signal = self._signal
         if signal is None or not (self.opened or signal.home.here):
             signal = self._signal = Signal()
-        elif not self._closed and not signal.home.here:
-            raise InvalidInputError(
-                "a subscription belongs to the event loop that opened it; "
-                "subscribe in this one, with after= the cursor of this subscription"
-            )
+        elif not self._closed:
+            signal.home.check()
         return signal
 
     # For each kind of subscription

@@ -1,4 +1,4 @@
-"""What threads and asyncio do differently, under one set of names. Its twin in _async is written by hand too."""
+"""What threads and asyncio do differently, with the same names on both sides. The twin in _async is written by hand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,57 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
-
-from redis_history._sync._loops import Home
 
 T = TypeVar("T")
 
 Lock = threading.Lock
 sleep = time.sleep
+
+
+class LoopBound:
+    """Threads may share everything."""
+
+    here = True
+    stopped = False
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class LoopLocal(Generic[C]):
+    """One value for all threads, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self.current: C | None = None
+        reset_after_fork(self)
+
+    def get(self) -> C:
+        """The value."""
+        if self.current is None:
+            with self._lock:
+                if self.current is None:
+                    self.current = self._make()
+        return self.current
+
+    def close(self) -> None:
+        """Close the value."""
+        if self.current is not None:
+            self.current.close()
+
+    def forget(self) -> None:
+        """In a forked child: a thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
 
 class Openable:
@@ -36,7 +78,7 @@ class Signal:
     for each wait, which takes twice as long."""
 
     def __init__(self) -> None:
-        self.home = Home()
+        self.home = LoopBound()
         self._gate = threading.Lock()
         self._gate.acquire()
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync._listing import read
-from redis_history._sync._loops import Home
-from redis_history._sync._runtime import Lock
+from redis_history._sync._runtime import Lock, LoopBound
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
@@ -57,14 +56,14 @@ class Saving(SharedHistory):
         super().__init__(max_unsaved=max_unsaved, **options)
         self._sending = Lock()
         self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
-        self._sender: Home | None = None  # where what holds the lock runs
+        self._sender: LoopBound | None = None  # where what holds the lock runs
         self._reading = Lock()  # what is read from the store is applied in the order of reading
 
     def _exclusively(self, work: Callable[[], T]) -> T:
         """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
         try:
             with self._sending:
-                self._sender = Home()
+                self._sender = LoopBound()
                 return work()
         finally:
             self._listeners.deliver()

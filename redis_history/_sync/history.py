@@ -168,8 +168,8 @@ class RedisHistory(Saving):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None:
-                self._heard.home.run(self._unwatch)
+            if self._heard is not None and self._heard.home.here:
+                self._unwatch()
             for job in self._jobs:
                 job.stop()
             if self._owned:

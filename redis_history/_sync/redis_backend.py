@@ -16,9 +16,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainE
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from redis_history._sync._connect import Connected
-from redis_history._sync._lines import Lines
-from redis_history._sync._loops import PerLoop
-from redis_history._sync._runtime import sleep
+from redis_history._sync._connections import ConnectionPool
+from redis_history._sync._runtime import LoopLocal, sleep
 from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
@@ -26,7 +25,7 @@ from redis_history.backends.redis.failures import FullJitter, is_transient, tran
 from redis_history.backends.redis.plan_listing import find_changed
 from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.search_index import finish_work, use_index
-from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey, slowest_mode
+from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey
 from redis_history.capabilities import Capabilities
 from redis_history.durability import Confirmation
 from redis_history.errors import (
@@ -72,10 +71,10 @@ class RedisBackend:
 
     def __init__(self, connected: Connected, settings: Settings, retry: RetryPolicy) -> None:
         self._connected = connected
-        self._lines: Any = connected.lines()
+        self._connections: Any = connected.connections()
         self._settings = settings
         self._retry = retry
-        self._doorbells = PerLoop[Any](self._make_doorbell)
+        self._doorbell = LoopLocal[Any](self._make_doorbell)
         self._listens = settings.doorbell != "poll"
         self._usable = False
         self._closed = False
@@ -236,14 +235,12 @@ class RedisBackend:
 
     @property
     def doorbell_mode(self) -> str:
-        """What wakes subscriptions now: "keyspace" or "publish"; "poll" while there is no connection for either. With
-        several event loops: the slowest of them.
-        """
-        modes = [doorbell.mode for home, doorbell in self._doorbells.every() if not home.ended]
-        return slowest_mode(modes)
+        """What wakes subscriptions now: "keyspace" or "publish"; "poll" while there is no connection for either."""
+        doorbell = self._doorbell.current
+        return "poll" if doorbell is None else str(doorbell.mode)
 
     def _make_doorbell(self) -> Any:
-        return self._connected.doorbell(self._lines, self._settings.doorbell)
+        return self._connected.doorbell(self._connections, self._settings.doorbell)
 
     def capabilities(self) -> Capabilities:
         if self._closed:
@@ -261,24 +258,24 @@ class RedisBackend:
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         if self._listens and not self._closed:
-            self._doorbells.here().watch(self._channel(conversation_id), wake)
+            self._doorbell.get().watch(self._channel(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
         if self._listens:
-            self._doorbells.here().unwatch(self._channel(conversation_id), wake)
+            self._doorbell.get().unwatch(self._channel(conversation_id), wake)
 
     def watch_all(self, wake: WakeAll) -> None:
         if self._listens and not self._closed:
-            self._doorbells.here().watch_all(self._settings.doorbell_pattern, wake)
+            self._doorbell.get().watch_all(self._settings.doorbell_pattern, wake)
 
     def unwatch_all(self, wake: WakeAll) -> None:
         if self._listens:
-            self._doorbells.here().unwatch_all(self._settings.doorbell_pattern, wake)
+            self._doorbell.get().unwatch_all(self._settings.doorbell_pattern, wake)
 
     def close(self) -> None:
         self._closed = True
-        self._doorbells.close()
-        self._lines.close()
+        self._doorbell.close()
+        self._connections.close()
         self._connected.close()
 
     def _channel(self, conversation_id: str) -> bytes:
@@ -322,8 +319,8 @@ class RedisBackend:
         self._connected.start()
         return self._survey()
 
-    def _survey(self, lines: Lines | None = None) -> Capabilities:
-        replies = self._exchange(_SURVEY, len(QUESTIONS), lines)
+    def _survey(self, connections: ConnectionPool | None = None) -> Capabilities:
+        replies = self._exchange(_SURVEY, len(QUESTIONS), connections)
         return read_survey(replies, sentinel=self._connected.sentinel)
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
@@ -337,18 +334,18 @@ class RedisBackend:
         self._connected.start()
         return [self._answers(commands)]
 
-    def _answers(self, commands: Sequence[Sequence[bytes]], lines: Lines | None = None) -> list[Any]:
+    def _answers(self, commands: Sequence[Sequence[bytes]], connections: ConnectionPool | None = None) -> list[Any]:
         packed = b"".join(plain(*command).pack() for command in commands)
-        replies: list[Any] = self._exchange(packed, len(commands), lines)
+        replies: list[Any] = self._exchange(packed, len(commands), connections)
         return replies
 
-    def _examine(self, confirm: Confirmation, place: Any = None, lines: Lines | None = None) -> None:
+    def _examine(self, confirm: Confirmation, place: Any = None, connections: ConnectionPool | None = None) -> None:
         if place not in self._confirming:
-            confirm.check(self._survey(lines))
+            confirm.check(self._survey(connections))
             self._confirming.add(place)
 
     def _confirmed(
-        self, packed: Packed, lines: Lines | None = None, before: int = 0, attempt: Attempt | None = None
+        self, packed: Packed, connections: ConnectionPool | None = None, before: int = 0, attempt: Attempt | None = None
     ) -> tuple[Any, Any]:
         """The replies to a write and to the command after it; `before` are commands before them.
 
@@ -357,7 +354,7 @@ class RedisBackend:
         """
         confirm = self._settings.confirm
         patience = None if confirm is None else confirm.timeout
-        *_, reply, said = self._exchange(packed, before + 2, lines, patience, attempt)
+        *_, reply, said = self._exchange(packed, before + 2, connections, patience, attempt)
         for one in (reply, said):
             if isinstance(one, ResponseError) and (one is reply or is_transient(one)):
                 raise one
@@ -410,7 +407,7 @@ class RedisBackend:
         self,
         packed: Packed,
         count: int = 0,
-        lines: Lines | None = None,
+        connections: ConnectionPool | None = None,
         patience: float | None = None,
         attempt: Attempt | None = None,
     ) -> Any:
@@ -419,37 +416,37 @@ class RedisBackend:
         The last may take `patience` seconds longer than any other. `packed`: the bytes to send, or a function that
         makes them of when the call was first sent, which `attempt` records.
         """
-        lines = lines or self._lines
-        connection = lines.take()
+        connections = connections or self._connections
+        connection = connections.acquire()
         before = attempt is not None and attempt.uncertain
         try:
             if attempt is not None and not attempt.sent:
-                attempt.sent = self._server_time(connection, lines)
+                attempt.sent = self._server_time(connection, connections)
             if callable(packed):
                 packed = packed(sent=None if attempt is None else attempt.argument)
             if attempt is not None:
                 attempt.uncertain = True  # until there is a reply
-            lines.send(connection, packed)
+            connections.send(connection, packed)
             reply = self._read(connection, count, patience)
         except ResponseError as error:
             _answered(attempt, connection, error, before)
             # A whole reply; but a server that is no primary any more is to be left.
-            (lines.drop(connection) if is_transient(error) else lines.give(connection))
+            (connections.discard(connection) if is_transient(error) else connections.release(connection))
             raise
         except BaseException as error:  # a cancelled task too
-            lines.drop(connection)
-            lines.check(error)
+            connections.discard(connection)
+            connections.check(error)
             raise
         _answered(attempt, connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
         left = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
-        (lines.drop(connection) if left else lines.give(connection))
+        (connections.discard(connection) if left else connections.release(connection))
         return reply
 
-    def _server_time(self, connection: Any, lines: Lines) -> int:
+    def _server_time(self, connection: Any, connections: ConnectionPool) -> int:
         """The server's clock in microseconds: by what it said on this connection before, or asked now."""
         known = server_time(connection)
         if known is None:
-            lines.send(connection, TIME)
+            connections.send(connection, TIME)
             seconds, microseconds = connection.read_response(disable_decoding=True)
             known = int(seconds) * 1_000_000 + int(microseconds)
             learn_clock(connection, known)

@@ -122,9 +122,6 @@ class Watching:
             self._unopened.append(subscription)
 
     def _open_subscriptions(self) -> None:
-        # Of other event loops they are not ours to open; of one that has ended, nobody's.
-        every, self._unopened = self._unopened, []
-        self._unopened += [waiting for waiting in every if not waiting.home.here and not waiting.home.ended]
-        for subscription in every:
-            if subscription.home.here:
-                subscription.open()
+        waiting, self._unopened = self._unopened, []
+        for subscription in waiting:
+            subscription.open()

@@ -1,4 +1,4 @@
-"""One store, used from many event loops, threads and processes at once."""
+"""A store used by many threads, by event loops one after another, and by a forked child."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from redis_history import (
     assistant,
     user,
 )
-from redis_history.errors import InvalidInputError, RevisionConflictError, StoreClosedError
+from redis_history.errors import EventLoopError, RevisionConflictError
 from tests.conftest import Servers
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, until, wait_until
@@ -31,11 +31,9 @@ from tests.support.servers import RealServer, until, wait_until
 NEVER = 600.0
 
 
-async def in_loops(*works: Callable[[], Any]) -> list[Any]:
-    """Their outcomes, each run in a thread with an event loop of its own, all at once."""
-    with ThreadPoolExecutor(len(works)) as threads:
-        loop = asyncio.get_running_loop()
-        return await asyncio.gather(*(loop.run_in_executor(threads, asyncio.run, work()) for work in works))
+async def in_another_loop(work: Callable[[], Any]) -> Any:
+    """Its outcome, run in another thread with an event loop of its own."""
+    return await asyncio.to_thread(lambda: asyncio.run(work()))
 
 
 @pytest.fixture(params=["redis", "cluster"])
@@ -48,164 +46,37 @@ async def store(request: pytest.FixtureRequest, server_of: Servers, namespace: s
     gc.collect()  # a connection that outlived its loop would warn now, and a warning is an error
 
 
-async def test_every_loop_has_a_doorbell(store: AsyncHistoryStore) -> None:
-    """Eight loops follow one conversation, while they and this one write to it."""
-    ready = threading.Barrier(9)
-
-    async def follow(number: int) -> list[str]:
-        seen: list[str] = []
-        async with store.subscribe("c") as subscription:
-            await asyncio.to_thread(ready.wait, 20)
-            await store.append("c", user("x", id=str(number)))
-            while len(seen) < 8 + 20:
-                event = await subscription.get(timeout=20)
-                assert isinstance(event, MessagesAppended), event
-                seen += [message.id for message in event.messages]
-        return seen
-
-    async def write() -> None:
-        await asyncio.to_thread(ready.wait, 20)
-        for number in range(20):
-            await store.append("c", user("x", id=f"here {number}"))
-
-    # One subscription of this loop as well, opened first: the doorbell is not that of whoever came first.
-    async with store.subscribe("c") as own:
-        following = asyncio.create_task(in_loops(*(lambda number=number: follow(number) for number in range(8))))
-        await write()
-        seen = await following
-        stored = [message.id for message in await store.get("c")]
-        assert len(stored) == 28
-        assert seen == [stored] * 8
-        mine: list[str] = []
-        while len(mine) < 28:
-            event = await own.get(timeout=20)
-            assert isinstance(event, MessagesAppended)
-            mine += [message.id for message in event.messages]
-        assert mine == stored
-
-
-async def test_callbacks_in_every_loop(store: AsyncHistoryStore) -> None:
-    """They are called in the loop that asked for them."""
-    names = [f"c{number}" for number in range(4)]
-
-    async def listen(name: str) -> list[int]:
-        seen: list[int] = []
-        loop = asyncio.get_running_loop()
-
-        async def callback(event: Any) -> None:
-            assert asyncio.get_running_loop() is loop
-            seen.append(event.revision)
-
-        unsubscribe = await store.on_change(name, callback)
-        for _ in range(20):
-            await store.append(name, user("x"))
-        await until(lambda: len(seen) == 20)
-        await unsubscribe()
-        return seen
-
-    assert await in_loops(*(lambda name=name: listen(name) for name in names)) == [list(range(1, 21))] * 4
-
-
-async def test_closing_in_one_loop_ends_the_others(server: RealServer, namespace: str) -> None:
-    store = AsyncHistoryStore(f"{server.url}?client_name={namespace}", namespace=namespace, poll_interval=NEVER)
-    await store.append("c", user("x"))
-    watching = threading.Barrier(5)
-
-    async def follow() -> str:
-        called: list[Any] = []
-        await store.on_change("other", called.append)
-        async with store.subscribe("c") as subscription:
-            waiting = asyncio.create_task(subscription.get())
-            await asyncio.to_thread(watching.wait, 20)
-            async with asyncio.timeout(20):
-                assert await waiting is None
-            assert subscription.closed
-        with pytest.raises(StoreClosedError):
-            await store.append("c", user("y"))
-        return "ended"
-
-    following = asyncio.create_task(in_loops(*[follow] * 4))
-    await asyncio.to_thread(watching.wait, 20)
-    await store.aclose()
-    assert await following == ["ended"] * 4
-    gc.collect()
-
-    def alone() -> bool:
-        with server.client() as client:
-            return not any(one["sub"] != "0" for one in client.client_list() if one["name"] == namespace)
-
-    await asyncio.to_thread(wait_until, alone, "the doorbells to go")
-
-
-async def test_a_subscription_is_for_its_own_loop(store: AsyncHistoryStore) -> None:
+async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncHistoryStore) -> None:
+    called: list[Any] = []
+    await store.on_change("c", called.append)
     async with store.subscribe("c") as subscription:
         await store.append("c", user("x"))
 
-        async def take() -> None:
-            with pytest.raises(InvalidInputError):
-                await subscription.get(timeout=1)
+        async def use() -> None:
+            for call in (
+                lambda: store.append("c", user("y")),
+                lambda: store.get("c"),
+                lambda: store.subscribe("c").open(),
+                lambda: store.on_change("c", called.append),
+                lambda: subscription.get(timeout=1),
+                subscription.aclose,
+                store.aclose,
+            ):
+                with pytest.raises(EventLoopError):
+                    await call()
 
-        await in_loops(take)
-        event = await subscription.get(timeout=10)
-        assert isinstance(event, MessagesAppended)
-
-        async def go_on() -> None:
-            async with store.subscribe("c", after=subscription.cursor) as own:
-                await store.append("c", user("y"))
-                event = await own.get(timeout=10)
-                assert isinstance(event, MessagesAppended)
-                assert event.revision == 2
-
-        await in_loops(go_on)
-        # It may be closed from anywhere, and then ends here.
-        waiting = asyncio.create_task(_drain(subscription))
-        await in_loops(subscription.aclose)
-        async with asyncio.timeout(20):
-            await waiting
-
-
-async def test_a_write_opens_the_subscriptions_of_its_own_loop_only(store: AsyncHistoryStore) -> None:
-    mine = store.subscribe("c")
-
-    async def write() -> bool:
-        theirs = store.subscribe("c")
-        await store.append("c", user("x"))
-        assert theirs.opened
-        await theirs.aclose()
-        return mine.opened
-
-    assert await in_loops(write) == [False]
-    await store.append("c", user("y"))
-    assert mine.opened
-    event = await mine.get(timeout=10)
-    assert isinstance(event, MessagesAppended)
-    assert [message.text for message in event.messages] == ["y"]
-    await mine.aclose()
+        await in_another_loop(use)
+        # In its own loop everything goes on.
+        await store.append("c", user("z"))
+        for text in ("x", "z"):
+            event = await subscription.get(timeout=10)
+            assert isinstance(event, MessagesAppended)
+            assert [message.text for message in event.messages] == [text]
+    await until(lambda: len(called) == 2)
 
 
-async def test_loops_that_begin_together(server: RealServer, namespace: str, full: bool) -> None:
-    """Every one connects many times at the same moment: no lock, pool or connection is shared with another."""
-    store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
-    together = threading.Barrier(8)
-    times, each = (3, 100) if full else (2, 40)
-
-    async def work(name: str) -> None:
-        together.wait(20)
-        await asyncio.gather(*(store.append("c", user("x", id=f"{name}-{number}")) for number in range(each)))
-
-    for rounds in range(times):
-        names = [f"{rounds}-{number}" for number in range(8)]
-        await in_loops(*(lambda name=name: work(name) for name in names))
-        together.reset()
-    stored = await store.get("c")
-    assert [message.sequence for message in stored] == list(range(1, 8 * times * each + 1))
-    assert len({message.id for message in stored}) == 8 * times * each
-    await store.aclose()
-    gc.collect()
-
-
-def test_loops_come_and_go(own_server: Callable[..., RealServer]) -> None:
-    """A store that serves one loop after the other, as a program does that calls asyncio.run for each request."""
+def test_event_loops_one_after_another(own_server: Callable[..., RealServer]) -> None:
+    """A program that calls asyncio.run for each request: each loop leaves no connection behind."""
     server = own_server()
     store = AsyncHistoryStore(server.url, poll_interval=NEVER)
 
@@ -218,12 +89,22 @@ def test_loops_come_and_go(own_server: Callable[..., RealServer]) -> None:
 
     for number in range(30):
         asyncio.run(request(number))
-        assert len(store._backend._lines._ready.every()) == 1  # type: ignore[attr-defined]
-        assert len(store._backend._doorbells.every()) == 1  # type: ignore[attr-defined]
     gc.collect()
     with server.client() as client:
         wait_until(lambda: len(client.client_list()) == 1, "the connections of the loops to go")
     asyncio.run(store.aclose())
+
+
+def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Callable[..., RealServer]) -> None:
+    """A loop that was abandoned without being closed, as at the end of the interpreter."""
+    store = AsyncHistoryStore(own_server().url, poll_interval=NEVER)
+    first = asyncio.new_event_loop()
+    first.run_until_complete(store.append("c", user("x")))
+    assert asyncio.run(store.append("c", user("y"))).revision == 2
+    asyncio.run(store.aclose())
+    first.run_until_complete(first.shutdown_asyncgens())  # closes the connections of that loop
+    first.close()
+    gc.collect()
 
 
 def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> None:
@@ -380,8 +261,3 @@ async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namesp
             assert [text for text in texts if text.startswith(name)] == [f"{name} {number}" for number in range(20)]
     await store.aclose()
     gc.collect()
-
-
-async def _drain(subscription: Any) -> None:
-    async for _ in subscription:
-        pass

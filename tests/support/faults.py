@@ -19,16 +19,16 @@ class FlakyStore:
         self._store = store
         self._random = random.Random(seed)
         self._loss = LOSS
-        lines = store._backend._lines
-        take = lines.take
+        pool = store._backend._connections
+        acquire = pool.acquire
 
-        def flaky_take() -> Any:
-            connection = take()
+        def flaky_acquire() -> Any:
+            connection = acquire()
             if self._random.random() < self._loss:
                 self._lose_reply(connection)
             return connection
 
-        lines.take = flaky_take
+        pool.acquire = flaky_acquire
 
     def _lose_reply(self, connection: Any) -> None:
         read_response = connection.read_response

@@ -19,7 +19,7 @@ FACES = pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
 @FACES
 async def test_a_node_of_a_cluster_is_connected_to_as_the_url_says(kind: Any) -> None:
     store = kind("rediss+cluster://app:s%2Fcret@a:7000,b:7001/?socket_timeout=2&client_name=x&max_connections=7")
-    node = store._backend._lines.node(Address("c", 7002))
+    node = store._backend._connections.node(Address("c", 7002))
     pool = node.client.connection_pool
     assert pool.max_connections == 7
     assert issubclass(pool.connection_class, redis.asyncio.SSLConnection | SSLConnection)

@@ -13,11 +13,10 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from redis.asyncio.connection import ConnectionPool
+from redis.asyncio.connection import ConnectionPool as RedisPool
 from redis.exceptions import ConnectionError, RedisError
 
-from redis_history._async._loops import PerLoop, at_the_end
-from redis_history._async._runtime import ending
+from redis_history._async._runtime import LoopLocal, at_the_end, ending
 
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
 MOST: Final = 64
@@ -29,7 +28,7 @@ CLOSED: Final = "the connections were closed"
 class _Ready:
     """What belongs to one event loop: connections cannot be shared between loops, nor can a pool, which has locks."""
 
-    def __init__(self, pool: ConnectionPool, *, keep: bool) -> None:
+    def __init__(self, pool: RedisPool, *, keep: bool) -> None:
         self.pool = pool
         self.idle: list[Any] = []
         self.turns = asyncio.Semaphore(MOST)
@@ -43,9 +42,9 @@ class _Ready:
 
     async def _close(self) -> None:
         self.closed = self._keep  # those of a user's client go on
-        await self.let_go(calls=True)
+        await self.close_idle(calls=True)
 
-    async def let_go(self, *, calls: bool = False) -> None:
+    async def close_idle(self, *, calls: bool = False) -> None:
         """Close what is idle, and with `calls` also what is in use."""
         while self.idle:
             connection = self.idle.pop()
@@ -57,34 +56,34 @@ class _Ready:
                 await self.pool.disconnect(inuse_connections=calls)
 
 
-class Lines:
+class ConnectionPool:
     """Connections, ready to be used in any event loop."""
 
-    def __init__(self, make_pool: Callable[[], ConnectionPool], *, keep: bool) -> None:
+    def __init__(self, make_pool: Callable[[], RedisPool], *, keep: bool) -> None:
         """`make_pool` is called for each event loop. With `keep` its pools are ours to close."""
         self._make_pool = make_pool
         self._keep = keep
-        self._ready = PerLoop(lambda: _Ready(make_pool(), keep=keep))
+        self._ready = LoopLocal(lambda: _Ready(make_pool(), keep=keep))
 
     @property
-    def pool(self) -> ConnectionPool:
+    def pool(self) -> RedisPool:
         """That of this loop."""
-        return self._ready.here().pool
+        return self._ready.get().pool
 
-    async def take(self) -> Any:
+    async def acquire(self) -> Any:
         """A connection, for one exchange; to be given back, or dropped."""
-        ready = self._ready.here()
+        ready = self._ready.get()
         await ready.turns.acquire()
         try:
             connection = ready.idle.pop() if ready.idle else await ready.pool.get_connection()
         except BaseException as error:
             ready.turns.release()
             if ready.closed:  # redis-py may have connected once more
-                await ready.let_go()
+                await ready.close_idle()
             self.check(error)
             raise
         if ready.closed:  # while it connected
-            await self.drop(connection)
+            await self.discard(connection)
             raise ConnectionError(CLOSED)
         return connection
 
@@ -97,11 +96,11 @@ class Lines:
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
 
-    async def give(self, connection: Any) -> None:
+    async def release(self, connection: Any) -> None:
         """Back, after a whole reply."""
-        ready = self._ready.here()
+        ready = self._ready.get()
         if ready.closed or connection.should_reconnect():  # or the server said that it moves elsewhere
-            await self.drop(connection)
+            await self.discard(connection)
             return
         ready.turns.release()
         if self._keep:
@@ -109,9 +108,9 @@ class Lines:
         else:
             await ready.pool.release(connection)
 
-    async def drop(self, connection: Any) -> None:
+    async def discard(self, connection: Any) -> None:
         """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
-        ready = self._ready.here()
+        ready = self._ready.get()
         ready.turns.release()
         with contextlib.suppress(RedisError, OSError):
             await connection.disconnect(nowait=True)
@@ -120,17 +119,17 @@ class Lines:
     def check(self, error: BaseException) -> None:
         """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
         while it was used, which may be any error."""
-        if self._ready.here().closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
+        if self._ready.get().closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
             raise ConnectionError(CLOSED) from error
 
     async def aclose(self) -> None:
         """Close the connections of every loop, there. Calls that use one, or make one, end with a ConnectionError."""
         await self._ready.aclose()
 
-    async def let_go(self) -> None:
+    async def close_idle(self) -> None:
         """Close those that are not in use."""
-        for home, ready in self._ready.every():
-            await home.run(ready.let_go)
+        if (ready := self._ready.current) is not None:
+            await ready.close_idle()
 
 
 class PubSubConnection:
@@ -140,7 +139,7 @@ class PubSubConnection:
     reconnects: after any error, call `disconnect`, then `connect`.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: RedisPool) -> None:
         self._pool = pool
         self._connection: Any = None
         self._interrupted = False
@@ -152,7 +151,7 @@ class PubSubConnection:
     async def send(self, *command: bytes) -> None:
         self._check()
         await self._connection.send_packed_command(self._connection.pack_command(*command), check_health=False)
-        if ending():  # see Lines.send
+        if ending():  # see ConnectionPool.send
             raise asyncio.CancelledError
         self._check()
 

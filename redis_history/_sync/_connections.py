@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from redis.connection import ConnectionPool
+from redis.connection import ConnectionPool as RedisPool
 from redis.exceptions import ConnectionError, RedisError
 
 from redis_history._sync._runtime import reset_after_fork
@@ -24,10 +24,10 @@ _REST: Final = 5.0
 CLOSED: Final = "the connections were closed"
 
 
-class Lines:
+class ConnectionPool:
     """Connections, ready to be used by any thread. As many as threads have called at once."""
 
-    def __init__(self, make_pool: Callable[[], ConnectionPool], *, keep: bool) -> None:
+    def __init__(self, make_pool: Callable[[], RedisPool], *, keep: bool) -> None:
         """With `keep` the pool is ours to close."""
         self.pool = make_pool()
         self._keep = keep
@@ -35,7 +35,7 @@ class Lines:
         self._closed = False
         reset_after_fork(self)
 
-    def take(self) -> Any:
+    def acquire(self) -> Any:
         """A connection, for one exchange; to be given back, or dropped."""
         try:
             return self._idle.pop()
@@ -45,29 +45,29 @@ class Lines:
             connection = self.pool.get_connection()
         except BaseException as error:
             if self._closed:  # redis-py may have connected once more
-                self.let_go()
+                self.close_idle()
             self.check(error)
             raise
         if self._closed:  # while it connected
-            self.drop(connection)
+            self.discard(connection)
             raise ConnectionError(CLOSED)
         return connection
 
     def send(self, connection: Any, packed: bytes) -> None:
         connection.send_packed_command([packed])
 
-    def give(self, connection: Any) -> None:
+    def release(self, connection: Any) -> None:
         """Back, after a whole reply."""
         if self._closed or connection.should_reconnect():  # or the server said that it moves elsewhere
-            self.drop(connection)
+            self.discard(connection)
         elif self._keep:
             self._idle.append(connection)
             if self._closed:  # at this moment
-                self.let_go()
+                self.close_idle()
         else:
             self.pool.release(connection)
 
-    def drop(self, connection: Any) -> None:
+    def discard(self, connection: Any) -> None:
         """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
         with contextlib.suppress(RedisError, OSError):
             connection.disconnect()
@@ -86,7 +86,7 @@ class Lines:
         if self._keep:
             self.pool.disconnect()
 
-    def let_go(self) -> None:
+    def close_idle(self) -> None:
         """Close those that are not in use."""
         self._release()
         if self._keep:
@@ -109,7 +109,7 @@ class PubSubConnection:
     reconnects: after any error, call `disconnect`, then `connect`.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: RedisPool) -> None:
         self._pool = pool
         self._connection: Any = None
         self._socket: Any = None
