@@ -80,10 +80,10 @@ from redis_history.prompt import (
     assemble_messages,
     assemble_prompt,
 )
+from redis_history.requests.options import Embedder, VectorField
 from redis_history.retry import RetryDetails, RetryPolicy
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import Reindexed, SearchHit
-from redis_history.search.vectors import Embedder, VectorField
 from redis_history.tokens import tiktoken_counter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 

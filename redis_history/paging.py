@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from redis_history.backends.base import Found, Look
+from redis_history.backends.base import ChangedHeads, ChangeQuery
 from redis_history.changelog import is_gone
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message
@@ -58,10 +58,10 @@ def newest_messages(
     return every if limit is None or found <= limit else every[found - limit :]
 
 
-def find_by_listing(look: Look) -> Reads[Found]:
+def find_by_listing(query: ChangeQuery) -> Reads[ChangedHeads]:
     """Which conversations have changed, of a backend that cannot tell. Exact, and slow: it lists all of them, and reads
     the head of each."""
-    ids = set(look.known)
+    ids = set(query.known)
     offset, full = 0, True
     while full:
         page = yield ListConversations(None, None, _LISTED, offset)
@@ -72,6 +72,6 @@ def find_by_listing(look: Look) -> Reads[Found]:
         head = (yield ReadHead(conversation_id)).cursor
         if is_gone(head):
             head = BEGINNING
-        if head != look.known.get(conversation_id, BEGINNING):
+        if head != query.known.get(conversation_id, BEGINNING):
             heads[conversation_id] = head
-    return Found(heads)
+    return ChangedHeads(heads)

@@ -12,7 +12,7 @@ import msgspec
 
 from redis_history import Conversation, Cursor, Message, Position, changelog, errors
 from redis_history import operations as ops
-from redis_history.backends.base import Backend, Found, Look, Wake, WakeAll
+from redis_history.backends.base import Backend, ChangedHeads, ChangeQuery, Wake, WakeAll
 from redis_history.events import BEGINNING
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.wire import decode_member, encode_member, from_microseconds, placed
@@ -98,12 +98,12 @@ class SQLiteBackend(Backend):
             if not wakes:
                 self._watched.pop(conversation_id, None)
 
-    def find_changed(self, look: Look) -> Found:
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         alive = "SELECT id, epoch, revision, token FROM conversations WHERE ifnull(ends > ?, 1)"
         with self._lock:
             heads = {row["id"]: Cursor(*row[1:]) for row in self._run(alive, time.time_ns() // 1000)}
-        gone = dict.fromkeys(look.known.keys() - heads.keys(), BEGINNING)
-        return Found(gone | {name: head for name, head in heads.items() if head != look.known.get(name)})
+        gone = dict.fromkeys(query.known.keys() - heads.keys(), BEGINNING)
+        return ChangedHeads(gone | {name: head for name, head in heads.items() if head != query.known.get(name)})
 
     def watch_all(self, wake: WakeAll) -> None:
         self.watch(ALL, cast(Wake, wake))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from redis_history.backends.base import AsyncBackend, AsyncFollowsAll, Found, Look, WakeAll
+from redis_history.backends.base import AsyncBackend, AsyncFollowsAll, ChangedHeads, ChangeQuery, WakeAll
 from redis_history.model import Conversation
 from redis_history.operations import ScanConversations
 from redis_history.paging import Reads, find_by_listing
@@ -30,8 +30,8 @@ class AsyncListing:
     def __init__(self, backend: AsyncBackend) -> None:
         self._backend = backend
 
-    async def find_changed(self, look: Look) -> Found:
-        return await read(self._backend, find_by_listing(look))
+    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        return await read(self._backend, find_by_listing(query))
 
     async def watch_all(self, wake: WakeAll) -> None:
         """Nothing rings."""

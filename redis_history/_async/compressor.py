@@ -36,11 +36,7 @@ from redis_history.errors import (
 )
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
-from redis_history.operations import (
-    ListConversations,
-    ReadConversation,
-    ReadPage,
-)
+from redis_history.operations import ListConversations, ReadConversation, ReadPage
 from redis_history.paging import PAGE
 from redis_history.tokens import message_tokens
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from redis_history._async._feed import AsyncFeed
 from redis_history._async._listing import follows_all
-from redis_history.backends.base import AsyncBackend, Look, PendingWakeups
+from redis_history.backends.base import AsyncBackend, ChangeQuery, PendingWakeups
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges
@@ -63,7 +63,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         return cursors
 
     async def _begin(self) -> None:
-        found = await self._all.find_changed(Look(self._cursors))
+        found = await self._all.poll_changes(ChangeQuery(self._cursors))
         if self._from_now:
             self._cursors = found.heads
             self._news = set(found.heads)
@@ -115,7 +115,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         news, doubted = self._news, self._doubted
         self._look_at = time.monotonic() + self._poll_interval
         try:
-            found = await self._all.find_changed(Look(self._cursors, self._position, news, doubted))
+            found = await self._all.poll_changes(ChangeQuery(self._cursors, self._position, news, doubted))
         except StoreClosedError:
             self._closed = True
             return

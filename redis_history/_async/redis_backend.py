@@ -17,11 +17,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from redis_history._async._connect import Connected
 from redis_history._async._connections import ConnectionPool
 from redis_history._async._runtime import LoopLocal, sleep
-from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
+from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
 from redis_history.backends.redis.failures import FullJitter, is_transient, translate
-from redis_history.backends.redis.plan_listing import find_changed
+from redis_history.backends.redis.plan_listing import poll_changes
 from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.search_index import finish_work, use_index
 from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey
@@ -225,12 +225,12 @@ class AsyncRedisBackend:
         works = False if index is None else index.works
         return "unknown" if works is None else "server" if works else "client"
 
-    async def find_changed(self, look: Look) -> Found:
+    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         if self._closed:
             raise StoreClosedError("the store was closed")
         if not self._usable:
             await self._until_usable()
-        return await self._run(find_changed(look, self._settings))
+        return await self._run(poll_changes(query, self._settings))
 
     @property
     def doorbell_mode(self) -> str:

@@ -19,35 +19,27 @@ from redis_history._validation import check_function, check_integer, check_limit
 from redis_history.backends.base import AsyncBackend, features
 from redis_history.errors import BackendUnavailableError, CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.model import Message, Role, Scope
-from redis_history.operations import (
-    Append,
-    Compact,
-    Entry,
-    Fetch,
-    Fetched,
-    Found,
-    MakeIndex,
-    Op,
-    Page,
-    Place,
-    ReadPage,
-    ReadTogether,
-    Restore,
-    Search,
-    SearchAll,
-    SweepDocuments,
-    UpdateMessage,
-    WriteDocuments,
-)
+from redis_history.operations import Append, Compact, Entry, Op, Page, ReadPage, ReadTogether, Restore, UpdateMessage
 from redis_history.paging import next_page
 from redis_history.requests import Bound
+from redis_history.requests.filters import Filters
 from redis_history.requests.options import Options
-from redis_history.search.filters import Filters
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
 from redis_history.search.scan import MAX_SCANNED, Scan
+from redis_history.search.server_search import (
+    Fetch,
+    Fetched,
+    MakeIndex,
+    MessagePlace,
+    Search,
+    SearchAll,
+    SearchMatches,
+    SweepDocuments,
+    WriteDocuments,
+)
 from redis_history.search.text import chunk_length
 from redis_history.search.vectors import embedding_text, pack_all
 from redis_history.tokens import TokenCounter, count_characters
@@ -373,7 +365,7 @@ class AsyncSearching:
             written += await self._asked(op) or 0
         return written
 
-    async def _ordered(self, found: Found, query: Query) -> list[Ranked]:
+    async def _ordered(self, found: SearchMatches, query: Query) -> list[Ranked]:
         order = partial(_order, found, query)
         return order() if sum(one.listed for one in found.matches) <= _FEW_MATCHES else await in_thread(order)
 
@@ -431,9 +423,9 @@ def _whose(ranked: Ranked) -> Any:
     return ranked.conversation
 
 
-def _order(found: Found, query: Query) -> list[Ranked]:
+def _order(found: SearchMatches, query: Query) -> list[Ranked]:
     ranked = rank(query, found.matches, size=found.size, together=found.together)
     if found.nearest is None:
         return ranked
-    by_words = [Place(one.conversation[0], one.conversation[1], one.sequence) for one in ranked]
+    by_words = [MessagePlace(one.conversation[0], one.conversation[1], one.sequence) for one in ranked]
     return [Ranked((at.conversation_id, at.life), at.sequence, score) for at, score in fuse(by_words, found.nearest)]

@@ -14,9 +14,8 @@ from redis_history._async.compacting import AsyncCompacting
 from redis_history._async.reading import AsyncReading
 from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities
-from redis_history.requests.options import Doorbell, Durability, Options, SearchMode
+from redis_history.requests.options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
 from redis_history.retry import RetryPolicy
-from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["AsyncHistoryStore"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from redis_history.backends.base import Backend, FollowsAll, Found, Look, WakeAll
+from redis_history.backends.base import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
 from redis_history.model import Conversation
 from redis_history.operations import ScanConversations
 from redis_history.paging import Reads, find_by_listing
@@ -31,8 +31,8 @@ class Listing:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def find_changed(self, look: Look) -> Found:
-        return read(self._backend, find_by_listing(look))
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        return read(self._backend, find_by_listing(query))
 
     def watch_all(self, wake: WakeAll) -> None:
         """Nothing rings."""

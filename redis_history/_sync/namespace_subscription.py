@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from redis_history._sync._feed import Feed
 from redis_history._sync._listing import follows_all
-from redis_history.backends.base import Backend, Look, PendingWakeups
+from redis_history.backends.base import Backend, ChangeQuery, PendingWakeups
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges
@@ -64,7 +64,7 @@ class NamespaceSubscription(Feed):
         return cursors
 
     def _begin(self) -> None:
-        found = self._all.find_changed(Look(self._cursors))
+        found = self._all.poll_changes(ChangeQuery(self._cursors))
         if self._from_now:
             self._cursors = found.heads
             self._news = set(found.heads)
@@ -116,7 +116,7 @@ class NamespaceSubscription(Feed):
         news, doubted = self._news, self._doubted
         self._look_at = time.monotonic() + self._poll_interval
         try:
-            found = self._all.find_changed(Look(self._cursors, self._position, news, doubted))
+            found = self._all.poll_changes(ChangeQuery(self._cursors, self._position, news, doubted))
         except StoreClosedError:
             self._closed = True
             return

@@ -15,9 +15,8 @@ from redis_history._sync.compacting import Compacting
 from redis_history._sync.reading import Reading
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
-from redis_history.requests.options import Doorbell, Durability, Options, SearchMode
+from redis_history.requests.options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
 from redis_history.retry import RetryPolicy
-from redis_history.search.vectors import Embedder, VectorField
 
 __all__ = ["HistoryStore"]
 

@@ -24,11 +24,11 @@ __all__ = [
     "AsyncDescribes",
     "AsyncFollowsAll",
     "Backend",
+    "ChangeQuery",
+    "ChangedHeads",
     "Describes",
     "Features",
     "FollowsAll",
-    "Found",
-    "Look",
     "PendingWakeups",
     "SearchedBy",
     "Wake",
@@ -44,13 +44,13 @@ Wake = Callable[[], None]
 WakeAll = Callable[[str | None], None]
 
 
-class Look(Struct, frozen=True):
-    """The question which conversations have changed.
+class ChangeQuery(Struct, frozen=True):
+    """Asks which conversations have changed.
 
-    `known` is the newest change the asker knows of each conversation it knows; it stays the asker's, to be read only.
-    `position` is what the last answer said, None the first time. `news` are the ids that have come into `known` or left
-    it since then, `doubted` those whose change log turned out to be another one: if a server has lost changes, others
-    near them may be concerned. Who compares all of `known` each time needs none of the three.
+    `known` is the newest change that the caller knows of each conversation; do not modify it. `position` is that of the
+    last answer, None the first time. `news` are the ids that entered or left `known` since then. `doubted` are those
+    whose change log turned out to be another one: if a server has lost changes, others near them may be affected.
+    A backend that compares all of `known` each time needs none of the three.
     """
 
     known: Mapping[str, Cursor]
@@ -59,9 +59,9 @@ class Look(Struct, frozen=True):
     doubted: Collection[str] = ()
 
 
-class Found(Struct, frozen=True):
-    """The conversations whose newest change is not the one in `Look.known`, with that change: unknown ones, changed
-    ones, and those that are gone, whose revision is then 0. `position` is for the next look."""
+class ChangedHeads(Struct, frozen=True):
+    """The conversations whose newest change differs from `ChangeQuery.known`, with that change: new ones, changed ones,
+    and deleted ones, whose revision is 0. `position` is for the next query."""
 
     heads: dict[str, Cursor]
     position: Any = None
@@ -141,7 +141,7 @@ class AsyncDescribes(Protocol):
 class AsyncFollowsAll(Protocol):
     """What a backend may have beside, for those who follow all conversations. Without it they list and compare."""
 
-    async def find_changed(self, look: Look) -> Found:
+    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         """Which conversations have changed. Whatever has changed since the last look must be found; what has not may be
         found too."""
         ...
@@ -187,7 +187,7 @@ class Describes(Protocol):
 
 @runtime_checkable
 class FollowsAll(Protocol):
-    def find_changed(self, look: Look) -> Found: ...
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads: ...
 
     def watch_all(self, wake: WakeAll) -> None: ...
 

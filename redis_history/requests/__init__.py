@@ -40,7 +40,7 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.search.filters import LAST_SEQUENCE, Filters, make_filters
+from redis_history.requests.filters import LAST_SEQUENCE, Filters, make_filters
 from redis_history.tokens import count_characters, estimate_tokens
 
 __all__ = [

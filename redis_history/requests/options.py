@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_args
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, Literal, Protocol, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history._words import check_language
 from redis_history.errors import ConfigurationError
-from redis_history.search.vectors import Embedder, VectorField
 
-__all__ = ["DOORBELLS", "Doorbell", "Durability", "Options", "SearchMode"]
+__all__ = ["DOORBELLS", "Doorbell", "Durability", "Embedder", "Options", "SearchMode", "VectorField"]
 
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
@@ -24,6 +24,29 @@ MAX_DURABILITY_TIMEOUT: Final = 3600.0
 SearchMode = Literal["auto", "require", "off"]
 #: What a write waits for: the server has it; its disk has it; other servers have it.
 Durability = Literal["server", "fsync", "replicas"]
+
+
+class Embedder(Protocol):
+    """From texts to vectors, one for each, in order, all of one dimension. A plain function or a coroutine function;
+    the synchronous store takes the plain one only. It may be called from several threads."""
+
+    def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[float]] | Awaitable[Sequence[Sequence[float]]]: ...
+
+
+class VectorField(Struct, frozen=True):
+    """Vectors of 32-bit floats. "flat" compares with each (exact, for up to some 100,000), "hnsw" with few.
+
+    Raises ConfigurationError for a dimension that no server takes.
+    """
+
+    dimension: int
+    algorithm: Literal["flat", "hnsw"] = "flat"
+    distance: Literal["cosine", "l2", "ip"] = "cosine"
+
+    def __post_init__(self) -> None:
+        check_integer(self.dimension, "dimension", 1, 32_768)
+        check_choice(self.algorithm, "algorithm", ("flat", "hnsw"))
+        check_choice(self.distance, "distance", ("cosine", "l2", "ip"))
 
 
 class Options(Struct, frozen=True):

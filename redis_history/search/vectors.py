@@ -4,40 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Awaitable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any
 
-from msgspec import Struct
-
-from redis_history._validation import check_choice, check_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message
 from redis_history.search.text import searchable
-
-__all__ = ["Embedder", "VectorField", "embedding_text", "pack", "pack_all"]
-
-
-class Embedder(Protocol):
-    """From texts to vectors, one for each, in order, all of one dimension. A plain function or a coroutine function;
-    the synchronous store takes the plain one only. It may be called from several threads."""
-
-    def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[float]] | Awaitable[Sequence[Sequence[float]]]: ...
-
-
-class VectorField(Struct, frozen=True):
-    """Vectors of 32-bit floats. "flat" compares with each (exact, for up to some 100,000), "hnsw" with few.
-
-    Raises ConfigurationError for a dimension that no server takes.
-    """
-
-    dimension: int
-    algorithm: Literal["flat", "hnsw"] = "flat"
-    distance: Literal["cosine", "l2", "ip"] = "cosine"
-
-    def __post_init__(self) -> None:
-        check_integer(self.dimension, "dimension", 1, 32_768)
-        check_choice(self.algorithm, "algorithm", ("flat", "hnsw"))
-        check_choice(self.distance, "distance", ("cosine", "l2", "ip"))
 
 
 def embedding_text(message: Message) -> str:

@@ -24,7 +24,8 @@ from redis_history.errors import (
     ConversationNotFoundError,
     MessageNotFoundError,
 )
-from redis_history.operations import Clear, ScanConversations, WriteDocuments
+from redis_history.operations import Clear, ScanConversations
+from redis_history.search.server_search import WriteDocuments
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, lasting, wait_until
 from tests.support.steps import first_call

@@ -37,6 +37,7 @@ from redis_history.errors import (
     StoreClosedError,
 )
 from redis_history.model import Message, ToolResultPart, ToolUsePart
+from redis_history.search import server_search
 
 #: A message as it is recorded: id, text, and its tool calls ("u") and results ("r").
 Form = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -158,7 +159,7 @@ class Journal:
 
 
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
-_UNRECORDED = ops.Search | ops.TakeLease | ops.ReadChanges | ops.WriteDocuments
+_UNRECORDED = server_search.Search | ops.TakeLease | ops.ReadChanges | server_search.WriteDocuments
 
 
 def _is_recorded(op: Any) -> bool:
@@ -271,7 +272,7 @@ def _value(op: Any, outcome: Any) -> Any:
         return outcome and [outcome.title, outcome.message_count]
     if isinstance(op, ops.FindMessage):
         return outcome and form(outcome)
-    if isinstance(op, ops.Fetch):
+    if isinstance(op, server_search.Fetch):
         return [form(one.message) for one in outcome if one is not None]
     return outcome
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redis_history import Cursor, HistoryStore, user
-from redis_history.backends.base import Look
+from redis_history.backends.base import ChangeQuery
 from redis_history.backends.redis import plan_listing
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.events import BEGINNING
@@ -98,7 +98,7 @@ class _Model:
     def look(self, _: str) -> None:
         """Everything that differs is found, at the latest by the look after those that gave a Reset."""
         for _attempt in range(2):
-            found = self.backend.find_changed(Look(self.known, self.position, self.news, self.doubted))
+            found = self.backend.poll_changes(ChangeQuery(self.known, self.position, self.news, self.doubted))
             self.position, self.news, self.doubted = found.position, set(), set()
             for name, head in found.heads.items():
                 self.learn(name, head)

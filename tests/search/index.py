@@ -9,7 +9,8 @@ from urllib.parse import quote, unquote
 
 from redis_history import Message
 from redis_history._time import to_microseconds
-from redis_history.search.filters import ANYTHING, Filters
+from redis_history.requests.filters import ANYTHING, Filters
+from redis_history.requests.options import VectorField
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import Ranked, rank
 from redis_history.search.redisearch import (
@@ -29,7 +30,6 @@ from redis_history.search.redisearch import (
     search_commands,
     tag,
 )
-from redis_history.search.vectors import VectorField
 
 
 class Index:

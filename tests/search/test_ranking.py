@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from redis_history import Message, Participant, TextPart, tool_use, user
 from redis_history._words import load_stemmer
-from redis_history.search.filters import make_filters
+from redis_history.requests.filters import make_filters
 from redis_history.search.highlight import passage
 from redis_history.search.hits import SearchHit, cut_to_tokens
 from redis_history.search.query import Query, Term, parse_query

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from redis_history import Message, Participant, Position, tool_result, tool_use, user
 from redis_history._words import LANGUAGES
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
-from redis_history.search.filters import make_filters
+from redis_history.requests.filters import make_filters
+from redis_history.requests.options import VectorField
 from redis_history.search.query import parse_query
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
@@ -26,7 +27,7 @@ from redis_history.search.redisearch import (
     search_commands,
     tag,
 )
-from redis_history.search.vectors import VectorField, pack
+from redis_history.search.vectors import pack
 from tests.search.index import Index
 from tests.support.servers import RealServer
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
+from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.memory.changes import WRITES
 from redis_history.backends.memory.lookups import READS
 from redis_history.backends.memory.state import Space
@@ -64,13 +64,13 @@ class MemoryBackend:
             wake_all(changed)
         return cast(T, outcome)
 
-    def find_changed(self, look: Look) -> Found:
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         with self._lock:
             if self._closed:
                 raise StoreClosedError("the store was closed")
-            found = {name: self._space.find(name) for name in (*self._space.conversations, *look.known)}
+            found = {name: self._space.find(name) for name in (*self._space.conversations, *query.known)}
             heads = {name: BEGINNING if there is None else there.head for name, there in found.items()}
-        return Found({name: head for name, head in heads.items() if head != look.known.get(name, BEGINNING)})
+        return ChangedHeads({name: head for name, head in heads.items() if head != query.known.get(name, BEGINNING)})
 
     def watch_all(self, wake: WakeAll) -> None:
         with self._lock:
@@ -141,8 +141,8 @@ class AsyncMemoryBackend:
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         self._memory.unwatch(conversation_id, wake)
 
-    async def find_changed(self, look: Look) -> Found:
-        return self._memory.find_changed(look)
+    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        return self._memory.poll_changes(query)
 
     async def watch_all(self, wake: WakeAll) -> None:
         self._memory.watch_all(wake)

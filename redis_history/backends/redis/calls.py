@@ -18,8 +18,8 @@ from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
 from redis_history.operations import ANY, DeleteConversation, Precondition, Write
+from redis_history.requests.options import VectorField
 from redis_history.search.redisearch import VECTOR, document
-from redis_history.search.vectors import VectorField
 
 
 class Script(NamedTuple):

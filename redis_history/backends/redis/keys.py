@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from redis_history._ids import check_conversation_id
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.operations import Place
+from redis_history.search.server_search import MessagePlace
 
 BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
@@ -125,13 +125,13 @@ class Keyspace:
         keys = self.conversation(conversation_id)
         return b"rhd%b%b:" % (keys.state[2:-1], life)
 
-    def document_of(self, key: bytes) -> Place | None:
+    def document_of(self, key: bytes) -> MessagePlace | None:
         """Whose search document this key is; None if it is none of this namespace."""
         if not key.startswith(self.documents):
             return None
         try:
             _, name, life, sequence = key[len(self.documents) :].split(b":")
-            place = Place(self.name_to_id(name), life, int(sequence))
+            place = MessagePlace(self.name_to_id(name), life, int(sequence))
             return place if b"%b%d" % (self.documents_of(place.conversation_id, life), place.sequence) == key else None
         except (ValueError, InvalidInputError):
             return None

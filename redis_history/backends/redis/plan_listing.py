@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from redis_history.backends.base import Found, Look
+from redis_history.backends.base import ChangedHeads, ChangeQuery
 from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
 from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of
@@ -172,20 +172,20 @@ class _Position:
 
 
 class _Finder:
-    def __init__(self, look: Look, settings: Settings) -> None:
-        self.known = look.known
+    def __init__(self, query: ChangeQuery, settings: Settings) -> None:
+        self.known = query.known
         self.keyspace = settings.keyspace
-        self.position: _Position = look.position or _Position()
+        self.position: _Position = query.position or _Position()
         # Only a look that comes to its end counts: what one that fails has read is read again by the next.
         self.places = dict(self.position.places)
         self.registries = self.keyspace.registries()
-        for conversation_id in self.known if look.position is None else look.news:
+        for conversation_id in self.known if query.position is None else query.news:
             held = self.position.held[self.keyspace.bucket_of(conversation_id)]
             (held.add if conversation_id in self.known else held.discard)(conversation_id)
-        for conversation_id in look.doubted:
+        for conversation_id in query.doubted:
             self.places.pop(self.keyspace.bucket_of(conversation_id), None)
 
-    def find(self) -> Steps[Found]:
+    def find(self) -> Steps[ChangedHeads]:
         moved = yield from self.look()
         heads: dict[str, Cursor] = {}
         whole = [bucket for bucket in range(BUCKETS) if bucket not in self.places]
@@ -195,7 +195,7 @@ class _Finder:
         moved.update(self.next_of_sweep())
         heads |= yield from self.compare(sorted(moved - heads.keys()))
         self.position.places = self.places
-        return Found(heads, self.position)
+        return ChangedHeads(heads, self.position)
 
     def look(self) -> Steps[set[str]]:
         """What has a higher score than before. Forgets the places of buckets that are to be compared as a whole."""
@@ -275,9 +275,9 @@ class _Finder:
         return [conversation_id for conversation_id in taken if conversation_id in self.known]
 
 
-def find_changed(look: Look, settings: Settings) -> Steps[Found]:
+def poll_changes(query: ChangeQuery, settings: Settings) -> Steps[ChangedHeads]:
     """Yields calls to be made, is sent their outcomes, and returns what was found."""
-    return _Finder(look, settings).find()
+    return _Finder(query, settings).find()
 
 
 def _place(pairs: list[tuple[float, bytes]]) -> _Place:

@@ -31,17 +31,6 @@ from redis_history.backends.redis.search_index import (
 )
 from redis_history.errors import BackendError, CorruptDataError
 from redis_history.model.wire import body_digest, decode_member, encode_body
-from redis_history.operations import (
-    Fetch,
-    Fetched,
-    Found,
-    MakeIndex,
-    Place,
-    Search,
-    SearchAll,
-    SweepDocuments,
-    WriteDocuments,
-)
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
@@ -51,6 +40,17 @@ from redis_history.search.redisearch import (
     read_matches,
     scope_at,
     search_commands,
+)
+from redis_history.search.server_search import (
+    Fetch,
+    Fetched,
+    MakeIndex,
+    MessagePlace,
+    Search,
+    SearchAll,
+    SearchMatches,
+    SweepDocuments,
+    WriteDocuments,
 )
 
 _logger = logging.getLogger("redis_history")
@@ -77,7 +77,7 @@ def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
     return None if state is None else state.share
 
 
-def _search(op: Search | SearchAll, settings: Settings) -> Steps[Found | None]:
+def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
     """None if the server cannot tell (now): no search, no index, or not all of it."""
     index = settings.index
     for first in (True, False):
@@ -99,7 +99,7 @@ def _search(op: Search | SearchAll, settings: Settings) -> Steps[Found | None]:
     return None
 
 
-def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Found | None]:
+def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
     if not index.settled:
         yield from fill_index(settings, 0.0)
     call, terms = _search_call(op, settings, index.form)
@@ -113,7 +113,7 @@ def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Fou
     return None
 
 
-def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[Found | None]:
+def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
     state = yield from fill_index(settings, op.seconds)
     if state is None or not state.complete:
         return None
@@ -168,7 +168,7 @@ def _search_call(op: Search, settings: Settings, searching: Searching) -> tuple[
     return Call(SEARCH, keys, args, as_is), len(terms)
 
 
-def _found(op: Search, terms: int, reply: list[Any]) -> Found | None:
+def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
     """What each term matches, or None if not all messages have documents."""
     life, count, documents, *replies = reply
     if count != documents:
@@ -181,11 +181,11 @@ def _found(op: Search, terms: int, reply: list[Any]) -> Found | None:
     ]
     nearest = None
     if op.vector is not None:
-        nearest = [Place(*whose, sequence) for last in found[terms:] for sequence in last.scores[whose]]
+        nearest = [MessagePlace(*whose, sequence) for last in found[terms:] for sequence in last.scores[whose]]
     single = len(op.query.terms)
     if not replies:  # a conversation without messages
-        return Found([Matches(0, {})] * single, None, 0, nearest)
-    return Found(found[:single], found[single] if terms > single else None, count, nearest)
+        return SearchMatches([Matches(0, {})] * single, None, 0, nearest)
+    return SearchMatches(found[:single], found[single] if terms > single else None, count, nearest)
 
 
 def _search_all_calls(op: SearchAll, settings: Settings, searching: Searching) -> list[Call]:
@@ -197,7 +197,7 @@ def _search_all_calls(op: SearchAll, settings: Settings, searching: Searching) -
     return [plain(*command) for command in commands]
 
 
-def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> Found:
+def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
     """What each term matches in the namespace."""
     keyspace = settings.keyspace
 
@@ -207,10 +207,10 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> Found:
 
     terms = len(replies) - (op.vector is not None and not op.filters.impossible)
     matches, together = read_matches(replies[:terms], op.query, place)
-    return Found(matches, together, None, _nearest(replies[terms:], keyspace))
+    return SearchMatches(matches, together, None, _nearest(replies[terms:], keyspace))
 
 
-def _nearest(replies: list[Any], keyspace: Keyspace) -> list[Place] | None:
+def _nearest(replies: list[Any], keyspace: Keyspace) -> list[MessagePlace] | None:
     if not replies:
         return None
     places = (keyspace.document_of(key) for key, _ in read_found(replies[0]).documents)

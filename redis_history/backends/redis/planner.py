@@ -13,7 +13,6 @@ from redis_history.backends.redis.plan_listing import list_conversations, scan_c
 from redis_history.operations import (
     Compact,
     Expand,
-    Fetch,
     KeepLease,
     Lease,
     ListConversations,
@@ -22,6 +21,7 @@ from redis_history.operations import (
     ScanConversations,
     TakeLease,
 )
+from redis_history.search.server_search import Fetch
 
 T = TypeVar("T")
 
