@@ -18,11 +18,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from redis_history._sync._connect import Connected
 from redis_history._sync._connections import ConnectionPool
 from redis_history._sync._runtime import LoopLocal, sleep
-from redis_history.backends.base import Found, Look, SearchedBy, Wake, WakeAll
+from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
 from redis_history.backends.redis.failures import FullJitter, is_transient, translate
-from redis_history.backends.redis.plan_listing import find_changed
+from redis_history.backends.redis.plan_listing import poll_changes
 from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.search_index import finish_work, use_index
 from redis_history.backends.redis.server_info import QUESTIONS, read_info, read_survey
@@ -226,12 +226,12 @@ class RedisBackend:
         works = False if index is None else index.works
         return "unknown" if works is None else "server" if works else "client"
 
-    def find_changed(self, look: Look) -> Found:
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         if self._closed:
             raise StoreClosedError("the store was closed")
         if not self._usable:
             self._until_usable()
-        return self._run(find_changed(look, self._settings))
+        return self._run(poll_changes(query, self._settings))
 
     @property
     def doorbell_mode(self) -> str:
