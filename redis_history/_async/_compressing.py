@@ -85,7 +85,7 @@ class AsyncCompressing:
         lease: Lease | None = None
         rest: float | None = None
         try:
-            lease = await self._store._backend.execute(TakeLease(conversation_id, self._options.lease))
+            lease = await self._store.backend.execute(TakeLease(conversation_id, self._options.lease))
             if lease is None:
                 self._work.count(busy=1)
                 rest = self._options.lease
@@ -125,7 +125,7 @@ class AsyncCompressing:
     async def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end then, whatever happens; whether it was still the present one."""
         try:
-            return await self._store._backend.execute(KeepLease(lease, seconds))
+            return await self._store.backend.execute(KeepLease(lease, seconds))
         except RedisHistoryError as error:  # it ends by itself
             _logger.info("the lease on %r was not given back: %s", lease.conversation_id[:80], error)
             return True
@@ -199,7 +199,7 @@ class AsyncCompressing:
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + options.lease / 3:
-                    if not await self._store._backend.execute(KeepLease(lease, options.lease)):
+                    if not await self._store.backend.execute(KeepLease(lease, options.lease)):
                         raise LeaseLostError(
                             f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
                         )

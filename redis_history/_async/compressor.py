@@ -146,7 +146,7 @@ class AsyncCompressor(AsyncCompressing):
     async def preview(self) -> list[CompressionProgress]:
         """What would be compressed, without any lease or change."""
         planned: dict[str, CompressionProgress] = {}
-        async for page in scan_conversations(self._store._backend):
+        async for page in scan_conversations(self._store.backend):
             for totals in await self._too_long([one for one in page if one.conversation_id not in planned]):
                 messages = await self._store.get(totals.conversation_id)
                 found = await in_thread(partial(self._policy.plan, messages))
@@ -199,7 +199,7 @@ class AsyncCompressor(AsyncCompressing):
 
     async def _keep_looking(self, control: Signal) -> None:
         wakeups = PendingWakeups(control.set)
-        backend = self._store._backend
+        backend = self._store.backend
         try:
             if isinstance(backend, AsyncFollowsAll):
                 try:
@@ -250,7 +250,7 @@ class AsyncCompressor(AsyncCompressing):
         """Look at all conversations; how many were found to be too long."""
         self._remember(await self._list(_KNOWN))  # first: what changes from now on is new to the next look
         new = 0
-        async for page in scan_conversations(self._store._backend):
+        async for page in scan_conversations(self._store.backend):
             new += await self._found(page, rested)
             if self._stopping:
                 break
@@ -274,13 +274,13 @@ class AsyncCompressor(AsyncCompressing):
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""
-        found = [await self._store._backend.execute(ReadConversation(name)) for name in conversation_ids]
+        found = [await self._store.backend.execute(ReadConversation(name)) for name in conversation_ids]
         there = [one for one in found if one is not None]
         self._remember(there)
         await self._found(there)
 
     async def _list(self, limit: int) -> list[Conversation]:
-        return await self._store._backend.execute(ListConversations(None, None, limit, 0))
+        return await self._store.backend.execute(ListConversations(None, None, limit, 0))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
@@ -309,7 +309,7 @@ class AsyncCompressor(AsyncCompressing):
             return False
         after, size = None, _OLDEST
         while True:
-            page = await self._store._backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
+            page = await self._store.backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
             for message in page.messages:
                 if not stays(message) and not message.is_summary and message.timestamp is not None:
                     gets_old = message.timestamp + timedelta(seconds=age)

@@ -6,33 +6,39 @@ import logging
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from redis_history._async._runtime import Job, Lock, Signal, at_exit, ending, reset_after_fork, spawn
-from redis_history._async._saving import AsyncSaving
+from redis_history._async._runtime import Job, Signal, at_exit, ending, reset_after_fork, spawn
+from redis_history._async._saving import AsyncSaver
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
 from redis_history.errors import BackendUnavailableError, InvalidInputError, RedisHistoryError, StoreClosedError
-from redis_history.history.history import HistoryOptions
+from redis_history.events import Cursor
+from redis_history.history._syncer import Syncer
+from redis_history.history.history import History, HistoryOptions
+from redis_history.model import Message
 
 __all__ = ["AsyncRedisHistory"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between tries to save while that fails.
+#: Seconds between attempts to save while they fail.
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
+#: Seconds after which saving looks again, even without a wake-up.
 _LOOK = 60.0
 
 
-class AsyncRedisHistory(AsyncSaving):
+class AsyncRedisHistory(History):
     """A `History` that is loaded from a store and saved to it: by `load` and `save`, or by itself after `autosave`.
 
     `client_or_store` is a redis-py client, an AsyncHistoryStore, or a URL as a store takes it. A store and a client
     stay the caller's to close; `namespace` is for a client or a URL. `max_unsaved` is how many messages may wait for
     the server while the history saves by itself, together with 64 MB. Other options are those of `History`;
-    `max_length` and `max_tokens` bound what is here, and take nothing from the store.
+    `max_length` and `max_tokens` limit what is here, and take nothing from the store.
 
     Event `error`: with the error, for every failure in the background.
     """
+
+    _EVENTS = (*History._EVENTS, "error")
 
     def __init__(
         self,
@@ -42,7 +48,7 @@ class AsyncRedisHistory(AsyncSaving):
         max_unsaved: int = 10_000,
         **options: Unpack[HistoryOptions],
     ) -> None:
-        super().__init__(max_unsaved=max_unsaved, **options)
+        super().__init__(**options)
         self._owned = not isinstance(client_or_store, AsyncHistoryStore)
         if isinstance(client_or_store, AsyncHistoryStore):
             self._store = client_or_store
@@ -50,6 +56,8 @@ class AsyncRedisHistory(AsyncSaving):
             self._store = AsyncHistoryStore(client_or_store, namespace=namespace)
         else:
             self._store = AsyncHistoryStore(client=client_or_store, namespace=namespace)
+        self._syncer = Syncer(self, max_unsaved, self._wake)
+        self._saver = AsyncSaver(self._store, self._syncer, self._listeners)
         self._signal: Signal | None = None
         self._closing: Signal | None = None
         self._heard: Signal | None = None  # set by the doorbell of the conversation
@@ -60,9 +68,19 @@ class AsyncRedisHistory(AsyncSaving):
         reset_after_fork(self._fork)
 
     @property
+    def conversation_id(self) -> str | None:
+        """The conversation that it was loaded from or saved to; None before."""
+        return self._syncer.conversation_id
+
+    @property
+    def unsaved(self) -> list[Message]:
+        """Messages added here that the store has not acknowledged; of a history that was never saved, all."""
+        return self._syncer.unsaved
+
+    @property
     def autosaving(self) -> bool:
         """Whether it saves and follows by itself."""
-        return self._following
+        return self._syncer.following
 
     async def load(self, conversation_id: str) -> None:
         """Read a conversation, in place of what was loaded before. One that is unknown is empty.
@@ -77,12 +95,7 @@ class AsyncRedisHistory(AsyncSaving):
                 f"{len(self.unsaved):,} messages are not saved to {str(self.conversation_id)[:80]!r} yet: "
                 "save them, or make another history"
             )
-
-        async def read() -> None:
-            async with self._reading:
-                self._loaded(conversation_id, await self._whole(conversation_id))
-
-        await self._exclusively(read)
+        await self._saver.exclusively(lambda: self._saver.load(conversation_id))
 
     async def save(self, conversation_id: str | None = None) -> int:
         """Send what the store does not have yet; how many messages were new to it.
@@ -93,42 +106,26 @@ class AsyncRedisHistory(AsyncSaving):
         error leaves what was not acknowledged to the next call, which may repeat it safely. More than 1,000 messages,
         or 4 MB, are several changes. Raises as `append_many`, and InvalidInputError without a conversation.
         """
-        wanted = self.conversation_id if conversation_id is None else conversation_id
-        if wanted is None:
-            raise InvalidInputError("save to which conversation? save(conversation_id), or load one first")
-        self._check(wanted)
-        target = wanted
-
-        async def send() -> int:
-            if target != self.conversation_id:
-                self._bind(target)
-            sent = await self._send_all()
-            if self._stale and not self._following:
-                await self._catch_up()
-            return sent
-
-        return await self._exclusively(send)
+        wanted = self._wanted(conversation_id)
+        return await self._saver.exclusively(lambda: self._saver.save(wanted))
 
     async def autosave(self, conversation_id: str | None = None) -> None:
-        """From now on, save each addition in the background, in order, and take part in what others do.
+        """From now on, save each addition in the background, in order, and apply the changes of others.
 
         Loads the conversation first, if it is not loaded. Ends with `aclose`, which saves the rest, as does the end of
         the interpreter. While the server is away messages wait, up to `max_unsaved`; then adding raises
-        UnsavedLimitError. A failure that a later attempt may mend is told by the event `error`, one that none can mend
-        by `flush`, too: a rewrite that was refused because others were faster, a message whose id has other content.
+        UnsavedLimitError. Each failure in the background is an event `error`. If no later attempt can succeed (a
+        rewrite that came too late, a message whose id has other content), `flush` raises it too.
         """
-        wanted = self.conversation_id if conversation_id is None else conversation_id
-        if wanted is None:
-            raise InvalidInputError("save to which conversation? autosave(conversation_id), or load one first")
-        self._check(wanted)
-        if self._following:
+        wanted = self._wanted(conversation_id)
+        if self.autosaving:
             return
-        if wanted != self.conversation_id or self._resume_at() is None:
+        if wanted != self.conversation_id or self._cursor is None:
             await self.load(wanted)
         self._signal, self._closing, self._heard = Signal(), Signal(), Signal()
-        await self._store._backend.watch(wanted, self._heard.set)
-        self._following = True
-        self._not_at_exit = at_exit(self._finish)
+        await self._store.backend.watch(wanted, self._heard.set)
+        self._syncer.following = True
+        self._not_at_exit = at_exit(self._saver.send_rest)
         self._wake()
         self._jobs = [
             spawn(self._keep_saving, "redis_history-autosave"),
@@ -143,12 +140,13 @@ class AsyncRedisHistory(AsyncSaving):
         """
         if self.conversation_id is None:
             return
-        await self._exclusively(self._send_all)
-        if self._failures:
-            error = self._failures.popleft()
-            if self._failures:
-                error.add_note(f"and {len(self._failures)} further failures, told by the event 'error'")
-            self._failures.clear()
+        await self._saver.exclusively(self._saver.send_all)
+        failures = self._saver.failures
+        if failures:
+            error = failures.popleft()
+            if failures:
+                error.add_note(f"and {len(failures)} further failures, see the event 'error'")
+            failures.clear()
             raise error
 
     async def aclose(self) -> None:
@@ -157,11 +155,11 @@ class AsyncRedisHistory(AsyncSaving):
         if self._closed:
             return
         try:
-            if self._following:
+            if self.autosaving:
                 await self.flush()
         finally:
             self._closed = True
-            self._following = False
+            self._syncer.following = False
             if self._not_at_exit is not None:
                 self._not_at_exit()
             for signal in (self._signal, self._closing, self._heard):
@@ -182,20 +180,24 @@ class AsyncRedisHistory(AsyncSaving):
     ) -> None:
         await self.aclose()
 
-    def _forget(self) -> None:
-        """In a forked child: autosave is the parent's."""
-        self._renew_locks()
-        self._jobs = []
-        self._following = False
-        self._heard = None
-        self._sending, self._reading = Lock(), Lock()
+    @property
+    def _cursor(self) -> Cursor | None:
+        return self._syncer.cursor
+
+    def _wanted(self, conversation_id: str | None) -> str:
+        wanted = self.conversation_id if conversation_id is None else conversation_id
+        if wanted is None:
+            raise InvalidInputError("conversation_id is required, unless a conversation was loaded")
+        self._check(wanted)
+        return wanted
 
     def _check(self, conversation_id: str) -> None:
         check_conversation_id(conversation_id)
-        self._check_saveable()
+        if self.transient:
+            raise InvalidInputError("this history is transient: it is never saved")
         if self._closed:
             raise StoreClosedError("the history was closed")
-        if self._following and conversation_id != self.conversation_id:
+        if self.autosaving and conversation_id != self.conversation_id:
             raise InvalidInputError(
                 f"this history saves itself to {str(self.conversation_id)[:80]!r}: make another one for "
                 f"{conversation_id[:80]!r}"
@@ -216,17 +218,17 @@ class AsyncRedisHistory(AsyncSaving):
                 if self._closed:
                     break
                 try:
-                    await self._exclusively(self._send_all)
+                    await self._saver.exclusively(self._saver.send_all)
                     wait = _FIRST_WAIT
                 except RedisHistoryError as error:
-                    self._report(error)
+                    self._saver.report(error)
                     self._listeners.deliver()
                     await self._closing.wait(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
                     self._signal.set()
         finally:
             if not self._closed:  # the event loop ends
-                await self._finish()
+                await self._saver.send_rest()
 
     async def _keep_following(self) -> None:
         heard = self._heard
@@ -234,38 +236,33 @@ class AsyncRedisHistory(AsyncSaving):
         while not self._closed and not ending():
             heard.clear()  # before reading: a later change sets it again
             try:
-                await self._catch_up()
+                await self._saver.catch_up()
             except StoreClosedError:
                 break
             except BackendUnavailableError as error:
                 _logger.warning("following %r waits for the server: %s", str(self.conversation_id)[:80], error)
             except RedisHistoryError as error:
                 if not self._closed:
-                    self._report(error)
+                    self._saver.report(error)
             self._listeners.deliver()
             await heard.wait(self._store._poll_interval)
 
     async def _unwatch(self) -> None:
         assert self._heard is not None  # noqa: S101
         assert self.conversation_id is not None  # noqa: S101
-        await self._store._backend.unwatch(self.conversation_id, self._heard.set)
-
-    async def _finish(self) -> None:
-        """The interpreter, or the event loop, ends without `aclose`."""
-        if self._sender is not None and self._sender.stopped:  # it would hold the lock for ever
-            self._sending = Lock()
-        try:
-            await self._exclusively(self._send_all)
-        except RedisHistoryError as error:
-            self._report(error, lost=True)
-            self._listeners.deliver()
+        await self._store.backend.unwatch(self.conversation_id, self._heard.set)
 
 
 class _Fork:
-    """What a forked child tells."""
+    """Ends autosave in a forked child: it is the parent's."""
 
     def __init__(self, history: AsyncRedisHistory) -> None:
         self._history = history
 
     def forget(self) -> None:
-        self._history._forget()
+        history = self._history
+        history._renew_locks()
+        history._saver.renew_locks()
+        history._syncer.following = False
+        history._jobs = []
+        history._heard = None

@@ -101,6 +101,11 @@ class AsyncHistoryStore(AsyncCompacting, AsyncReading):
         self._jobs: dict[AsyncFeed, Job] = {}
 
     @property
+    def backend(self) -> AsyncBackend:
+        """The backend, for operations that the store has no method for."""
+        return self._backend
+
+    @property
     async def capabilities(self) -> Capabilities:
         """What the backend can do and is set to. The server is asked once, when this is first read."""
         found = self._capabilities

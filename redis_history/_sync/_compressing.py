@@ -86,7 +86,7 @@ class Compressing:
         lease: Lease | None = None
         rest: float | None = None
         try:
-            lease = self._store._backend.execute(TakeLease(conversation_id, self._options.lease))
+            lease = self._store.backend.execute(TakeLease(conversation_id, self._options.lease))
             if lease is None:
                 self._work.count(busy=1)
                 rest = self._options.lease
@@ -126,7 +126,7 @@ class Compressing:
     def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end then, whatever happens; whether it was still the present one."""
         try:
-            return self._store._backend.execute(KeepLease(lease, seconds))
+            return self._store.backend.execute(KeepLease(lease, seconds))
         except RedisHistoryError as error:  # it ends by itself
             _logger.info("the lease on %r was not given back: %s", lease.conversation_id[:80], error)
             return True
@@ -200,7 +200,7 @@ class Compressing:
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + options.lease / 3:
-                    if not self._store._backend.execute(KeepLease(lease, options.lease)):
+                    if not self._store.backend.execute(KeepLease(lease, options.lease)):
                         raise LeaseLostError(
                             f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
                         )

@@ -1,16 +1,17 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""How a history is sent to a store, and read from it."""
+"""Send the pending changes of a history to a store, and read what others have changed there."""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar, Unpack
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import check_conversation_id
 from redis_history._sync._listing import read
 from redis_history._sync._runtime import Lock, LoopBound
 from redis_history._sync.store import HistoryStore
@@ -26,19 +27,21 @@ from redis_history.errors import (
     RevisionConflictError,
     TornPairError,
 )
+from redis_history.history._listeners import Listeners
+from redis_history.history._outbox import Add, Compaction, Rewrite
 from redis_history.history._replica import read_whole
-from redis_history.history._steps import Add, Compaction, Rewrite
-from redis_history.history.history import HistoryOptions
-from redis_history.history.shared import SharedHistory
-from redis_history.operations import Clear, Restore, Snapshot
-
-__all__ = ["Saving"]
+from redis_history.history._syncer import Syncer
+from redis_history.operations import Clear, Restore
 
 T = TypeVar("T")
-#: Seconds in which the server certainly decides about a copy of a call.
-_DECIDABLE: Final = 60.0
-#: What no later attempt can mend.
-_REFUSED = (
+_logger = logging.getLogger("redis_history")
+
+#: Seconds in which the server certainly recognises a repeated call.
+_RECOGNISED: Final = 60.0
+#: Failures kept for `flush`.
+_FAILURES: Final = 100
+#: Errors that no later attempt can prevent.
+_FINAL: Final = (
     MessageConflictError,
     RevisionConflictError,
     CompactionConflictError,
@@ -47,64 +50,105 @@ _REFUSED = (
 )
 
 
-class Saving(SharedHistory):
-    """A history and the store it talks to, when it is told to."""
+class Saver:
+    """The driver of a `Syncer`: one call sends at a time, and replies are applied in the order of reading."""
 
-    _store: HistoryStore
-
-    def __init__(self, *, max_unsaved: int, **options: Unpack[HistoryOptions]) -> None:
-        super().__init__(max_unsaved=max_unsaved, **options)
-        self._sending = Lock()
+    def __init__(self, store: HistoryStore, syncer: Syncer, listeners: Listeners) -> None:
+        self._store = store
+        self._syncer = syncer
+        self._listeners = listeners
         self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
-        self._sender: LoopBound | None = None  # where what holds the lock runs
-        self._reading = Lock()  # what is read from the store is applied in the order of reading
+        self._sender: LoopBound | None = None  # where the holder of the lock runs
+        self.failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
+        self.renew_locks()
 
-    def _exclusively(self, work: Callable[[], T]) -> T:
-        """Do what only one may do at a time; then tell the handlers, which may want to do such a thing themselves."""
+    def renew_locks(self) -> None:
+        self.sending, self._reading = Lock(), Lock()
+
+    def exclusively(self, work: Callable[[], T]) -> T:
+        """Do this while nothing else is sent. Then call the handlers, which may send something themselves."""
         try:
-            with self._sending:
+            with self.sending:
                 self._sender = LoopBound()
                 return work()
         finally:
             self._listeners.deliver()
 
-    # Called inside of `_exclusively`
+    def send_rest(self) -> None:
+        """Send what is pending when the interpreter or the event loop ends."""
+        if self._sender is not None and self._sender.stopped:  # its task would hold the lock forever
+            self.sending = Lock()
+        try:
+            self.exclusively(self.send_all)
+        except RedisHistoryError as error:
+            self.report(error, lost=True)
+            self._listeners.deliver()
 
-    def _send_all(self) -> int:
+    def report(self, error: RedisHistoryError, *, lost: bool = False) -> None:
+        """Post a failure as an event. `lost`: `flush` raises it too, because no later attempt can succeed."""
+        if lost:
+            self.failures.append(error)
+        if self._listeners.wants("error"):
+            self._listeners.post("error", error)
+        else:
+            _logger.warning("saving or following %r: %s", str(self._syncer.conversation_id)[:80], error)
+
+    def catch_up(self) -> None:
+        with self._reading:
+            read(self._store.backend, self._syncer.changes_by_others())
+
+    # Called inside `exclusively`
+
+    def load(self, conversation_id: str) -> None:
+        with self._reading:
+            self._syncer.load(conversation_id, read(self._store.backend, read_whole(conversation_id)))
+
+    def save(self, conversation_id: str) -> int:
+        if conversation_id != self._syncer.conversation_id:
+            self._syncer.bind(conversation_id)
+        sent = self.send_all()
+        if self._syncer.stale and not self._syncer.following:
+            self.catch_up()
+        return sent
+
+    def send_all(self) -> int:
+        """Send all pending changes; how many messages were new to the store."""
         sent = 0
-        while (step := self._next()) is not None:
+        while (change := self._syncer.next()) is not None:
             try:
-                if isinstance(step, Rewrite):
-                    self._rewrite(step)
+                if isinstance(change, Rewrite):
+                    self._rewrite(change)
                 else:
-                    sent += self._append(list(step))
-            except _REFUSED as error:
-                if not self._is_done(step, error):
-                    if not self._following:
-                        if isinstance(step, Compaction):  # nothing is lost: the entries are as they were
-                            self._refused([step])
-                            self._stale = True
+                    sent += self._append(change)
+            except _FINAL as error:
+                if not self._was_made(change, error):
+                    if not self._syncer.following:
+                        if isinstance(change, Compaction):  # nothing is lost: the entries are as they were
+                            self._syncer.refused([change])
+                            self._syncer.stale = True
                         raise
-                    self._give_up(step, error)
+                    self._give_up(change, error)
             except BaseException:  # also a cancelled task
-                if isinstance(step, Rewrite):
-                    step.uncertain = True
+                if isinstance(change, Rewrite):
+                    change.uncertain = True
                 raise
         return sent
 
     def _append(self, adds: list[Add]) -> int:
-        """Send messages. If the last attempt got no answer, they are sent as the same call, so that they are not stored
-        again if others deleted them since; later than the server can decide, as a new call."""
-        assert self.conversation_id is not None  # noqa: S101
+        """Send messages. If the last attempt got no answer, repeat the same call, so that messages that others deleted
+        since are not stored again. After `_RECOGNISED` seconds, send a new call."""
         unanswered, self._unanswered = self._unanswered, None
         since = time.monotonic()
-        known = unanswered is not None and since - unanswered[2] < _DECIDABLE
-        again = unanswered is not None and known and adds[: len(unanswered[0])] == unanswered[0]
+        again = (
+            unanswered is not None
+            and since - unanswered[2] < _RECOGNISED
+            and adds[: len(unanswered[0])] == unanswered[0]
+        )
         if unanswered is not None and again:
             adds, batch, since = unanswered
         else:
             batch = requests.append(
-                self.conversation_id,
+                self._conversation_id,
                 [add.message for add in adds],
                 expected_revision=None,
                 must_exist=False,
@@ -112,7 +156,7 @@ class Saving(SharedHistory):
             )
         try:
             outcomes = self._store._write(batch.op)
-        except _REFUSED:
+        except _FINAL:
             raise
         except BaseException as error:  # also a cancelled task
             forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
@@ -121,58 +165,50 @@ class Saving(SharedHistory):
             if not forgotten:
                 self._unanswered = adds, batch, since
             raise
-        return self._appended(adds, [outcomes[place] for place in batch.order])
+        return self._syncer.appended(adds, [outcomes[place] for place in batch.order])
 
-    def _rewrite(self, step: Rewrite) -> None:
-        assert self.conversation_id is not None  # noqa: S101
-        if isinstance(step, Compaction):
-            through, summary = step.removed[-1], step.summary
-            if not features(self._store._backend).compacts:
+    def _rewrite(self, change: Rewrite) -> None:
+        if isinstance(change, Compaction):
+            if not features(self._store.backend).compacts:
                 raise InvalidInputError("the backend of this store cannot compact, so a reduction cannot be saved")
+            through, summary = change.removed[-1], change.summary
             try:
-                done = self._store.compact(self.conversation_id, through=through, summary=summary, seen=step.replaced)
+                done = self._store.compact(
+                    self._conversation_id, through=through, summary=summary, seen=change.replaced
+                )
             except TornPairError as error:  # a result has come since it was chosen
-                raise rules.compaction_conflict(self.conversation_id, str(error)) from error
-            step.stored = done.summary
-            self._rewritten(step, done.revision, changed=done.changed)
+                raise rules.compaction_conflict(self._conversation_id, str(error)) from error
+            change.stored = done.summary
+            self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
         op: Clear | Restore
-        if step.target:
-            op = requests.restore(self.conversation_id, step.target, expected_revision=step.seen)
+        if change.target:
+            op = requests.restore(self._conversation_id, change.target, expected_revision=change.seen)
         else:
-            op = requests.clear(self.conversation_id, expected_revision=step.seen)
-        revision = self._store._write(replace(op, token=step.token))
-        if step.uncertain:  # done by an earlier attempt perhaps, and others may have written since
-            self._stale = True
-        self._rewritten(step, revision, changed=revision != step.seen)
+            op = requests.clear(self._conversation_id, expected_revision=change.seen)
+        revision = self._store._write(replace(op, token=change.token))
+        if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
+            self._syncer.stale = True
+        self._syncer.rewritten(change, revision, changed=revision != change.seen)
 
-    def _is_done(self, step: object, error: Exception) -> bool:
-        """Whether a rewrite was refused because an earlier attempt had done it, without an answer."""
-        if not (isinstance(step, Rewrite) and step.uncertain and isinstance(error, RevisionConflictError)):
+    def _was_made(self, change: list[Add] | Rewrite, error: Exception) -> bool:
+        """Whether a rewrite was refused because an earlier attempt without an answer had made it."""
+        if not (isinstance(change, Rewrite) and change.uncertain and isinstance(error, RevisionConflictError)):
             return False
-        self._catch_up()
-        return step not in self._steps  # it left when its own change was met in the log
+        self.catch_up()
+        return change not in self._syncer.outbox  # it left when its own event was read
 
-    def _give_up(self, step: object, error: RedisHistoryError) -> None:
-        """What autosave can never save: tell it, and go on with the rest."""
-        if isinstance(step, Rewrite):
-            self._refused([step])
-            self._report(error, lost=True)
-            self._catch_up()
-            return
-        assert isinstance(step, list)  # noqa: S101
-        adds: list[Add] = step
-        if isinstance(error, MessageConflictError):
-            adds = [add for add in adds if add.message.id == error.message_id] or adds
-        self._refused(adds)
-        self._report(error, lost=True)
+    def _give_up(self, change: list[Add] | Rewrite, error: RedisHistoryError) -> None:
+        """Report what autosave can never save, and go on with the rest."""
+        changes = [change] if isinstance(change, Rewrite) else change
+        if isinstance(error, MessageConflictError) and isinstance(change, list):
+            changes = [add for add in change if add.message.id == error.message_id] or change
+        self._syncer.refused(changes)
+        self.report(error, lost=True)
+        if isinstance(change, Rewrite):
+            self.catch_up()
 
-    # All that is read from the store comes in here
-
-    def _catch_up(self) -> None:
-        with self._reading:
-            read(self._store._backend, self._changes_by_others())
-
-    def _whole(self, conversation_id: str) -> Snapshot:
-        check_conversation_id(conversation_id)
-        return read(self._store._backend, read_whole(conversation_id))
+    @property
+    def _conversation_id(self) -> str:
+        assert self._syncer.conversation_id is not None  # noqa: S101
+        return self._syncer.conversation_id

@@ -147,7 +147,7 @@ class Compressor(Compressing):
     def preview(self) -> list[CompressionProgress]:
         """What would be compressed, without any lease or change."""
         planned: dict[str, CompressionProgress] = {}
-        for page in scan_conversations(self._store._backend):
+        for page in scan_conversations(self._store.backend):
             for totals in self._too_long([one for one in page if one.conversation_id not in planned]):
                 messages = self._store.get(totals.conversation_id)
                 found = in_thread(partial(self._policy.plan, messages))
@@ -200,7 +200,7 @@ class Compressor(Compressing):
 
     def _keep_looking(self, control: Signal) -> None:
         wakeups = PendingWakeups(control.set)
-        backend = self._store._backend
+        backend = self._store.backend
         try:
             if isinstance(backend, FollowsAll):
                 try:
@@ -251,7 +251,7 @@ class Compressor(Compressing):
         """Look at all conversations; how many were found to be too long."""
         self._remember(self._list(_KNOWN))  # first: what changes from now on is new to the next look
         new = 0
-        for page in scan_conversations(self._store._backend):
+        for page in scan_conversations(self._store.backend):
             new += self._found(page, rested)
             if self._stopping:
                 break
@@ -275,13 +275,13 @@ class Compressor(Compressing):
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
         """Look at these."""
-        found = [self._store._backend.execute(ReadConversation(name)) for name in conversation_ids]
+        found = [self._store.backend.execute(ReadConversation(name)) for name in conversation_ids]
         there = [one for one in found if one is not None]
         self._remember(there)
         self._found(there)
 
     def _list(self, limit: int) -> list[Conversation]:
-        return self._store._backend.execute(ListConversations(None, None, limit, 0))
+        return self._store.backend.execute(ListConversations(None, None, limit, 0))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
@@ -310,7 +310,7 @@ class Compressor(Compressing):
             return False
         after, size = None, _OLDEST
         while True:
-            page = self._store._backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
+            page = self._store.backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
             for message in page.messages:
                 if not stays(message) and not message.is_summary and message.timestamp is not None:
                     gets_old = message.timestamp + timedelta(seconds=age)

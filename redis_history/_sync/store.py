@@ -102,6 +102,11 @@ class HistoryStore(Compacting, Reading):
         self._jobs: dict[Feed, Job] = {}
 
     @property
+    def backend(self) -> Backend:
+        """The backend, for operations that the store has no method for."""
+        return self._backend
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the backend can do and is set to. The server is asked once, when this is first read."""
         found = self._capabilities

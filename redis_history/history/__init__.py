@@ -1,10 +1,9 @@
-"""The conversation of one process: `History`, its plugins and its selectors. No I/O."""
+"""`History`, the conversation of one process, with its plugins and selectors. No I/O."""
 
-from redis_history.history._reduction import ReduceOptions, Reduction
+from redis_history.history._limits import ReduceOptions, Reduction
 from redis_history.history.compression import Compression, compression
-from redis_history.history.history import History, HistoryOptions
+from redis_history.history.history import History, HistoryOptions, Plugin
 from redis_history.history.masking import RetrieveTool, ToolResultMasking, tool_result_masking
-from redis_history.history.plugins import Plugin
 
 __all__ = [
     "Compression",

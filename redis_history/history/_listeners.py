@@ -1,7 +1,7 @@
-"""Handlers of events: called one at a time, in the order of what happened, with no lock held.
+"""Handlers of events: called one at a time, in the order of the events, with no lock held.
 
-Whoever changes something posts what is to be told, and then delivers. If somebody else is just delivering, that one
-delivers this too: a handler that changes the history causes no recursion, and several threads no disorder.
+Code that changes something posts events, then delivers them. If another call is delivering, that one delivers these
+too: a handler that changes the history causes no recursion, and several threads cause no disorder.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any
 from redis_history._validation import check_function
 from redis_history.errors import InvalidInputError
 
-__all__ = ["Late", "Listeners", "run_aside"]
-
 _logger = logging.getLogger("redis_history")
 _running: set[asyncio.Task[None]] = set()
 
 
 def run_aside(work: Awaitable[Any], failed: Callable[[Exception], None]) -> None:
-    """Let a coroutine run: as a task where an event loop runs; where none does, to its end, here."""
+    """Run a coroutine: as a task in a running event loop; without one, here and to its end."""
 
     async def run() -> None:
         try:
@@ -43,7 +41,7 @@ def run_aside(work: Awaitable[Any], failed: Callable[[Exception], None]) -> None
 
 
 class Listeners:
-    """Who wants to know of which event."""
+    """The handlers of each event, and what is to be delivered to them."""
 
     def __init__(self, events: tuple[str, ...]) -> None:
         self._handlers: dict[str, list[Callable[..., object]]] = {event: [] for event in events}
@@ -56,7 +54,7 @@ class Listeners:
         if event not in self._handlers:
             raise InvalidInputError(f"there is no event {event!r}; there are {', '.join(self._handlers)}")
         check_function(handler, "handler", optional=False, error=InvalidInputError)
-        called = _with_what_it_takes(handler)
+        called = _adapted(handler)
         with self._lock:
             self._handlers[event] = [*self._handlers[event], called]
 
@@ -74,15 +72,15 @@ class Listeners:
         return bool(self._handlers[event])
 
     def post(self, event: str, *arguments: Any) -> None:
-        """Have it delivered; an argument that is `Late` is asked for then."""
+        """Deliver this event with the next `deliver`. An argument that is `Late` is evaluated then."""
         if self._handlers[event]:
-            self.post_call(lambda: self._tell(event, arguments))
+            self.post_call(lambda: self._call(event, arguments))
 
     def post_call(self, call: Callable[[], None]) -> None:
         self._posted.append(call)
 
     def deliver(self) -> None:
-        """Call the handlers of all that was posted. Not to be called with a lock held."""
+        """Call the handlers of all posted events. Do not call this with a lock held."""
         while self._posted:
             with self._lock:
                 if self._delivering:
@@ -94,10 +92,10 @@ class Listeners:
             finally:
                 self._delivering = False
 
-    def _tell(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _call(self, event: str, arguments: tuple[Any, ...]) -> None:
         for handler in self._handlers[event]:
             try:
-                outcome = handler(*(one() if isinstance(one, Late) else one for one in arguments))
+                outcome = handler(*(one.value() if isinstance(one, Late) else one for one in arguments))
                 if inspect.isawaitable(outcome):
                     run_aside(outcome, lambda error: self._failed(event, error))
             except Exception as error:  # noqa: BLE001 -- a handler's error must not reach who changed the history
@@ -109,19 +107,17 @@ class Listeners:
 
 
 class Late:
-    """An argument whose value is that of the moment of delivery."""
+    """An argument that is evaluated at delivery."""
 
     def __init__(self, value: Callable[[], Any]) -> None:
-        self._value = value
-
-    def __call__(self) -> Any:
-        return self._value()
+        self.value = value
 
 
-def _with_what_it_takes(handler: Callable[..., object]) -> Callable[..., object]:
+def _adapted(handler: Callable[..., object]) -> Callable[..., object]:
+    """A function that passes on as many arguments as the handler takes."""
     try:
         parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return lambda *arguments: handler(*arguments)
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return lambda *arguments: handler(*arguments)

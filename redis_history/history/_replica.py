@@ -1,4 +1,4 @@
-"""What a process knows of a stored conversation: its messages by position, kept so by the events of its change log."""
+"""A copy of a stored conversation: its messages by position, kept up to date by the events of its change log."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from redis_history.model.ranges import stays
 from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
 from redis_history.paging import PAGE, Reads, next_page
 
-__all__ = ["Replica", "position_in_store", "read_whole"]
-
 #: How often a long conversation is read again because the log did not reach over the time of reading.
 _ATTEMPTS: Final = 5
 
@@ -33,8 +31,7 @@ _ATTEMPTS: Final = 5
 class Replica:
     """Messages as stored, ascending by position.
 
-    `cursor` is the change up to which events were applied (None: not read yet); `whole` tells whether all messages of
-    the conversation are here.
+    `cursor` is the last change that was applied (None: not read yet). `whole`: all messages are here.
     """
 
     def __init__(self) -> None:
@@ -47,14 +44,13 @@ class Replica:
         return message_id in self._ids
 
     def begin(self, messages: Iterable[Message], cursor: Cursor, *, whole: bool) -> None:
-        """The state as of a snapshot."""
         self.messages = list(messages)
         self._ids = {message.id: message for message in self.messages}
         self.cursor = cursor
         self.whole = whole
 
     def place(self, message: Message) -> None:
-        """Put a stored message where it belongs; in place of the one of its id, if there is one."""
+        """Put a stored message at its position, in place of the one with its id."""
         known = self._ids.get(message.id)
         if known is not None:
             self.remove([message.id])
@@ -71,17 +67,16 @@ class Replica:
             self.messages = [message for message in self.messages if message.id not in gone]
 
     def forget(self, message_ids: Collection[str]) -> None:
-        """Let go of messages that stay in the store."""
+        """Remove messages that stay in the store."""
         if any(name in self._ids for name in message_ids):
             self.remove(message_ids)
             self.whole = False
 
     def apply(self, event: Event) -> bool:
-        """Apply an event. False if the conversation must be read again instead.
+        """Apply an event. False, and no change, if the conversation must be read again instead.
 
-        Only the next revision of the same life of the conversation is applied. An event that was applied before is
-        ignored. Everything else (a gap, another life, a change of another history under a known revision, a Reset, an
-        event that does not carry its content) returns False and changes nothing.
+        Only the next revision of the same generation of the conversation is applied; an event that was applied before
+        is ignored. Anything else (a gap, another generation, a Reset, an event without its content) returns False.
         """
         known = self.cursor
         if known is None or isinstance(event, Reset):
@@ -129,7 +124,6 @@ _KNOWN = frozenset(
 
 
 def position_in_store(message: Message) -> Position:
-    """Where a stored message sorts."""
     position = message.position
     assert position is not None  # noqa: S101 -- the store has placed it
     return position

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,12 +30,9 @@ from redis_history.compaction.summaries import (
 )
 from redis_history.compaction.worker import summary_share
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
-from redis_history.history._reduction import ReduceOptions, reduce_options
-from redis_history.history.plugins import Plugin
+from redis_history.history._limits import ReduceOptions, reduce_options
+from redis_history.history.history import History, Plugin
 from redis_history.model import Message
-
-if TYPE_CHECKING:
-    from redis_history.history.history import History
 
 __all__ = ["Compression", "compression"]
 
@@ -112,7 +109,7 @@ class Compression(Plugin):
         try:
             while bounds is not None:
                 self._own_bounds = bounds
-                _, void = await history._reduce_by(history._hooks("reduce"), bounds)
+                _, void = await history._reduce_by(bounds)
                 voids += void
                 if void and voids < _ATTEMPTS:
                     self._check_again = True

@@ -1,30 +1,80 @@
-"""The conversation of one process: entries, plugins, events, bounds. No I/O."""
+"""The conversation of one process: entries, plugins, events, limits. No I/O."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, Protocol, Self, TypedDict, cast
 
 from redis_history import json_form
 from redis_history._time import Instant
-from redis_history._validation import check_integer
-from redis_history.errors import InvalidMessageError, MessageConflictError
-from redis_history.history._listeners import Late
-from redis_history.history._plugged import Plugged, PluginErrorHandler
-from redis_history.history._reading import Reading, Tokens
-from redis_history.history._reduction import ReduceOptions, Reduction, check_late, drop_oldest, reduce_options
-from redis_history.model import Message, Part, Role, TextPart
+from redis_history._validation import check_function, check_integer
+from redis_history.errors import InvalidInputError, InvalidMessageError, MessageConflictError
+from redis_history.history import selectors
+from redis_history.history._limits import ReduceOptions, Reduction, Tokens, check_late, drop_oldest, reduce_options
+from redis_history.history._listeners import Late, Listeners, run_aside
+from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
 from redis_history.model.wire import encode_body
-from redis_history.tokens import TokenCounter
+from redis_history.tokens import TokenCounter, count_characters
 
-__all__ = ["History", "HistoryOptions"]
+__all__ = ["History", "HistoryOptions", "Plugin"]
+
+_logger = logging.getLogger("redis_history")
 
 #: The history whose `reduce` this code runs in: its plugins are not called for what they add themselves.
 _reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None)
+
+
+class Plugin:
+    """Base of plugins: override the hooks you need. Any object with one of these methods also works.
+
+    Hooks of several plugins run in the order of their registration. None is called with a lock held.
+    """
+
+    def on_registered(self, history: History) -> None:
+        """Called once, inside `history.use`. An error reaches its caller, and the plugin is not registered."""
+
+    def after_add(self, history: History) -> Awaitable[object] | None:
+        """Called after each local addition, after the handlers of its events. Plain, or a coroutine function.
+
+        Not called for what was loaded, restored or written by others, nor for what a plugin adds while `reduce` runs.
+        Errors go to `plugin_error`, never to the code that added. A coroutine runs as a task where an event loop runs,
+        and otherwise to its end before the addition returns.
+        """
+        return None
+
+    async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
+        """What `history.reduce` should leave of `entries`, which are as stored. Plain, or a coroutine function.
+
+        Entries that are returned as they were keep their identity; others should have an id of their own. What is
+        added meanwhile stays, behind. An error reaches the caller of `reduce`, and the history stays as it was.
+        """
+        return entries
+
+    def transform(self, entries: list[Message]) -> Sequence[Message]:
+        """The entries as readers should see them. Called at every `get_entries`; must be quick and change no state.
+
+        An error reaches the caller: to show what a failing plugin would have hidden is worse.
+        """
+        return entries
+
+
+_HOOKS = ("on_registered", "after_add", "reduce", "transform")
+PluginErrorHandler = Callable[[Exception, Plugin, str], object]
+Unsubscribe = Callable[[], None]
+
+
+def _hook(plugin: object, name: str) -> Callable[..., Any] | None:
+    """A hook of a plugin, or None if it has none of its own."""
+    if getattr(type(plugin), name, None) is getattr(Plugin, name):
+        return None
+    found = getattr(plugin, name, None)
+    return found if callable(found) else None
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -37,21 +87,35 @@ class HistoryOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
 
 
-class History(Plugged, Reading):
-    """A conversation as one process holds it. Thread safe.
+class _Recorder(Protocol):
+    """Records local changes of a history before they are made, with its lock held; raises to refuse one."""
 
-    `entries` are messages to begin with. `max_length` and `max_tokens` bound it: with each addition the oldest entries
+    def adding(self, message: Message, size: int) -> None:
+        """A message of `size` bytes is added."""
+
+    def rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None:
+        """Entries are replaced: by `restore` and `clear`, or by `reduce`."""
+
+    def trimmed(self, gone: list[Message]) -> None:
+        """Entries left because of the limits."""
+
+
+class History:
+    """A conversation as one process holds it. Thread-safe.
+
+    `entries` are messages to begin with. `max_length` and `max_tokens` limit it: with each addition the oldest entries
     leave, tool calls together with their results; system entries and the newest entry stay. `token_counter` counts the
     tokens of a text; by default a quarter of its characters. `on_plugin_error` is called with the error, the plugin and
-    the name of the hook. `transient` says that whoever runs an agent begins each run with an empty history, and that it
-    is never saved.
+    the name of the hook. `transient` says that an agent begins each run with an empty history that is never saved.
 
     Events, by `on`: `entry` (with the message), `clear`, `restore` (with the messages), `change` (with the snapshot),
     `plugin_error` (with error, plugin and name of the hook). A handler is called with as many of these as it takes,
     after the change, in the order of changes, and one at a time; its errors are logged. Subclasses may have more.
 
-    Raises InvalidMessageError for what is no message, ConfigurationError for options that make no sense.
+    Raises InvalidMessageError for an invalid message, ConfigurationError for invalid options.
     """
+
+    _EVENTS: tuple[str, ...] = ("entry", "clear", "restore", "change", "plugin_error")
 
     def __init__(
         self,
@@ -65,7 +129,7 @@ class History(Plugged, Reading):
     ) -> None:
         for name, value in (("max_length", max_length), ("max_tokens", max_tokens)):
             check_integer(value, name, 1, optional=True)
-        Plugged.__init__(self, on_plugin_error)
+        check_function(on_plugin_error, "on_plugin_error")
         self.transient = bool(transient)
         self._options = HistoryOptions(
             transient=self.transient,
@@ -74,7 +138,10 @@ class History(Plugged, Reading):
             on_plugin_error=on_plugin_error,
             token_counter=token_counter,
         )
-        self._bounds = ReduceOptions(max_tokens, max_length) if max_length or max_tokens else None
+        self._lock = threading.RLock()
+        self._listeners = Listeners(self._EVENTS)
+        self._plugins: tuple[Plugin, ...] = ()
+        self._recorder: _Recorder | None = None
         self._tokens = Tokens(token_counter)
         self._reducing = False
         self._generation = 0  # counts what makes a reduction that is under way void
@@ -122,17 +189,19 @@ class History(Plugged, Reading):
                         f"the history has a message {message.id[:64]!r} with other content", message_id=message.id
                     )
                 return known
-            self._adding(message, len(body))
+            if self._recorder is not None:
+                self._recorder.adding(message, len(body))
             self._entries.append(message)
             self._ids.add(message.id)
             self._added_at[message.id] = datetime.now(UTC)
             self._snapshot = None
-            self._keep_bounds()
+            self._keep_limits()
             if not quietly:
                 self._listeners.post("entry", message)
                 self._changed()
                 if _reducing_history.get() is not self:
-                    self._added()
+                    for plugin in self._plugins:
+                        self._listeners.post_call(lambda plugin=plugin: self._after_add(plugin))  # type: ignore[misc]
         return message
 
     # Reading
@@ -145,22 +214,118 @@ class History(Plugged, Reading):
             return self._snapshot
 
     def get_entries(self) -> list[Message]:
-        """The entries as a model shall see them: through `transform` of each plugin, in the order of registration."""
+        """The entries as a model should see them: through `transform` of each plugin, in the order of registration."""
         entries: Sequence[Message] = list(self.get_snapshot())
         for transform in self._hooks("transform"):
             entries = transform(list(entries))
         return list(entries)
 
+    @property
+    def entries(self) -> list[Message]:
+        """All entries, oldest first, as they were added: no plugin has changed them. A new list each time."""
+        return list(self.get_snapshot())
+
+    def __len__(self) -> int:
+        return len(self.get_snapshot())
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.get_snapshot())
+
+    def __bool__(self) -> bool:
+        return True  # an empty history is a history
+
+    @property
+    def size(self) -> int:
+        """Characters of all entries: texts, reasoning, names and inputs of tools, results, names of attachments."""
+        return sum(map(count_characters, self.get_snapshot()))
+
+    @property
+    def total_estimated_tokens(self) -> int:
+        """Tokens of all entries, by `token_counter`."""
+        return sum(map(self._tokens.of, self.get_snapshot()))
+
+    def count_tokens(self, message: Message) -> int:
+        """Tokens of a message, by `token_counter`."""
+        return self._tokens.shown(message)
+
+    def last_entry(self) -> Message | None:
+        """The newest entry, or None."""
+        return next(reversed(self.get_snapshot()), None)
+
+    def get_system_message(self) -> str | None:
+        """The text of the first system entry, or None."""
+        for entry in self.get_snapshot():
+            if entry.role == "system":
+                return "\n".join(part.text for part in entry.parts if isinstance(part, TextPart))
+        return None
+
+    def get_messages_without_system(self) -> list[Message]:
+        """The messages of `get_entries`, without system entries."""
+        return [entry for entry in self.get_entries() if entry.role != "system"]
+
+    def get_tool_result(self, tool_use_id: str, occurrence: int | None = None) -> Any:
+        """The content of a tool result as it was added, whatever plugins show; None if there is none.
+
+        Where an id came back, the newest; or which `occurrence` of it, from 1.
+        """
+        found = None
+        number = 0
+        for entry in self.get_snapshot():
+            for part in entry.parts:
+                if type(part) is ToolResultPart and part.tool_use_id == tool_use_id:
+                    number += 1
+                    if occurrence in (None, number):
+                        found = part.content
+        return found
+
+    def last_user(self) -> Message | None:
+        """The newest message of role user that is more than results of tools, or None."""
+        return selectors.last_user(self.get_entries())
+
+    def last_assistant(self) -> Message | None:
+        """The newest message of role assistant, or None."""
+        return selectors.last_assistant(self.get_entries())
+
+    def range(self, from_end: int, to_end: int = 0) -> list[Message]:
+        """The `from_end` newest messages without the `to_end` newest, oldest first.
+
+        Raises InvalidInputError unless from_end > to_end >= 0.
+        """
+        return selectors.range_from_end(self.get_entries(), from_end, to_end)
+
+    def recent(self, count: int) -> list[Message]:
+        """The `count` newest messages, oldest first, without results whose call is not among them."""
+        return selectors.recent(self.get_entries(), count)
+
+    def by_tokens(self, max_tokens: int) -> list[Message]:
+        """The newest messages that fit into so many tokens, oldest first. No tool result without its call."""
+        return selectors.by_tokens(self.get_entries(), max_tokens, self._tokens.shown)
+
+    def recent_text(self, count: int) -> str:
+        """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`."""
+        return selectors.recent_text(self.get_entries(), count)
+
+    # Copies
+
+    def to_json(self) -> str:
+        """All entries as JSON text, without loss; see `from_json`. Raises InvalidMessageError for what JSON cannot
+        carry: a number as the key of a dict."""
+        return json_form.dump_messages(self.get_snapshot())
+
+    @staticmethod
+    def from_json(text: str | bytes, **options: Any) -> History:
+        """A history from the result of `to_json`, or from any array of messages. Raises InvalidMessageError."""
+        return History(json_form.load_messages(text), **options)
+
+    def clone(self, **options: Any) -> History:
+        """A separate history with the same entries and options (or those given), without plugins and handlers."""
+        return History(self.get_snapshot(), **{**self._options, **options})
+
     # Rewriting
 
     def clear(self) -> None:
         """Remove all entries, system entries too."""
-        with self._lock:
-            self._rewriting("replace", [])
-            self._put([])
-            self._listeners.post("clear")
-            self._changed()
-        self._listeners.deliver()
+        self._replace([], "clear")
 
     def reset(self) -> None:
         """The same as `clear`."""
@@ -169,11 +334,16 @@ class History(Plugged, Reading):
     def restore(self, messages: Iterable[Message | dict[str, Any]]) -> None:
         """Put these messages in place of all entries. Raises as `add_entry`; then nothing has changed."""
         entries = json_form.messages_of(messages)
+        self._replace(entries, "restore", entries)
+
+    def _replace(self, entries: list[Message], event: str, *arguments: Any) -> None:
         with self._lock:
-            self._rewriting("replace", entries)
+            if self._recorder is not None:
+                self._recorder.rewriting("replace", entries)
+            self._void_reductions()
             self._put(entries)
-            self._keep_bounds()
-            self._listeners.post("restore", entries)
+            self._keep_limits()
+            self._listeners.post(event, *arguments)
             self._changed()
         self._listeners.deliver()
 
@@ -193,17 +363,16 @@ class History(Plugged, Reading):
         and what a plugin raises: then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
-        reducers = self._hooks("reduce")
-        if not reducers:
+        if not self._hooks("reduce"):
             return Reduction(0)
-        work = self._reduce_by(reducers, options)
+        work = self._reduce_by(options)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return Reduction(asyncio.run(work)[0])
         return Reduction(None, work)
 
-    async def _reduce_by(self, reducers: list[Callable[..., Any]], options: ReduceOptions) -> tuple[int, bool]:
+    async def _reduce_by(self, options: ReduceOptions) -> tuple[int, bool]:
         """How many entries left, and whether the reduction was void because entries were replaced meanwhile."""
         with self._lock:
             if self._reducing:
@@ -213,7 +382,7 @@ class History(Plugged, Reading):
         token = _reducing_history.set(self)
         try:
             entries: Sequence[Message] = before
-            for reducer in reducers:
+            for reducer in self._hooks("reduce"):
                 outcome = reducer(list(entries), options)
                 entries = json_form.messages_of(await outcome if inspect.isawaitable(outcome) else outcome)
         finally:
@@ -231,39 +400,84 @@ class History(Plugged, Reading):
             ]
             late = [entry for entry in self._entries if entry.id not in then]
             check_late(before, left, late)
-            self._reduced([*left, *late])
+            left += late
+            if left != self._entries:
+                if self._recorder is not None:
+                    self._recorder.rewriting("reduce", left)
+                self._put(left)
+                self._changed()
             removed = sum(one.id not in self._ids for one in before)
         self._listeners.deliver()
         return removed, False
 
-    def _reduced(self, entries: list[Message]) -> None:
+    # Plugins and handlers
+
+    def use(self, plugin: Plugin) -> Self:
+        """Register a plugin; the history itself, so that calls can be chained. Raises InvalidInputError for an object
+        without any of the hooks, and the error of its `on_registered`."""
+        if isinstance(plugin, type) or not (isinstance(plugin, Plugin) or any(_hook(plugin, one) for one in _HOOKS)):
+            raise InvalidInputError(f"{plugin!r} is not a plugin: it has none of {', '.join(_HOOKS)}")
+        if (registered := _hook(plugin, "on_registered")) is not None:
+            registered(self)
+        with self._lock:
+            self._plugins = (*self._plugins, plugin)
+        return self
+
+    def on(
+        self,
+        event: Literal["entry", "clear", "restore", "change", "plugin_error", "error"],
+        handler: Callable[..., object],
+    ) -> Unsubscribe:
+        """Call a handler, plain or a coroutine function, with each such event; the outcome ends that.
+
+        Raises InvalidInputError for an unknown event.
+        """
+        return self._listeners.on(event, handler)
+
+    def subscribe(self, listener: Callable[..., object]) -> Unsubscribe:
+        """Call `listener` after each change, with the snapshot if it takes one; the outcome ends that."""
+        return self._listeners.on("change", listener)
+
+    def _hooks(self, name: str) -> list[Callable[..., Any]]:
+        return [found for plugin in self._plugins if (found := _hook(plugin, name)) is not None]
+
+    def _after_add(self, plugin: Plugin) -> None:
+        def failed(error: Exception) -> None:
+            handler = self._options["on_plugin_error"]
+            if handler is not None:
+                try:
+                    handler(error, plugin, "after_add")
+                except Exception:
+                    _logger.exception("a handler of plugin_error failed")
+            elif not self._listeners.wants("plugin_error"):
+                _logger.error("after_add of %r failed", plugin, exc_info=error)
+            self._listeners.post("plugin_error", error, plugin, "after_add")
+            self._listeners.deliver()
+
+        if (after_add := _hook(plugin, "after_add")) is not None:
+            try:
+                outcome = after_add(self)
+                if inspect.isawaitable(outcome):
+                    run_aside(outcome, failed)
+            except Exception as error:  # noqa: BLE001 -- whatever a plugin raises is its own; it is reported
+                failed(error)
+
+    def _renew_locks(self) -> None:
+        """In a forked child, whose parent may have held them."""
+        self._lock = threading.RLock()
+        self._listeners.renew_lock()
+
+    # For the syncer; called with the lock held
+
+    def _show(self, entries: list[Message]) -> None:
+        """Put the entries in place of all, as a change that was not made here."""
         if entries != self._entries:
-            self._rewriting("reduce", entries)
             self._put(entries)
+            self._keep_limits()
             self._changed()
 
-    # Copies
-
-    @staticmethod
-    def from_json(text: str | bytes, **options: Any) -> History:
-        """A history of what `to_json` gave, or of any array of messages. Raises InvalidMessageError for other text."""
-        return History(json_form.load_messages(text), **options)
-
-    def clone(self, **options: Any) -> History:
-        """A history of its own with the same entries and options (or those given), without plugins and handlers."""
-        return History(self.get_snapshot(), **{**self._options, **options})
-
-    # For subclasses: all are called with the lock held
-
-    def _adding(self, message: Message, size: int) -> None:
-        """A message of so many bytes is about to be added here; raise to refuse it."""
-
-    def _rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None:
-        """Entries are about to be replaced here: by `restore` and `clear`, or by `reduce`."""
-        self._generation += how == "replace"
-
-    def _trimmed(self, gone: list[Message]) -> None:
-        """Entries left because of the bounds."""
+    def _void_reductions(self) -> None:
+        self._generation += 1
 
     def _put(self, entries: list[Message]) -> None:
         self._entries = list(entries)
@@ -273,16 +487,17 @@ class History(Plugged, Reading):
         self._tokens.keep(self._entries)
         self._snapshot = None
 
-    def _keep_bounds(self) -> None:
-        bounds = self._bounds
-        if bounds is None or (bounds.max_tokens is None and len(self._entries) <= (bounds.max_entries or 0)):
+    def _keep_limits(self) -> None:
+        max_tokens, max_length = self._options["max_tokens"], self._options["max_length"]
+        if max_tokens is None and (max_length is None or len(self._entries) <= max_length):
             return
-        kept = drop_oldest(self._entries, bounds.max_tokens, bounds.max_entries, self._tokens.of)
+        kept = drop_oldest(self._entries, max_tokens, max_length, self._tokens.of)
         if len(kept) < len(self._entries):
             left = {entry.id for entry in kept}
             gone = [entry for entry in self._entries if entry.id not in left]
             self._put(kept)
-            self._trimmed(gone)
+            if self._recorder is not None:
+                self._recorder.trimmed(gone)
 
     def _changed(self) -> None:
         self._listeners.post("change", Late(self.get_snapshot))

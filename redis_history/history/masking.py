@@ -1,22 +1,19 @@
-"""A plugin that shows old tool results as references, and a tool with which a model fetches one."""
+"""A plugin that shows old tool results as references, and a tool that fetches one for a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 from msgspec.structs import replace
 
 from redis_history._validation import check_integer, check_names
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.history.plugins import Plugin
+from redis_history.history.history import History, Plugin
 from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
 from redis_history.model.pairs import pairs_of
 from redis_history.tokens import message_tokens
-
-if TYPE_CHECKING:
-    from redis_history.history.history import History
 
 __all__ = ["RetrieveTool", "ToolResultMasking", "tool_result_masking"]
 
@@ -24,10 +21,7 @@ _NAME = "retrieve_tool_result"
 
 
 class RetrieveTool:
-    """What a model is given to fetch a masked result. Call it with the arguments the model gave.
-
-    `parameters` is the JSON schema of these.
-    """
+    """A tool that fetches a masked result. Call it with the arguments from the model; `parameters` is their schema."""
 
     name = _NAME
     description = (
@@ -50,7 +44,7 @@ class RetrieveTool:
         }
 
     def __call__(self, tool_call_id: str, occurrence: int | None = None) -> str:
-        """The result as text: itself, or JSON. Of an unknown id a sentence that says so, for the model to read.
+        """The result as text or JSON. For an unknown id, a sentence that says so, for the model to read.
 
         Raises InvalidInputError if its plugin was not registered with a history.
         """

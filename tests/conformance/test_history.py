@@ -450,14 +450,14 @@ async def test_a_local_rewrite_is_saved_or_told(stores: Any) -> None:
 async def _lose_a_race(store: Any, history: Any) -> None:
     """A rewrite that is decided on before the news of a change of somebody else, and sent after it."""
     target = getattr(history, "_target", history)
-    if isinstance(target._sending, asyncio.Lock):
-        await target._sending.acquire()
+    if isinstance(target._saver.sending, asyncio.Lock):
+        await target._saver.sending.acquire()
     else:
-        await asyncio.to_thread(target._sending.acquire)
+        await asyncio.to_thread(target._saver.sending.acquire)
     history.clear()
     history.add_text("user", "and")
     await store.append("c", user("meanwhile"))
-    target._sending.release()
+    target._saver.sending.release()
 
 
 async def test_an_id_that_is_taken_does_not_stop_the_rest(stores: Any) -> None:
@@ -648,8 +648,8 @@ async def test_a_late_reply_takes_nothing_back(stores: Any, how: str, kind: type
     history = history_over(mine)
     await store.append_many("c", [user(str(number)) for number in range(4)])
     await history.autosave("c")
-    reached: list[Any] = [history._resume_at()]
-    history.on("change", lambda: reached.append(history._resume_at()))
+    reached: list[Any] = [history._syncer.cursor]
+    history.on("change", lambda: reached.append(history._syncer.cursor))
     await _change(store, "append")
     await until(lambda: len(history) == 5, "the first change")
     held = Held(mine, kind)
@@ -699,17 +699,17 @@ async def test_a_clear_or_restore_of_others_is_not_taken_for_the_own(stores: Any
     told: list[Any] = []
     history.on("error", lambda error: told.append(type(error).__name__))
     target = getattr(history, "_target", history)
-    if isinstance(target._sending, asyncio.Lock):
-        await target._sending.acquire()
+    if isinstance(target._saver.sending, asyncio.Lock):
+        await target._saver.sending.acquire()
     else:
-        await asyncio.to_thread(target._sending.acquire)
+        await asyncio.to_thread(target._saver.sending.acquire)
     history.restore([user("mine")]) if theirs == "restore" else history.clear()
     history.on("clear", lambda: told.append("clear"))
     history.on("restore", lambda messages: told.append([one.text for one in messages]))
     await (store.clear("c") if theirs == "clear" else store.restore("c", [user("theirs")]))
     wanted = "clear" if theirs == "clear" else ["theirs"]
     await until(lambda: told == [wanted], lambda: told)
-    target._sending.release()
+    target._saver.sending.release()
     with pytest.raises(RevisionConflictError):
         await history.flush()
     assert told == [wanted, "RevisionConflictError"]
@@ -729,7 +729,7 @@ async def test_the_own_clear_and_restore_are_not_announced_as_those_of_others(st
         ends = [history.on(name, lambda name=name: told.append(name)) for name in ("clear", "restore")]
         await until(held.reached.is_set, "the writing")
         revision = (await store.snapshot("c")).cursor.revision
-        await until(lambda: history._resume_at().revision == revision, "its event, before its reply")  # noqa: B023
+        await until(lambda: history._syncer.cursor.revision == revision, "its event, before its reply")  # noqa: B023
         held.let_go()
         await history.flush()
         assert history.entries == await store.get("c")

@@ -14,7 +14,7 @@ from redis_history._sync import _connect
 from redis_history._sync.reading import PAGE
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis import keys, plan_listing, plan_reads, plan_writes, server_info
-from redis_history.history import _unsent
+from redis_history.history import _outbox
 from redis_history.model import wire
 from redis_history.requests.options import Options
 from redis_history.search import query, scan
@@ -128,8 +128,8 @@ def test_every_promise_has_a_proof() -> None:
         ("tutorial.md", f"{RetryPolicy().deadline:g} s"),
         ("tutorial.md", f"{MAX_CONVERSATION_ID_BYTES} bytes"),
         ("how-to/histories.md", f"{_MAX_UNSAVED:,}"),
-        ("how-to/histories.md", f"{_unsent.MAX_UNSAVED_BYTES // 10**6} MB"),
-        ("reference.md", f"{_unsent.MAX_UNSAVED_BYTES // 10**6} MB"),
+        ("how-to/histories.md", f"{_outbox.MAX_UNSAVED_BYTES // 10**6} MB"),
+        ("reference.md", f"{_outbox.MAX_UNSAVED_BYTES // 10**6} MB"),
     ],
 )
 def test_a_figure_is_that_of_the_code(page: str, figure: str) -> None:

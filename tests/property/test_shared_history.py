@@ -27,10 +27,9 @@ from redis_history.errors import (
     MessageNotFoundError,
     RevisionConflictError,
 )
-from redis_history.history._steps import Rewrite
-from redis_history.history.shared import SharedHistory
+from redis_history.history._outbox import Rewrite
 from redis_history.operations import ReadChanges
-from tests.support.histories import Dropping
+from tests.support.histories import Dropping, Synced
 
 TIMES = st.sampled_from([None, None, None, "1999-01-01", "2200-01-01"])
 
@@ -53,16 +52,17 @@ class Following(RuleBasedStateMachine):
         self.numbers = count()
         for _ in range(before):
             self.store.append("c", self._message())
-        self.history = SharedHistory(max_unsaved=1000, max_length=self.max_length)
-        self.history._loaded("c", self.store.snapshot("c"))
-        self.history._following = True
+        self.history = Synced(max_unsaved=1000, max_length=self.max_length)
+        self.syncer = self.history.syncer
+        self.syncer.load("c", self.store.snapshot("c"))
+        self.syncer.following = True
         self.in_flight: Any = None
         self.outcome: Any = None
         self.alone = True  # nobody else has written, and no answer was lost
         self.snapshot: Any = None
         self.replaced = False
         self.events: Any = None
-        self.reached: Any = self.history._resume_at()
+        self.reached: Any = self.syncer.cursor
         self.told: list[str] = [entry.id for entry in self.history.entries]
         self.history.use(Dropping())
         self.history.on("change", self._no_step_back)
@@ -74,7 +74,7 @@ class Following(RuleBasedStateMachine):
         return user(str(number), id=str(number), timestamp=time)
 
     def _no_step_back(self) -> None:
-        before, self.reached = self.reached, self.history._resume_at()
+        before, self.reached = self.reached, self.syncer.cursor
         if before.epoch == self.reached.epoch:
             assert before.revision <= self.reached.revision
 
@@ -166,7 +166,7 @@ class Following(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight is None)
     @rule()
     def send(self) -> None:
-        self.in_flight = self.history._next()
+        self.in_flight = self.syncer.next()
         if self.in_flight is not None:
             self.outcome = self._do(self.in_flight)
 
@@ -188,14 +188,14 @@ class Following(RuleBasedStateMachine):
         self.in_flight = None
         if isinstance(outcome, RevisionConflictError):
             assert not self.alone, "a conflict with oneself"
-            self.history._refused([step])
+            self.syncer.refused([step])
         elif isinstance(outcome, MessageConflictError):  # stored by an attempt without an answer, and edited since
             assert not self.alone, "a conflict with oneself"
-            self.history._refused([add for add in step if add.message.id == outcome.message_id])
+            self.syncer.refused([add for add in step if add.message.id == outcome.message_id])
         elif not isinstance(step, Rewrite):
-            self.history._appended(step, outcome)
+            self.syncer.appended(step, outcome)
         else:
-            self.history._rewritten(step, outcome, changed=outcome != step.seen)
+            self.syncer.rewritten(step, outcome, changed=outcome != step.seen)
 
     @precondition(lambda self: self.company and self.in_flight is not None)
     @rule()
@@ -211,11 +211,11 @@ class Following(RuleBasedStateMachine):
 
     def _hear(self, events: list[Event]) -> None:
         for event in events:
-            odd = self.history._apply([event])
+            odd = self.syncer.apply([event])
             if odd is not None:
                 # A snapshot is used at once here; `put_the_snapshot` uses one that is older.
                 reason = odd.reason if isinstance(odd, Reset) else None
-                assert self.history._read_again(self.store.snapshot("c"), reason)
+                assert self.syncer.read_again(self.store.snapshot("c"), reason)
                 break
 
     @rule(limit=st.integers(1, 5))
@@ -238,13 +238,13 @@ class Following(RuleBasedStateMachine):
     @rule()
     def put_the_snapshot(self) -> None:
         snapshot, self.snapshot = self.snapshot, None
-        known = self.history._resume_at()
+        known = self.syncer.cursor
         assert known is not None
         if snapshot.cursor.epoch == known.epoch:  # a driver reads and puts no snapshot of a former life
-            assert self.history._read_again(snapshot) == (snapshot.cursor.revision >= known.revision)
+            assert self.syncer.read_again(snapshot) == (snapshot.cursor.revision >= known.revision)
 
     def _changes(self, limit: int) -> list[Event]:
-        cursor = self.history._resume_at()
+        cursor = self.syncer.cursor
         assert cursor is not None
         return self.store._backend.execute(ReadChanges("c", cursor, limit)).events
 
@@ -256,9 +256,9 @@ class Following(RuleBasedStateMachine):
             self.history._listeners.deliver()
             ids = [entry.id for entry in self.history.entries]
             assert len(set(ids)) == len(ids)
-            waiting = [step for step in self.history._steps if step.revision is None]
-            assert self.history._unsaved_count == len(waiting)
-            assert self.history._unsaved_bytes == sum(step.size for step in waiting)
+            waiting = [step for step in self.syncer.outbox if step.revision is None]
+            assert self.syncer.outbox.count == len(waiting)
+            assert self.syncer.outbox.size == sum(step.size for step in waiting)
 
     def teardown(self) -> None:
         if not hasattr(self, "history"):
@@ -272,8 +272,8 @@ class Following(RuleBasedStateMachine):
             self.acknowledge()
         while self._changes(100):
             self.hear(100)
-        if self.history._acknowledged_revision() > self.history._resume_at().revision:
-            self.history._read_again(self.store.snapshot("c"), "conversation_missing")
+        if self.syncer.outbox.newest_revision > self.syncer.cursor.revision:
+            self.syncer.read_again(self.store.snapshot("c"), "conversation_missing")
         self.history._listeners.deliver()
         stored = self.store.get("c")
         if self.reduces:
@@ -284,8 +284,8 @@ class Following(RuleBasedStateMachine):
             assert len(self.history) <= self.max_length
             places = [stored.index(entry) for entry in self.history.entries]
             assert places == sorted(places)
-        assert self.history._steps == []
-        assert (self.history._unsaved_count, self.history._unsaved_bytes) == (0, 0)
+        assert list(self.syncer.outbox) == []
+        assert (self.syncer.outbox.count, self.syncer.outbox.size) == (0, 0)
         if not self.replaced:
             assert {entry.id for entry in self.history.entries if not entry.is_summary} <= set(self.told)
         self.store.close()

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from redis_history import AsyncRedisHistory, Message, Plugin, RedisHistory, ReduceOptions
+from redis_history import AsyncRedisHistory, History, Message, Plugin, RedisHistory, ReduceOptions
+from redis_history.history._syncer import Syncer
 
 _AWAITED = {"load", "save", "autosave", "flush", "aclose"}
 
@@ -33,6 +34,14 @@ class Dropping(Plugin):
     def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Any:
         assert options.max_entries is not None
         return list(entries)[max(0, len(entries) - options.max_entries) :]
+
+
+class Synced(History):
+    """A history with a syncer and without a driver."""
+
+    def __init__(self, max_unsaved: int = 1000, **options: Any) -> None:
+        super().__init__(**options)
+        self.syncer = Syncer(self, max_unsaved)
 
 
 def history_over(store: Any, **options: Any) -> Any:

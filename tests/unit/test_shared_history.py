@@ -10,10 +10,9 @@ import pytest
 from redis_history import HistoryStore, Message, tool_result, tool_use, user
 from redis_history._sync._listing import read
 from redis_history.errors import ConfigurationError
-from redis_history.history._steps import stamped
-from redis_history.history.shared import SharedHistory
+from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges
-from tests.support.histories import Dropping
+from tests.support.histories import Dropping, Synced
 
 
 @pytest.fixture
@@ -22,25 +21,25 @@ def store() -> Iterator[HistoryStore]:
         yield store
 
 
-def following(store: HistoryStore, **options: Any) -> SharedHistory:
-    history = SharedHistory(max_unsaved=100, **options)
-    history._loaded("c", store.snapshot("c"))
-    history._following = True
+def following(store: HistoryStore, **options: Any) -> Synced:
+    history = Synced(max_unsaved=100, **options)
+    history.syncer.load("c", store.snapshot("c"))
+    history.syncer.following = True
     return history
 
 
-def send(store: HistoryStore, history: SharedHistory) -> None:
-    steps: Any = history._next()
-    history._appended(steps, store.append_many("c", [step.message for step in steps]))
+def send(store: HistoryStore, history: Synced) -> None:
+    steps: Any = history.syncer.next()
+    history.syncer.appended(steps, store.append_many("c", [step.message for step in steps]))
 
 
-def hear(store: HistoryStore, history: SharedHistory) -> None:
-    cursor = history._resume_at()
+def hear(store: HistoryStore, history: Synced) -> None:
+    cursor = history.syncer.cursor
     assert cursor is not None
-    assert history._apply(store._backend.execute(ReadChanges("c", cursor)).events) is None
+    assert history.syncer.apply(store._backend.execute(ReadChanges("c", cursor)).events) is None
 
 
-def texts(history: SharedHistory) -> list[str]:
+def texts(history: Synced) -> list[str]:
     return [entry.text for entry in history.entries]
 
 
@@ -52,10 +51,10 @@ def test_an_own_entry_does_not_vanish_for_a_while(store: HistoryStore) -> None:
     store.clear("c")
     history.add_text("user", "mine")
     send(store, history)
-    cursor = history._resume_at()
+    cursor = history.syncer.cursor
     assert cursor is not None
     for event in store._backend.execute(ReadChanges("c", cursor)).events:
-        history._apply([event])
+        history.syncer.apply([event])
         history._listeners.deliver()
     assert all("mine" in texts_ for texts_ in shown)
     assert texts(history) == ["mine"]
@@ -67,12 +66,12 @@ def test_an_event_before_the_acknowledgement(store: HistoryStore) -> None:
     added: list[str] = []
     history.on("entry", lambda message: added.append(message.text))
     history.add_text("user", "a")
-    steps: Any = history._next()
+    steps: Any = history.syncer.next()
     outcomes = store.append_many("c", [step.message for step in steps])
     store.delete_messages("c", [outcomes[0].message.id])
     hear(store, history)
-    assert history._appended(steps, outcomes) == 1
-    assert (history.entries, history.unsaved, added) == ([], [], ["a"])
+    assert history.syncer.appended(steps, outcomes) == 1
+    assert (history.entries, history.syncer.unsaved, added) == ([], [], ["a"])
 
 
 def test_what_a_rewound_server_lost_is_sent_again(store: HistoryStore) -> None:
@@ -81,11 +80,11 @@ def test_what_a_rewound_server_lost_is_sent_again(store: HistoryStore) -> None:
     older = store.snapshot("c")
     history.add_text("user", "acknowledged")
     send(store, history)
-    assert history.unsaved == []
-    history._read_again(older, "server_rewound")
+    assert history.syncer.unsaved == []
+    history.syncer.read_again(older, "server_rewound")
     assert texts(history) == ["before", "acknowledged"]
-    assert [message.text for message in history.unsaved] == ["acknowledged"]
-    assert (history._unsaved_count, history._unsaved_bytes) == (1, history._steps[0].size)
+    assert [message.text for message in history.syncer.unsaved] == ["acknowledged"]
+    assert (history.syncer.outbox.count, history.syncer.outbox.size) == (1, next(iter(history.syncer.outbox)).size)
 
 
 def test_an_acknowledgement_during_a_read_is_not_taken_for_a_deleted_conversation(store: HistoryStore) -> None:
@@ -93,7 +92,7 @@ def test_an_acknowledgement_during_a_read_is_not_taken_for_a_deleted_conversatio
     history = following(store)
     generation = history._generation
     history.add_text("user", "mine")
-    reads = history._changes_by_others()
+    reads = history.syncer.changes_by_others()
     changes = store._backend.execute(next(reads))  # the read comes first, its reply after that of the append
     send(store, history)
     with pytest.raises(StopIteration):
@@ -107,7 +106,7 @@ def test_a_deleted_conversation_is_noticed_by_the_next_read(store: HistoryStore)
     history.add_text("user", "mine")
     send(store, history)
     store.delete_conversation("c")
-    read(store._backend, history._changes_by_others())
+    read(store._backend, history.syncer.changes_by_others())
     assert texts(history) == []
 
 
@@ -119,19 +118,19 @@ def test_what_went_with_its_conversation_is_not_sent_again(store: HistoryStore, 
     send(store, history)
     history.add_text("user", "waiting")
     store.delete_conversation("c")
-    history._read_again(store.snapshot("c"), reason)
+    history.syncer.read_again(store.snapshot("c"), reason)
     assert texts(history) == ["waiting"]
 
 
 def test_an_acknowledgement_of_what_has_left_again(store: HistoryStore) -> None:
     history = following(store)
     history.add_text("user", "a")
-    steps: Any = history._next()
+    steps: Any = history.syncer.next()
     outcomes = store.append_many("c", [step.message for step in steps])
     store.clear("c")
-    history._read_again(store.snapshot("c"), "log_trimmed")
-    history._appended(steps, outcomes)
-    assert (history.entries, history._steps) == ([], [])
+    history.syncer.read_again(store.snapshot("c"), "log_trimmed")
+    history.syncer.appended(steps, outcomes)
+    assert (history.entries, list(history.syncer.outbox)) == ([], [])
 
 
 def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
@@ -146,15 +145,15 @@ def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
     store.append("c", user("by others"))
     hear(store, history)
     assert "result" not in texts(history)
-    assert [message.text for message in history.unsaved] == ["result", "0", "1", "2"]
+    assert [message.text for message in history.syncer.unsaved] == ["result", "0", "1", "2"]
 
 
 def test_what_waits_is_counted_as_it_is_stored(store: HistoryStore) -> None:
     history = following(store)
     history.add_text("user", "x" * 1000)
-    assert 1000 < history._unsaved_bytes < 1100
+    assert 1000 < history.syncer.outbox.size < 1100
     send(store, history)
-    assert (history._unsaved_count, history._unsaved_bytes) == (0, 0)
+    assert (history.syncer.outbox.count, history.syncer.outbox.size) == (0, 0)
 
 
 def test_messages_without_a_time_stay_where_they_were_put() -> None:
@@ -169,4 +168,4 @@ def test_messages_without_a_time_stay_where_they_were_put() -> None:
 @pytest.mark.parametrize("max_unsaved", [0, None, True, 1.5])
 def test_options_that_make_no_sense(max_unsaved: Any) -> None:
     with pytest.raises(ConfigurationError):
-        SharedHistory(max_unsaved=max_unsaved)
+        Synced(max_unsaved=max_unsaved)

@@ -1,4 +1,4 @@
-"""Making a list of messages smaller: what is asked for, and which of the oldest leave. Pure."""
+"""Keep a list of messages within limits: count tokens, describe a reduction, choose the oldest messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ from typing import Any
 from msgspec import Struct
 
 from redis_history._time import Instant, cutoff
-from redis_history._validation import check_integer
+from redis_history._validation import check_function, check_integer
 from redis_history.errors import CompactionConflictError, InvalidInputError
-from redis_history.model import Message
+from redis_history.model import Message, Part
 from redis_history.model.pairs import groups
 from redis_history.model.ranges import tears
-
-__all__ = [
-    "ReduceOptions",
-    "Reduction",
-    "check_late",
-    "drop_oldest",
-    "reduce_options",
-]
+from redis_history.tokens import TokenCounter, message_tokens
 
 
 class ReduceOptions(Struct, frozen=True):
-    """How small a history shall become; None: this does not matter.
+    """How small a history should become; None: this does not matter.
 
     `max_tokens` and `max_entries` count all entries, system messages too. `older_than` is an instant: what is older
-    shall leave.
+    should leave.
     """
 
     max_tokens: int | None = None
@@ -37,9 +30,9 @@ class ReduceOptions(Struct, frozen=True):
 
 
 class Reduction(Awaitable[int]):
-    """The outcome of `history.reduce`: how many entries left. Awaiting it gives that number.
+    """The outcome of `history.reduce`: how many entries left. Awaiting it returns that number.
 
-    `removed` is None as long as a plugin is at work, which is only so in an event loop, until this is awaited.
+    In an event loop, `removed` is None until this is awaited.
     """
 
     def __init__(self, removed: int | None, rest: Awaitable[tuple[int, bool]] | None = None) -> None:
@@ -51,6 +44,35 @@ class Reduction(Awaitable[int]):
             rest, self._rest = self._rest, None
             self.removed, _ = yield from rest.__await__()
         return self.removed or 0
+
+
+class Tokens:
+    """Tokens of messages, each counted once, because a tokenizer may be slow."""
+
+    def __init__(self, counter: TokenCounter | None) -> None:
+        check_function(counter, "token_counter", "a function from a str to an int")
+        self.counter = counter
+        self._known: dict[str, tuple[tuple[Part, ...], int]] = {}
+
+    def of(self, message: Message) -> int:
+        known = self._known.get(message.id)
+        if known is not None and (known[0] is message.parts or known[0] == message.parts):
+            return known[1]
+        tokens = message_tokens(message, self.counter)
+        self._known[message.id] = (message.parts, tokens)
+        return tokens
+
+    def shown(self, message: Message) -> int:
+        """Tokens of a message that may have the id of an entry and other content: not remembered."""
+        known = self._known.get(message.id)
+        if known is not None and known[0] is message.parts:
+            return known[1]
+        return message_tokens(message, self.counter)
+
+    def keep(self, messages: list[Message]) -> None:
+        """Forget all others, if they have become many."""
+        if len(self._known) > 2 * len(messages) + 100:
+            self._known = {one.id: self._known[one.id] for one in messages if one.id in self._known}
 
 
 def reduce_options(
@@ -68,9 +90,9 @@ def drop_oldest(
     max_entries: int | None,
     tokens_of: Callable[[Message], int],
 ) -> list[Message]:
-    """What is left when the oldest messages leave until the bounds hold, or nothing more may leave.
+    """Remove the oldest messages until the limits hold, or until no more may leave.
 
-    System messages stay, and so does the newest message. A tool call and its results leave together.
+    System messages and the newest message stay. A tool call and its results leave together.
     """
     if not messages:
         return []
