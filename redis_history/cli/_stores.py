@@ -10,17 +10,13 @@ from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.backends.redis.urls import parse_url
-from redis_history.cli._failures import complain
-from redis_history.cli._text import name
+from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
-from redis_history.errors import ConfigurationError, ConversationNotFoundError, RedisHistoryError
+from redis_history.errors import ConfigurationError, ConversationNotFoundError
 from redis_history.retry import RetryPolicy
-
-__all__ = ["PATIENCE", "check_url", "no_conversation", "open_store", "search_options"]
 
 #: For users at a terminal. Long-running commands use the store's default policy once they have connected.
 PATIENCE = RetryPolicy(deadline=2.0)
-_SCANS, _SCANNED = 20, 1000  # calls, and keys for each call, in the search for other namespaces
 
 
 def check_url(context: Context) -> None:
@@ -73,25 +69,4 @@ def no_conversation(store: HistoryStore, conversation_id: str) -> NoReturn:
     text = f"there is no conversation '{name(conversation_id[:80])}' in the namespace '{name(store.namespace)}'"
     if store.list_conversations(limit=1):
         raise ConversationNotFoundError(f"{text}; `redis-history ls` lists the existing conversations")
-    others = ", ".join(f"--namespace '{name(other)}'" for other in _namespaces(store))
-    what = f" Other namespaces have conversations: {others}." if others else ""
-    raise ConversationNotFoundError(f"{text}, which is empty.{what}")
-
-
-def _namespaces(store: HistoryStore) -> list[str]:
-    """Some namespaces that contain conversations, if this user may scan keys."""
-    found: set[str] = set()
-    backend: Any = store._backend
-    cursor = b"0"
-    try:
-        for _ in range(_SCANS):
-            [[reply], *_] = backend.ask([[b"SCAN", cursor, b"MATCH", b"rh:{*:??}:c", b"COUNT", b"%d" % _SCANNED]])
-            if isinstance(reply, Exception):
-                break
-            cursor, keys = reply
-            found.update(Keyspace.name_to_id(key[4:].partition(b":")[0]) for key in keys)
-            if cursor == b"0":
-                break
-    except RedisHistoryError:
-        pass
-    return sorted(found)[:5]
+    raise ConversationNotFoundError(f"{text}, which is empty: name another with --namespace")

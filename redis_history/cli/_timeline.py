@@ -1,17 +1,30 @@
-"""Prints messages for people: author, time and content, with tool calls next to their results."""
+"""Prints messages and changes for people: author, time and content, with tool calls next to their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from rich.console import Console
 from rich.text import Text
 
-from redis_history.cli._console import put
-from redis_history.cli._text import json_line, name, one_line, visible
+from redis_history.cli._output import counted, json_line, name, one_line, put, visible
 from redis_history.compaction.summaries import read_summary
+from redis_history.events import (
+    ConversationDeleted,
+    ConversationUpdated,
+    Event,
+    HistoryCleared,
+    HistoryCompacted,
+    HistoryExpanded,
+    HistoryRestored,
+    MessagesAppended,
+    MessagesDeleted,
+    MessageUpdated,
+    Reset,
+    ResetReason,
+)
 from redis_history.json_form import to_json
 from redis_history.model import (
     AttachmentPart,
@@ -23,56 +36,39 @@ from redis_history.model import (
     UnknownPart,
 )
 from redis_history.model.message import content_text
-
-__all__ = ["Timeline", "who"]
+from redis_history.model.pairs import pairs_of
 
 _STYLES = {"user": "bold cyan", "assistant": "bold green", "system": "bold magenta", "tool": "bold yellow"}
-_RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS, _LONGEST_LINE = 12, 1500, 400, 2000
+_RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS = 12, 1500, 400
 
 
-class _Turn(NamedTuple):
-    """A message, and the results of its calls from the messages right after it, by the index of the call's part."""
-
-    message: Message
-    results: dict[int, ToolResultPart]
-
-
-def paired(messages: Iterable[Message]) -> Iterator[_Turn]:
-    """Joins tool calls with the results that directly follow them, and skips messages that only have such results.
-
-    Ids may repeat: a result belongs to the nearest earlier call of its id that has no result yet.
-    """
-    waiting: _Turn | None = None
+def _turns(messages: Iterable[Message]) -> Iterator[tuple[Message, dict[int, ToolResultPart]]]:
+    """Each message with the results that directly follow it, by the index of the part that they answer."""
+    run: list[Message] = []
     for message in messages:
-        if waiting is not None and message.parts and all(isinstance(p, ToolResultPart) for p in message.parts):
-            places = _answered(waiting, message.tool_results)
-            if places is not None:
-                waiting.results.update(places)
-                continue
-        if waiting is not None:
-            yield waiting
-            waiting = None
-        turn = _Turn(message, {})
-        if message.tool_uses:
-            waiting = turn
-        else:
-            yield turn
-    if waiting is not None:
-        yield waiting
+        if run and message.parts and all(isinstance(part, ToolResultPart) for part in message.parts):
+            run.append(message)
+            continue
+        yield from _with_results(run)
+        run = [message]
+        if not message.tool_uses:
+            yield message, {}
+            run = []
+    yield from _with_results(run)
 
 
-def _answered(turn: _Turn, results: Sequence[ToolResultPart]) -> dict[int, ToolResultPart] | None:
-    """The results by the index of the call that they answer; None unless each result answers a call."""
-    places: dict[int, ToolResultPart] = {}
-    for result in results:
-        for place, part in reversed(list(enumerate(turn.message.parts))):
-            free = place not in turn.results and place not in places
-            if isinstance(part, ToolUsePart) and part.id == result.tool_use_id and free:
-                places[place] = result
-                break
-        else:
-            return None
-    return places
+def _with_results(run: list[Message]) -> Iterator[tuple[Message, dict[int, ToolResultPart]]]:
+    """A message with its results, and the messages after it that have other results."""
+    pairs = pairs_of(run)
+    beside = {
+        index
+        for index, message in enumerate(run)
+        if index and all((index, at) in pairs.call_of for at in range(len(message.parts)))
+    }
+    for index, message in enumerate(run):
+        if index not in beside:
+            places = {} if index else {call[1]: place for call, place in pairs.answered.items() if place[0] in beside}
+            yield message, {at: cast("ToolResultPart", run[i].parts[part]) for at, (i, part) in places.items()}
 
 
 def who(message: Message) -> str:
@@ -103,8 +99,8 @@ class Timeline:
 
     def together(self, messages: Iterable[Message]) -> None:
         """Print a complete list of messages, with calls and results side by side."""
-        for turn in paired(messages):
-            self.one(turn.message, turn.results)
+        for message, results in _turns(messages):
+            self.one(message, results)
 
     def one(self, message: Message, results: dict[int, ToolResultPart] | None = None, note: str = "") -> None:
         """Print a message, with the results of its calls and a note."""
@@ -196,3 +192,52 @@ def _attachment(part: AttachmentPart) -> Text:
     size = None if part.size is None else f"{part.size:,} bytes"
     said = ", ".join(name(one) for one in (part.modality, part.mime_type, size, part.reference) if one)
     return Text.assemble(("▤ ", "blue"), (name(part.name or part.id or "attachment"), "blue"), f"  {said}")
+
+
+_REASONS: Final[dict[ResetReason, str]] = {
+    "log_trimmed": "there were more changes than the change log keeps",
+    "log_unreadable": "an entry of the change log cannot be read",
+    "conversation_missing": "the conversation does not exist any more",
+    "conversation_replaced": "the conversation was deleted and created again",
+    "server_rewound": "the server has lost changes that it had confirmed",
+}
+
+
+class Change(NamedTuple):
+    """How to show a change: the messages, each with the note, then the words."""
+
+    words: str = ""
+    messages: tuple[Message, ...] = ()
+    note: str = ""
+
+
+def describe(event: Event) -> Change:
+    match event:
+        case MessagesAppended():
+            gone = len(event.removed_ids)
+            return Change(
+                f"-- the oldest {counted(gone, 'message')} removed to make room" if gone else "", event.messages
+            )
+        case MessageUpdated():
+            return Change("", (event.message,), "edited")
+        case MessagesDeleted():
+            return Change(f"-- {counted(len(event.message_ids), 'message')} deleted")
+        case HistoryCleared():
+            return Change("-- all messages removed")
+        case HistoryRestored():
+            left = {message.id for message in event.messages} - set(event.removed_ids)
+            return Change(f"-- all messages replaced by {len(left):,} others")
+        case HistoryCompacted():
+            return Change("", (event.summary,), f"replaces {counted(event.count, 'message')}")
+        case HistoryExpanded():
+            return Change(f"-- a summary was replaced by its {counted(event.count, 'message')}")
+        case ConversationUpdated():
+            said = "; ".join(f"{name(key)}: {one_line(str(value), 200)}" for key, value in event.fields.items())
+            return Change(f"-- the record changed: {said}" if said else "-- the record changed")
+        case ConversationDeleted():
+            return Change("-- the conversation was deleted")
+        case Reset():
+            return Change(
+                f"-- some changes are missing: {_REASONS[event.reason]}. `redis-history show` shows the messages that "
+                f"are stored now; from revision {event.revision:,} on, all changes follow"
+            )

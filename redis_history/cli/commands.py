@@ -5,51 +5,53 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import functools
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from redis_history._version import __version__
-from redis_history.cli._text import json_line
 from redis_history.errors import RedisHistoryError
-
-__all__ = ["DEFAULT_URL", "FAILED", "Command", "Context", "cli", "define", "discard_output", "given_behind"]
 
 DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-#: Each command and the first line of its help. The command's module is imported when it runs, not to list commands.
+#: Each command with its module and the first line of its help. The module is imported when the command runs.
 _COMMANDS = {
-    "demo": "Watch agents write at once, a subscriber follow, and a compressor keep the conversations short.",
-    "ls": "List conversations, the last changed first.",
-    "show": "Show a conversation.",
-    "tail": "Show the newest messages of a conversation, and follow changes.",
-    "search": "Search messages by their text, best matches first.",
-    "import": "Import conversations from files.",
-    "export": "Export conversations, or a whole namespace, to a file.",
-    "compress": "Replace the older part of long conversations with summaries.",
-    "serve": "Show conversations in a browser, live.",
-    "mcp": "Serve conversations to agents over the Model Context Protocol.",
-    "reindex": "Rebuild the search index of a namespace.",
-    "doctor": "Check the server and this machine, and suggest fixes.",
-    "embedded": "Manage the private server of this user.",
-    "completion": "Print the completion script of a shell.",
+    "demo": ("demo", "Watch agents write at once, a subscriber follow, and a compressor keep the conversations short."),
+    "ls": ("browse", "List conversations, the last changed first."),
+    "show": ("browse", "Show a conversation."),
+    "tail": ("tail", "Show the newest messages of a conversation, and follow changes."),
+    "search": ("browse", "Search messages by their text, best matches first."),
+    "import": ("exchange", "Import conversations from files."),
+    "export": ("exchange", "Export conversations, or a whole namespace, to a file."),
+    "compress": ("maintain", "Replace the older part of long conversations with summaries."),
+    "serve": ("serve", "Show conversations in a browser, live."),
+    "mcp": ("mcp", "Serve conversations to agents over the Model Context Protocol."),
+    "reindex": ("maintain", "Rebuild the search index of a namespace."),
+    "doctor": ("servers", "Check the server and this machine, and suggest fixes."),
+    "embedded": ("servers", "Manage the private server of this user."),
+    "completion": ("_completion", "Print the completion script of a shell."),
 }
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """The shared options. `given_url`: None if not given. `json`: print JSON, one value a line, instead of text."""
 
     given_url: str | None
     namespace: str
     json: bool
+
+    @classmethod
+    def of(cls, ctx: click.Context) -> Context:
+        """The options before the name of the command and those after it, which prevail."""
+        return cls(ctx.meta.get("url"), ctx.meta.get("namespace", "default"), ctx.meta.get("json", False))
 
     @property
     def url(self) -> str:
@@ -63,29 +65,22 @@ class Context:
             click.echo(text)
 
     @staticmethod
-    def emit(fields: dict[str, Any]) -> None:
+    def emit(fields: Any) -> None:
         """Print a line of JSON."""
+        from redis_history.cli._output import json_line
+
         click.echo(json_line(fields))
 
 
-def _set(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    if value is None or value is False:  # not given; the command itself rejects an empty value
-        return
-    ctx.meta[f"{__name__}.{param.name}"] = value  # for completion, which runs no command
-    if isinstance(ctx.obj, Context):
-        ctx.obj = replace(ctx.obj, **{"given_url" if param.name == "url" else str(param.name): value})
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is not None and value is not False:  # given; the command itself rejects an empty value
+        ctx.meta[str(param.name)] = value
 
 
-def given_behind(ctx: click.Context, name: str) -> Any:
-    """The value of a shared option after the name of the command, during completion; None if not given."""
-    return ctx.meta.get(f"{__name__}.{name}")
+def _shared(name: str, help: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", help=help, callback=_keep, expose_value=False, **more)
 
 
-def _shared(name: str, help: str, **more: Any) -> click.Option:
-    return click.Option([f"--{name}"], help=help, callback=_set, expose_value=False, **more)
-
-
-#: The options of `cli` for use after the name of a command.
 _SHARED = {
     "url": _shared("url", "The URL of the server.", metavar="URL"),
     "namespace": _shared("namespace", "The namespace of the conversations.", metavar="NAME"),
@@ -93,22 +88,22 @@ _SHARED = {
 }
 
 
-class Command(click.Command):
-    """A command that also accepts the shared options after its name. `shared`: those that apply to it."""
+def define(name: str, *, shared: Sequence[str] = tuple(_SHARED)) -> Callable[[Callable[..., Any]], click.Command]:
+    """Like `click.command`, for a function of a Context. The shared options may also follow the command's name."""
 
-    def __init__(self, *args: Any, shared: Sequence[str] = tuple(_SHARED), **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._shared = shared
+    def made(function: Callable[..., Any]) -> click.Command:
+        def run(**values: Any) -> Any:
+            return function(Context.of(click.get_current_context()), **values)
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        *own, help_option = super().get_params(ctx)
-        return [*own, *(_SHARED[name] for name in self._shared), help_option]
+        run = functools.update_wrapper(run, function)
+        own = getattr(run, "__click_params__", [])
+        run.__click_params__ = []  # type: ignore[attr-defined]
+        for one in reversed(shared):
+            _SHARED[one](run)
+        run.__click_params__ += own  # type: ignore[attr-defined]
+        return click.command(name, context_settings=HELP_OPTIONS)(run)
 
-
-def define(name: str, *, shared: Sequence[str] = tuple(_SHARED)) -> Callable[[Callable[..., Any]], Command]:
-    """Like `click.command`, with class `Command`."""
-    settings = {"help_option_names": ["-h", "--help"]}
-    return click.command(name=name, cls=Command, context_settings=settings, shared=shared)
+    return made
 
 
 class _Commands(click.Group):
@@ -120,9 +115,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        name = "import_" if cmd_name == "import" else cmd_name  # `import` cannot be the name of a module
-        module: Any = import_module(f"redis_history.cli.{name}")
-        found: click.Command = module.command
+        module = import_module(f"redis_history.cli.{_COMMANDS[cmd_name][0]}")
+        found: click.Command = getattr(module, f"{cmd_name}_command")
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -136,16 +130,16 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=_COMMANDS[name][1]) for name in _COMMANDS if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
-        from redis_history.cli._failures import tell, warnings_to_stderr
+        from redis_history.cli._output import report, warnings_to_stderr
 
         try:
             with warnings_to_stderr():
@@ -154,21 +148,21 @@ class _Commands(click.Group):
                     sys.stdout.flush()
                 return outcome
         except RedisHistoryError as error:
-            ctx.exit(tell(error))
+            ctx.exit(report(error))
         except KeyboardInterrupt:
             click.echo("redis-history: interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:
-            ctx.exit(_unwritten(error))
+            ctx.exit(_output_failed(error))
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         try:
             return super().make_context(*args, **options)
         except OSError as error:  # from --help and --version, which print here
-            raise click.exceptions.Exit(_unwritten(error)) from error
+            raise click.exceptions.Exit(_output_failed(error)) from error
 
 
-def _unwritten(error: OSError) -> int:
+def _output_failed(error: OSError) -> int:
     """Report that the output cannot be written, and return the exit status. Reraises other errors."""
     if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
         raise error
@@ -187,28 +181,27 @@ def discard_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--url",
+@click.group(cls=_Commands, context_settings=HELP_OPTIONS)
+@_shared(
+    "url",
+    "The URL of the server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, embedded://.",
     envvar="REDIS_HISTORY_URL",
     show_default=DEFAULT_URL,
     show_envvar=True,
     metavar="URL",
-    help="The URL of the server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, embedded://.",
 )
-@click.option(
-    "--namespace",
+@_shared(
+    "namespace",
+    "The namespace of the conversations.",
     envvar="REDIS_HISTORY_NAMESPACE",
     default="default",
     show_default=True,
     show_envvar=True,
     metavar="NAME",
-    help="The namespace of the conversations.",
 )
-@click.option("--json", is_flag=True, help="Answer in JSON, one value a line.")
+@_shared("json", "Answer in JSON, one value a line.", is_flag=True)
 @click.version_option(__version__, package_name="redis_history")
-@click.pass_context
-def cli(ctx: click.Context, url: str | None, namespace: str, json: bool) -> None:
+def cli() -> None:
     """Conversations of LLM agents in Redis.
 
     The options may stand before or after the name of the command.
@@ -219,4 +212,3 @@ def cli(ctx: click.Context, url: str | None, namespace: str, json: bool) -> None
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    ctx.obj = Context(url, namespace, json)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,15 +19,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from redis_history.cli._console import console
-from redis_history.cli._text import name, one_line
+from redis_history.cli._output import complain, console, name, one_line
 from redis_history.cli.commands import FAILED, TERMINATED, Context, define
 
 if TYPE_CHECKING:
     from redis_history.demo.replay import Replay
     from redis_history.model import Message
-
-__all__ = ["command"]
 
 _MAX_AGENTS = 64
 _MAX_PROBLEMS = 5  # shown
@@ -41,8 +37,7 @@ _LINE_SECONDS = 1.0
 @click.option("--agents", type=click.IntRange(1, _MAX_AGENTS), default=4, show_default=True, metavar="N",
               help="Processes that write.")  # fmt: skip
 @click.option("--conversations", type=click.IntRange(1), metavar="N", help="Only the first N conversations.")
-@click.pass_obj
-def command(context: Context, /, data: Path | None, agents: int, conversations: int | None) -> None:
+def demo_command(context: Context, /, data: Path | None, agents: int, conversations: int | None) -> None:
     """Watch agents write at once, a subscriber follow, and a compressor keep the conversations short.
 
     Agent processes replay conversations on a real server: on the private one without --url. They repeat some appends,
@@ -54,13 +49,12 @@ def command(context: Context, /, data: Path | None, agents: int, conversations: 
     # They take half a second to import: the first line is there before.
     from redis_history._ids import new_token
     from redis_history.backends.redis.urls import parse_url
-    from redis_history.cli._failures import complain
     from redis_history.cli._stores import check_url, open_store
     from redis_history.demo.replay import SAMPLE, Replay, load
     from redis_history.errors import RedisHistoryError
     from redis_history.importers import ImportProblem
 
-    where = replace(context, given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
+    where = context._replace(given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
     check_url(where)
     problems: list[ImportProblem] = []
     replay = Replay(where.url, where.namespace, load(data or SAMPLE, conversations, problems.append), agents)

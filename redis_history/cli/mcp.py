@@ -14,8 +14,6 @@ from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
 from redis_history.requests import owner_of
 
-__all__ = ["command"]
-
 
 @define("mcp", shared=("url", "namespace"))
 @click.option(
@@ -27,8 +25,7 @@ __all__ = ["command"]
 @click.option(
     "--http", metavar="PORT", type=click.IntRange(0, 65535), help="Serve streamable HTTP on 127.0.0.1, at /mcp."
 )
-@click.pass_obj
-def command(
+def mcp_command(
     context: Context,
     /,
     conversations: tuple[str, ...],

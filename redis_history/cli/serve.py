@@ -26,8 +26,6 @@ from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
 from redis_history.retry import RetryPolicy
 
-__all__ = ["command"]
-
 #: Seconds for which a request waits for an unreachable server. Short, because a user is waiting.
 _PATIENCE = 3.0
 #: Seconds for open connections to end; then they are aborted.
@@ -56,8 +54,7 @@ _UNANSWERED = 60_000
 @click.option("--secure-cookie/--no-secure-cookie", default=None,
               help="Send the cookie only over https. Default: only if the sign-in used https.")  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Open the view in the browser.")
-@click.pass_obj
-def command(
+def serve_command(
     context: Context,
     /,
     host: str,

@@ -19,30 +19,20 @@ from rich.text import Text
 
 from redis_history._sync._feed import Feed
 from redis_history._sync.store import HistoryStore
-from redis_history.cli._changes import told
-from redis_history.cli._complete import conversation_ids
-from redis_history.cli._console import console, put
-from redis_history.cli._failures import complain
-from redis_history.cli._options import parts_shown
+from redis_history.cli._completion import conversation_ids
+from redis_history.cli._options import Id, parts_shown
+from redis_history.cli._output import complain, console, name, put
 from redis_history.cli._stores import no_conversation, open_store
-from redis_history.cli._text import name
-from redis_history.cli._timeline import Timeline
-from redis_history.cli._values import Id
+from redis_history.cli._timeline import Timeline, describe
 from redis_history.cli.commands import Context, define, discard_output
 from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event
 from redis_history.json_form import to_json
 from redis_history.operations import Snapshot
 
-__all__ = ["command"]
-
-_LOOK = 1.0  # seconds between checks of the reader of the output and of the server
+_CHECK_INTERVAL = 1.0  # seconds between checks of the reader of the output and of the server
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-
-
-class _Stopped(BaseException):
-    """SIGINT or SIGTERM arrived, the normal end of following."""
 
 
 @define("tail")
@@ -51,16 +41,12 @@ class _Stopped(BaseException):
 @click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
               help="Start with the newest N messages.")  # fmt: skip
 @click.option("--follow", "-f", is_flag=True, help="Show changes as they happen, until SIGINT or SIGTERM.")
-@click.option(
-    "--after",
-    metavar="CURSOR",
-    help="Start with the changes after this cursor. --json prints the cursor of each change.",
-)
+@click.option("--after", metavar="CURSOR",
+              help="Start with the changes after this cursor. --json prints the cursor of each change.")  # fmt: skip
 @click.option("--resume", type=click.File("rb"), metavar="FILE",
               help="Start after the last changes in FILE, the output of an earlier tail --json.")  # fmt: skip
 @parts_shown
-@click.pass_obj
-def command(
+def tail_command(
     context: Context,
     /,
     conversation: str | None,
@@ -88,10 +74,10 @@ def command(
     cursors = _cursors(resume) if resume else {}
     stop = _Stop()
     show = _Shown(context, shown, stop, headings=every)
-    with open_store(context) as store, _until_stopped(stop):
+    with open_store(context) as store, stop:
         if conversation is None:
             with store.subscribe_all(after=cursors or None) as all_changes:
-                _tell(all_changes, store, show, follow)
+                _show_all(all_changes, store, show, follow)
             return
         start = after or cursors.get(conversation)
         if start is None:
@@ -105,7 +91,7 @@ def command(
             if not follow:
                 return
         with store.subscribe(conversation, after=start) as changes:
-            _tell(changes, store, show, follow)
+            _show_all(changes, store, show, follow)
         if not follow and store.get_conversation(conversation) is None:
             no_conversation(store, conversation)
 
@@ -126,6 +112,46 @@ def _cursors(lines: Any) -> dict[str, str]:
     return found
 
 
+class _Stop:
+    """A context that SIGINT or SIGTERM ends silently. The change being shown is finished first, so that no line is cut;
+    a second signal interrupts it, in case the output blocks."""
+
+    class _Stopped(BaseException):
+        pass
+
+    def __init__(self) -> None:
+        self._busy = self._asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._handle) for number in _ENDING}
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        return kind is self._Stopped
+
+    def _handle(self, *_: Any) -> None:
+        if self._busy and not self._asked:
+            self._asked = True
+            return
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        if self._busy:
+            discard_output()  # otherwise the exit would wait for the rest of the output
+        raise self._Stopped
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+        if self._asked:
+            raise self._Stopped
+
+
 class _Shown:
     """Shows changes. `headings`: print the conversation's id above its changes."""
 
@@ -139,58 +165,57 @@ class _Shown:
 
     def beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
         """Show the newest `lines` messages, and with JSON the cursor after them."""
-        with self._stop.later():
-            self._beginning(conversation_id, snapshot, lines)
-
-    def _beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
         messages = snapshot.messages[-lines:] if lines else []
-        if not self._context.json:
-            self._timeline.together(messages)
-            return
-        self._context.say(
-            "",
-            conversation_id=conversation_id,
-            event="snapshot",
-            revision=snapshot.cursor.revision,
-            cursor=str(snapshot.cursor),
-            message_count=snapshot.message_count,
-            messages=[to_json(message) for message in messages],
-        )
+        with self._stop.later():
+            if not self._context.json:
+                self._timeline.together(messages)
+                return
+            self._context.emit(
+                {
+                    "conversation_id": conversation_id,
+                    "event": "snapshot",
+                    "revision": snapshot.cursor.revision,
+                    "cursor": str(snapshot.cursor),
+                    "message_count": snapshot.message_count,
+                    "messages": [to_json(message) for message in messages],
+                }
+            )
 
     def change(self, event: Event) -> None:
         with self._stop.later():
-            self._change(event)
-
-    def _change(self, event: Event) -> None:
-        if self._context.json:
-            self._context.emit(to_json(event))
-            return
-        if self._headings and event.conversation_id != self._above:
-            self._above = event.conversation_id
-            self._screen.print(Text(f"==> {name(event.conversation_id)} <==", style="bold"))
-        note, messages, words = told(event)
-        for message in messages:
-            self._timeline.one(message, note=note)
-        if words:
-            put(self._screen, Text(words, style="dim"))
-            self._screen.print()
+            if self._context.json:
+                self._context.emit(to_json(event))
+                return
+            if self._headings and event.conversation_id != self._above:
+                self._above = event.conversation_id
+                self._screen.print(Text(f"==> {name(event.conversation_id)} <==", style="bold"))
+            change = describe(event)
+            for message in change.messages:
+                self._timeline.one(message, note=change.note)
+            if change.words:
+                put(self._screen, Text(change.words, style="dim"))
+                self._screen.print()
 
 
-def _tell(changes: Feed, store: HistoryStore, show: _Shown, follow: bool) -> None:
+def _show_all(changes: Feed, store: HistoryStore, show: _Shown, follow: bool) -> None:
     """Show all changes so far; with `follow`, also future ones."""
-    with _waiting(store) as waiting:
+    logger, outage = logging.getLogger("redis_history"), _Outage(store)
+    logger.addHandler(outage)
+    try:
         while True:
-            event = changes.get(timeout=_LOOK if follow else 0)
+            event = changes.get(timeout=_CHECK_INTERVAL if follow else 0)
             if event is not None:
                 show.change(event)
             elif not follow or changes.closed:
                 return
             else:
                 _check_reader()
-                waiting.look()
+                outage.check()
+    finally:
+        logger.removeHandler(outage)
 
 
-class _Waiting(logging.Handler):
+class _Outage(logging.Handler):
     """Notices the warning that a subscription waits for the server, and reports when the server answers again."""
 
     def __init__(self, store: HistoryStore) -> None:
@@ -199,9 +224,10 @@ class _Waiting(logging.Handler):
         self._waits = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._waits = self._waits or "waits for the server" in str(record.msg)
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        self._waits = self._waits or any(isinstance(one, BackendUnavailableError) for one in arguments)
 
-    def look(self) -> None:
+    def check(self) -> None:
         if self._waits:
             try:
                 self._store.list_conversations(limit=1)
@@ -211,69 +237,13 @@ class _Waiting(logging.Handler):
             complain("the server answers again")
 
 
-@contextmanager
-def _waiting(store: HistoryStore) -> Iterator[_Waiting]:
-    logger, waiting = logging.getLogger("redis_history"), _Waiting(store)
-    logger.addHandler(waiting)
-    try:
-        yield waiting
-    finally:
-        logger.removeHandler(waiting)
-
-
-class _Stop:
-    """Handles SIGINT and SIGTERM. The change being shown is finished first, so that no line is cut; a second signal
-    interrupts it, in case the output blocks."""
-
-    def __init__(self) -> None:
-        self._busy = False
-        self._asked = False
-
-    def __call__(self, *_: Any) -> None:
-        if self._busy and not self._asked:
-            self._asked = True
-            return
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        if self._busy:
-            discard_output()  # otherwise the exit would wait for the rest of the output
-        raise _Stopped
-
-    @contextmanager
-    def later(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
-        if self._asked:
-            raise _Stopped
-
-
-@contextmanager
-def _until_stopped(stop: _Stop) -> Iterator[None]:
-    """Ends the block silently at SIGINT or SIGTERM."""
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    try:
-        for number in before:
-            signal.signal(number, stop)
-        yield
-    except _Stopped:
-        pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _check_reader() -> None:
     """Raises BrokenPipeError if the reader of the output has closed it. Otherwise only the next write would notice."""
-    if sys.stdout is None:  # as after >&-
-        return
     try:
         output = sys.stdout.fileno()
         if not stat.S_ISFIFO(os.fstat(output).st_mode):
             return
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # closed, as after >&-
         return
     poll = select.poll()
     poll.register(output, 0)

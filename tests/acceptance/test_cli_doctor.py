@@ -12,7 +12,7 @@ import pytest
 
 from redis_history import HistoryStore, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.cli import doctor
+from redis_history.cli import _stores
 from tests.conftest import Servers
 from tests.support.commands import run
 from tests.support.servers import RealServer, free_port, wait_until
@@ -207,7 +207,7 @@ def test_no_private_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "PATIENCE", RetryPolicy(deadline=0.1))
+    monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
     found = examined(f"redis://127.0.0.1:{free_port()}", status=1)
     assert found["server"]["state"] == "problem"
     assert "--url embedded://" in found["server"]["fix"]

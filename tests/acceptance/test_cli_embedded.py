@@ -110,7 +110,7 @@ def test_help_is_there_at_once() -> None:
 
 def test_the_list_of_commands_is_that_of_the_commands() -> None:
     context = click.Context(commands.cli)
-    for name, text in commands._COMMANDS.items():
+    for name, (_, text) in commands._COMMANDS.items():
         found = commands.cli.get_command(context, name)
         assert found is not None
         assert found.name == name

@@ -350,7 +350,7 @@ def test_without_search_on_the_server_one_conversation_can_be_searched(own_serve
     assert "Name one conversation with --conversation" in done.stderr
 
 
-def test_what_is_not_there(store: HistoryStore, server: RealServer, namespace: str, on: Any) -> None:
+def test_what_is_not_there(store: HistoryStore, namespace: str, on: Any) -> None:
     for words in (("show", "c"), ("tail", "c"), ("search", "x", "-c", "c"), ("export", "c")):
         done = on(*words)
         assert done.returncode == 1
@@ -358,8 +358,6 @@ def test_what_is_not_there(store: HistoryStore, server: RealServer, namespace: s
     assert "which is empty" in done.stderr
     store.append("real", user("x"))
     assert "`redis-history ls` lists the existing conversations" in on("show", "c").stderr
-    elsewhere = run("--url", server.url, "--namespace", f"{namespace}-other", "show", "real")
-    assert f"Other namespaces have conversations: --namespace '{namespace}'" in elsewhere.stderr
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

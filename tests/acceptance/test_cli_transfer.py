@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, HistoryStore, tool, tool_result, user
-from redis_history.cli import _console
+from redis_history.cli import _output
 from redis_history.demo.replay import SAMPLE
 from redis_history.importers import export_messages
 from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer, wait_until
-from tests.support.transcripts import FILES
+
+CODE = Path(__file__).parents[1] / "support" / "samples" / "claude_code.jsonl"
 
 
 @pytest.fixture
@@ -174,7 +175,7 @@ def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_p
 def test_progress_in_plain_lines_where_there_is_no_terminal(
     on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_console, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(_output, "LINE_SECONDS", 0.0)
     path = chats(tmp_path / "chats.jsonl", 2)
     assert "importing: 2, 2 conversations\n" in on("import", str(path)).stderr
     assert "exporting: 2, 2 conversations\n" in on("export", "-o", str(tmp_path / "e.jsonl")).stderr
@@ -201,7 +202,7 @@ def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
     return status, out, shown.decode()
 
 
-@pytest.mark.parametrize("files", [[SAMPLE], FILES], ids=lambda files: f"{len(files)}")
+@pytest.mark.parametrize("files", [[SAMPLE], [SAMPLE, CODE]], ids=len)
 def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, files: list[Path]) -> None:
     where = ("--url", server_of("plain").url, "--namespace", namespace)
     status, out, shown = on_a_terminal(*where, "import", *map(str, files))

@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from redis_history.cli.serve import command
+from redis_history.cli.serve import serve_command as command
 from redis_history.web import _endpoints, _events, _http, _hub, _shape, _view, access, application, routing
 from redis_history.web.access import Action
 from redis_history.web.routing import API

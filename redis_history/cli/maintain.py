@@ -1,4 +1,4 @@
-"""`redis-history compress`: keeps conversations short, in any number of processes."""
+"""`redis-history compress` and `reindex`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,32 @@ from rich.text import Text
 
 from redis_history._async.compressor import AsyncCompressor
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.cli._console import console
+from redis_history.cli import _options
+from redis_history.cli._options import Duration, named_function
+from redis_history.cli._output import console, counted, name, one_line, progress
 from redis_history.cli._stores import open_store, search_options
-from redis_history.cli._text import counted, one_line
-from redis_history.cli._text import name as shown
-from redis_history.cli._values import Duration, named_function
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer
 from redis_history.compaction.worker import CompressionProgress, CompressorStats
+from redis_history.errors import CapabilityError
 
-__all__ = ["command"]
 
-
-def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int | None, language: str) -> Summarizer:
-    if ":" in name:
-        found: Summarizer = named_function(name)
+def _summarizer(kind: str, model: str | None, base_url: str | None, tokens: int | None, language: str) -> Summarizer:
+    if ":" in kind:
+        found: Summarizer = named_function(kind)
         return found
-    if name == "extractive":
+    if kind == "extractive":
         return extractive_summarizer(language=language, max_tokens=tokens or 400)
-    make = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}.get(name)
+    make = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}.get(kind)
     if make is None:
         raise click.UsageError(
-            f"--summarizer must be extractive, openai, anthropic or package.module:function, not {name!r}"
+            f"--summarizer must be extractive, openai, anthropic or package.module:function, not {kind!r}"
         )
     if model is None:
-        raise click.UsageError(f"--summarizer {name} needs --model")
+        raise click.UsageError(f"--summarizer {kind} needs --model")
     return make(model, base_url=base_url, max_tokens=tokens or 1024)
 
 
@@ -80,8 +78,7 @@ def _summarizer(name: str, model: str | None, base_url: str | None, tokens: int 
 @click.option("--once", is_flag=True, help="Compress what is too long now, and exit. Exit status 1 if some failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and exit.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only failures.")
-@click.pass_obj
-def command(
+def compress_command(
     context: Context,
     /,
     max_tokens: int | None,
@@ -108,8 +105,8 @@ def command(
         raise click.UsageError("no limit is given: use --max-tokens, --max-messages or --older-than")
     chosen = _summarizer(summarizer, model, base_url, summary_tokens, language)
 
-    def told(progress: CompressionProgress) -> None:
-        _tell(context, progress, quiet)
+    def report(progress: CompressionProgress) -> None:
+        _report(context, progress, quiet)
 
     def compressor_of(**searching: Any) -> tuple[AsyncHistoryStore, AsyncCompressor]:
         store = AsyncHistoryStore(context.url, namespace=context.namespace, **searching)
@@ -119,7 +116,7 @@ def command(
             max_tokens=max_tokens,
             max_messages=max_messages,
             older_than=older_than,
-            on_progress=None if dry_run else told,
+            on_progress=None if dry_run else report,
             **options,
         )
 
@@ -154,21 +151,21 @@ def command(
         sys.exit(FAILED)
 
 
-def _tell(context: Context, progress: CompressionProgress, quiet: bool) -> None:
+def _report(context: Context, progress: CompressionProgress, quiet: bool) -> None:
     wrong = progress.kind in ("failed", "lease_lost")
     if quiet and not wrong:
         return
-    name = shown(progress.conversation_id)
+    identity = name(progress.conversation_id)
     if context.json:
         context.emit(structs.asdict(progress))
     elif progress.kind == "compressed":
         click.echo(
-            f"{name}: {counted(progress.messages, 'message')}, {progress.tokens_before:,} tokens into "
+            f"{identity}: {counted(progress.messages, 'message')}, {progress.tokens_before:,} tokens into "
             f"{progress.tokens_after:,}, {progress.seconds:.1f} s"
         )
     elif wrong or progress.kind == "conflict":
         click.echo(
-            f"{name}: {progress.kind}: {one_line(str(progress.error))}; next try in {progress.wait:.0f} s", err=True
+            f"{identity}: {progress.kind}: {one_line(str(progress.error))}; next try in {progress.wait:.0f} s", err=True
         )
 
 
@@ -182,5 +179,32 @@ def _show(context: Context, planned: list[CompressionProgress]) -> None:
     table.add_column("messages", justify="right")
     table.add_column("tokens", justify="right")
     for progress in planned:
-        table.add_row(Text(shown(progress.conversation_id)), f"{progress.messages:,}", f"{progress.tokens_before:,}")
+        table.add_row(Text(name(progress.conversation_id)), f"{progress.messages:,}", f"{progress.tokens_before:,}")
     console().print(table)
+
+
+@define("reindex")
+@_options.language
+@_options.quiet
+def reindex_command(context: Context, /, language: str | None, quiet: bool) -> None:
+    """Rebuild the search index of a namespace.
+
+    Indexes messages that were stored before the server had search. Other processes may read and write meanwhile.
+    """
+    with open_store(context) as first:
+        vectors = search_options(first).get("vectors")
+    if vectors is not None:
+        raise CapabilityError(
+            f"the index of this namespace has vectors of {vectors.dimension} numbers, which need their embedder: "
+            "call store.reindex() in a program that has the embedder"
+        )
+    with (
+        open_store(context, lasting=True, searches=language) as store,
+        progress("reindexing", context, quiet=quiet) as update,
+    ):
+        done = store.reindex(on_progress=lambda count, known: update(count, known, "conversations"))
+    context.say(
+        f"{counted(done.conversations, 'conversation')}, {counted(done.documents, 'document')} written, "
+        f"{done.removed:,} removed",
+        **structs.asdict(done),
+    )

@@ -1,16 +1,32 @@
-"""Ids of conversations for shell completion."""
+"""`redis-history completion`: completion of commands, options and ids of conversations, by click."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from contextlib import closing
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
-__all__ = ["conversation_ids"]
+from redis_history.cli.commands import Context, cli, define
 
 _MOST = 100
+
+
+@define("completion", shared=())
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion_command(context: Context, /, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: eval "$(redis-history completion bash)"     in ~/.bashrc
+    zsh:  eval "$(redis-history completion zsh)"      in ~/.zshrc
+    fish: redis-history completion fish > ~/.config/fish/completions/redis-history.fish
+
+    It completes commands, options and the ids of conversations.
+    """
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 -- click.Choice allows only these shells
+    click.echo(made(cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").source())
 
 
 def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -19,17 +35,12 @@ def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str
     No completions, and no error, if the server does not answer at once. Never starts a server."""
     from redis_history._sync.store import HistoryStore
     from redis_history.backends.redis.urls import embedded_server, parse_url
-    from redis_history.cli.commands import DEFAULT_URL, given_behind
     from redis_history.embedded import status
     from redis_history.errors import RedisHistoryError
     from redis_history.retry import RetryPolicy
 
-    given: dict[str, Any] = ctx.find_root().params
-    url = given_behind(ctx, "url") or given.get("url") or os.environ.get("REDIS_HISTORY_URL") or DEFAULT_URL
-    namespace = given_behind(ctx, "namespace") or given.get("namespace")
-    namespace = namespace or os.environ.get("REDIS_HISTORY_NAMESPACE") or "default"
-    if url.startswith("memory:"):
-        return []
+    context = Context.of(ctx)
+    url = context.url
     if url.startswith(("redis://", "rediss://", "unix://")) and "socket_" not in url:
         url += ("&" if "?" in url else "?") + "socket_connect_timeout=0.5&socket_timeout=0.5"
     try:
@@ -39,7 +50,8 @@ def conversation_ids(ctx: click.Context, param: click.Parameter, incomplete: str
             if not server.running:
                 return []
             url = server.url  # the URL of its socket, which starts no server
-        with HistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0), search="off") as store:
+        store = HistoryStore(url, namespace=context.namespace, retry=RetryPolicy(deadline=0), search="off")
+        with closing(store):
             found = store.list_conversations(limit=_MOST)
     except (RedisHistoryError, OSError):
         return []
