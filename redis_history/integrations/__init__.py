@@ -2,6 +2,7 @@
 
 | module | extra | implements |
 |---|---|---|
+| `agent_framework` | `agent-framework` | a `HistoryProvider` of Microsoft Agent Framework |
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
 | `llama_index` | `llama-index` | a `BaseChatStore` |
 | `mcp_server` | `mcp` | a server of the Model Context Protocol |

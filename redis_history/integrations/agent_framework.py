@@ -1,0 +1,196 @@
+"""A history provider for Microsoft Agent Framework, stored in one conversation for each session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis_history import AsyncHistoryStore, Message
+from redis_history.formats._content import dump_arguments, parse_arguments
+from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._notes import (
+    Shape,
+    note_of,
+    noted,
+    noted_message,
+    parts_of_content,
+    read_block,
+    rebuild,
+    write_block,
+)
+from redis_history.integrations._extras import checked_id, missing
+from redis_history.model import (
+    AttachmentPart,
+    Part,
+    Participant,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
+from redis_history.model.message import content_text
+from redis_history.model.pairs import without_lone_results
+
+try:
+    from agent_framework import HistoryProvider
+    from agent_framework import Message as FrameworkMessage
+except ImportError as error:
+    raise missing("agent-framework", error) from error
+
+__all__ = ["AgentFrameworkHistory", "from_agent_framework", "to_agent_framework"]
+
+_FORM = "agent_framework"
+_BATCH = 500  # messages in one atomic change
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+
+
+class AgentFrameworkHistory(HistoryProvider):
+    """Loads and saves the messages of an agent's sessions. The session id is the conversation id.
+
+    `Agent(client, context_providers=[AgentFrameworkHistory(store)])`. `limit`: load only that number of the newest
+    stored messages, without tool results whose call is not among them; None: all. `flags` are those of HistoryProvider
+    (`load_messages`, `store_inputs`, …). Messages of other frameworks are converted; `on_loss` gets what they cannot
+    represent, None logs it. The caller closes the store.
+    """
+
+    def __init__(
+        self,
+        store: AsyncHistoryStore,
+        source_id: str = "redis_history",
+        *,
+        limit: int | None = None,
+        on_loss: OnLoss | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__(source_id, **flags)
+        self._store = store
+        self._limit = limit
+        self._on_loss = on_loss
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[FrameworkMessage]:
+        """The messages of the session, oldest first. Without a session id: none."""
+        if session_id is None:
+            return []
+        found = await self._store.get(checked_id(session_id), limit=self._limit)
+        return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[FrameworkMessage],
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Append messages, in atomic batches of 500. As in the framework's own providers, those at the start that
+        repeat the newest stored ones are left out. Without a session id, nothing is stored."""
+        if session_id is None or not messages:
+            return
+        newest = await self._store.get(checked_id(session_id), limit=len(messages) + 1)
+        new = from_agent_framework(_new(to_agent_framework(newest), messages))
+        for at in range(0, len(new), _BATCH):
+            await self._store.append_many(session_id, new[at : at + _BATCH])
+
+
+def from_agent_framework(messages: Sequence[FrameworkMessage]) -> list[Message]:
+    """Messages of Agent Framework as messages of this package. `to_agent_framework` returns equal ones."""
+    return [_from(message.to_dict(exclude_none=True), index) for index, message in enumerate(messages)]
+
+
+def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = None) -> list[FrameworkMessage]:
+    """Stored messages as messages of Agent Framework. `on_loss` gets what they cannot represent; None logs it."""
+    with Losses(_FORM, on_loss) as losses:
+        return [FrameworkMessage.from_dict(_to(message, losses)) for message in messages]
+
+
+def _new(stored: Sequence[FrameworkMessage], given: Sequence[FrameworkMessage]) -> Sequence[FrameworkMessage]:
+    """What is left of `given` after the newest stored messages that it repeats.
+
+    One message of a user without an id counts as new: people say the same twice.
+    """
+    known, found = list(map(_identity, stored)), list(map(_identity, given))
+    for count in range(min(len(known), len(found)), 0, -1):
+        alone = count == 1 and stored[-1].role == "user" and not stored[-1].message_id
+        if known[-count:] == found[:count] and not alone:
+            return given[count:]
+    return given
+
+
+def _identity(message: FrameworkMessage) -> Any:
+    return message.message_id or (str(message.role), repr([content.to_dict() for content in message.contents]))
+
+
+def _from(raw: dict[str, Any], index: int) -> Message:
+    where = f"messages[{index}]"
+    contents = raw.get("contents")
+    parts = parts_of_content(contents, lambda one: read_block(_FORM, one, _part(one), _write), where, "a list")
+    author = raw.get("author_name")
+    message = Message(
+        role=_ROLES.get(str(raw.get("role")), "user"),
+        parts=parts,
+        participant=Participant("agent", author) if author and raw.get("role") == "assistant" else None,
+    )
+    return noted_message(message, _FORM, {}, raw, _rendered(message), where)
+
+
+def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
+    contents = []
+    for at, part in enumerate(message.parts):
+        block, lost = write_block(_FORM, part, _write, "original")
+        if losses is not None:
+            losses.add(message.id, at, lost)
+        if block is not None:
+            contents.append(block)
+    who = message.participant
+    out: dict[str, Any] = {"type": "message", "role": message.role, "contents": contents}
+    if who is not None and who.kind == "agent":
+        out["author_name"] = who.display_name or who.id
+    return {**out, "additional_properties": {}}
+
+
+def _to(message: Message, losses: Losses) -> dict[str, Any]:
+    return rebuild(_rendered(message, losses), note_of(message, _FORM))
+
+
+def _part(block: Mapping[str, Any]) -> Part | None:
+    """The part for a content; None for one that is kept as it is."""
+    kind, text, call_id = block.get("type"), block.get("text"), block.get("call_id")
+    if kind == "text" and isinstance(text, str):
+        return TextPart(text=text)
+    if kind == "text_reasoning" and isinstance(text, str):
+        return ReasoningPart(text=text)
+    if kind == "function_call" and isinstance(call_id, str) and isinstance(block.get("name"), str):
+        arguments, style = parse_arguments(block.get("arguments"))
+        call = ToolUsePart(id=call_id, name=block["name"], input=arguments)
+        return noted(call, _FORM, {"arguments": style} if style else {})
+    if kind == "function_result" and isinstance(call_id, str) and isinstance(block.get("result"), str):
+        return ToolResultPart(tool_use_id=call_id, content=block["result"])
+    return None
+
+
+def _write(part: Part, shape: Shape) -> tuple[Any, str | None]:
+    """The content for a part, and what was lost."""
+    rest: dict[str, Any] = {"additional_properties": {}}
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text, **rest}, None
+    if isinstance(part, ReasoningPart):
+        return {
+            "type": "text_reasoning",
+            "text": part.text,
+            **rest,
+        }, part.signature and "the signature of the reasoning"
+    if isinstance(part, ToolUsePart):
+        arguments = dump_arguments(part.input, note_of(part, _FORM).get("arguments"))
+        call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}
+        return {**call, "hosted": False, **rest}, None
+    if isinstance(part, ToolResultPart):
+        text = content_text(part.content)
+        items = [{"type": "text", "text": text, "additional_properties": {}}]
+        lost = None if text == part.content else "what is not text in the tool result"
+        return {"type": "function_result", "call_id": part.tool_use_id, "result": text, "items": items, **rest}, lost
+    if isinstance(part, AttachmentPart) and part.reference and "://" in part.reference and part.mime_type:
+        return {"type": "uri", "uri": part.reference, "media_type": part.mime_type, **rest}, None
+    return None, "an attachment without a URI and media type"

@@ -1,0 +1,153 @@
+"""Agent Framework's contract of a history provider, and its agents with a scripted model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from agent_framework import (
+    Agent,
+    AgentSession,
+    BaseChatClient,
+    ChatResponse,
+    Content,
+    FunctionInvocationLayer,
+    InMemoryHistoryProvider,
+    Message,
+    tool,
+)
+
+from redis_history import AsyncHistoryStore, assistant, tool_result, tool_use, user
+from redis_history import tool as tool_message
+from redis_history.formats import Loss
+from redis_history.integrations.agent_framework import (
+    AgentFrameworkHistory,
+    from_agent_framework,
+    to_agent_framework,
+)
+from tests.support.servers import RealServer
+
+MESSAGES = [
+    Message("system", ["Be brief."]),
+    Message("user", ["Hi", Content.from_uri("https://example.org/a.png", media_type="image/png")]),
+    Message("user", [Content.from_data(b"abc", media_type="image/png")]),
+    Message(
+        "assistant",
+        [
+            Content.from_text_reasoning(text="Hm.", protected_data="c2ln"),
+            Content.from_text("I look."),
+            Content.from_function_call("c1", "find", arguments='{"q": 1}'),
+            Content.from_function_call("c2", "find", arguments={"q": 2**70}),
+        ],
+        message_id="m1",
+        author_name="helper",
+        additional_properties={"big": 2**70},
+    ),
+    Message("tool", [Content.from_function_result("c1", result="rain")]),
+    Message("tool", [Content.from_function_result("c2", result={"a": [1, float("nan")]})]),
+    Message("critic", ["A role of its own"]),
+]
+
+
+class Model(FunctionInvocationLayer[Any], BaseChatClient[Any]):
+    """Calls the tool for each new question, and answers with its result. Remembers what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[list[Any]] = []
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Any:
+        # Calls get random ids, and messages the name of the provider that loaded them.
+        known = [{**message.to_dict(), "additional_properties": {}} for message in messages]
+        self.requests.append([re.sub("af-call-[0-9a-f]+", "random", repr(one)) for one in known])
+        last = messages[-1]
+
+        async def answer() -> ChatResponse:
+            if last.role == "user":
+                call = Content.from_function_call(f"c{len(messages)}", "add", arguments='{"a": 2, "b": 3}')
+                return ChatResponse(messages=[Message("assistant", [call])])
+            return ChatResponse(messages=[Message("assistant", [f"It is {last.contents[0].result}."])])
+
+        return answer()
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@pytest.fixture
+async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+def plain(messages: Sequence[Message]) -> list[str]:
+    return [repr(message.to_dict()) for message in messages]  # NaN is not equal to itself
+
+
+async def test_messages_come_back_equal(store: AsyncHistoryStore) -> None:
+    history = AgentFrameworkHistory(store)
+    await history.save_messages("s", MESSAGES)
+    assert plain(await history.get_messages("s")) == plain(MESSAGES)
+    assert await history.get_messages("another") == await history.get_messages(None) == []
+    await history.save_messages(None, MESSAGES)
+    assert [one.conversation_id for one in await store.list_conversations()] == ["s"]
+
+
+async def test_a_repeated_transcript_is_stored_once(store: AsyncHistoryStore) -> None:
+    history = AgentFrameworkHistory(store)
+    for end in (2, 5, len(MESSAGES), len(MESSAGES)):
+        await history.save_messages("s", MESSAGES[:end])
+    assert plain(await history.get_messages("s")) == plain(MESSAGES)
+    for _ in range(2):  # a person says the same twice
+        await history.save_messages("s", [Message("user", ["Again"])])
+    assert len(await history.get_messages("s")) == len(MESSAGES) + 2
+
+
+async def test_a_limit_leaves_out_results_whose_call_is_cut_off(store: AsyncHistoryStore) -> None:
+    await AgentFrameworkHistory(store).save_messages("s", MESSAGES)
+    for limit in range(1, len(MESSAGES) + 1):
+        found = await AgentFrameworkHistory(store, limit=limit).get_messages("s")
+        called: set[str] = set()
+        for content in (content for message in found for content in message.contents):
+            if content.type == "function_result":
+                assert content.call_id in called, limit
+            called.update([content.call_id] if content.type == "function_call" and content.call_id else [])
+
+
+async def test_the_model_is_sent_the_same_as_with_the_provider_in_memory(store: AsyncHistoryStore) -> None:
+    requests = []
+    for provider in (InMemoryHistoryProvider, lambda: AgentFrameworkHistory(store)):
+        model, session = Model(), AgentSession(session_id="s")
+        for question in ("What is 2 + 3?", "And again?"):
+            if provider is not InMemoryHistoryProvider:
+                session = AgentSession(session_id="s")  # as after a restart
+            agent = Agent(model, tools=[add], context_providers=[provider()])
+            response = await agent.run(question, session=session)
+            assert response.text == "It is 5."
+        requests.append(model.requests)
+    assert requests[0] == requests[1]
+    assert [message.role for message in await store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
+
+
+def test_messages_of_other_frameworks_are_converted() -> None:
+    lost: list[Loss] = []
+    found = to_agent_framework(
+        [user("Hi"), assistant("I look.", tool_use("c", "find", {"q": 1})), tool_message(tool_result("c", "rain"))],
+        on_loss=lost.append,
+    )
+    assert plain(found) == plain(
+        [
+            Message("user", ["Hi"]),
+            Message("assistant", ["I look.", Content.from_function_call("c", "find", arguments='{"q":1}')]),
+            Message("tool", [Content.from_function_result("c", result="rain")]),
+        ]
+    )
+    assert lost == []
+    assert [message.text for message in from_agent_framework(found)] == ["Hi", "I look.", "rain"]
