@@ -8,25 +8,23 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from redis_history._ids import new_token
+from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._output import complain, console, name, one_line
+from redis_history.cli._stores import check_url, open_store
+from redis_history.cli._timeline import who
 from redis_history.cli.commands import FAILED, TERMINATED, Context, define
+from redis_history.demo.replay import SAMPLE, Replay, load
+from redis_history.errors import RedisHistoryError
+from redis_history.importers import ImportProblem
+from redis_history.model import Message
 
-if TYPE_CHECKING:
-    from redis_history.demo.replay import Replay
-    from redis_history.model import Message
-
-_MAX_AGENTS = 64
 _MAX_PROBLEMS = 5  # shown
 _LINE_SECONDS = 1.0
 
@@ -34,7 +32,7 @@ _LINE_SECONDS = 1.0
 @define("demo", shared=("url", "json"))
 @click.option("--data", type=click.Path(path_type=Path), metavar="PATH",
               help="Conversations to replay, as `import` takes them.  [default: six short ones]")  # fmt: skip
-@click.option("--agents", type=click.IntRange(1, _MAX_AGENTS), default=4, show_default=True, metavar="N",
+@click.option("--agents", type=click.IntRange(1, 64), default=4, show_default=True, metavar="N",
               help="Processes that write.")  # fmt: skip
 @click.option("--conversations", type=click.IntRange(1), metavar="N", help="Only the first N conversations.")
 def demo_command(context: Context, /, data: Path | None, agents: int, conversations: int | None) -> None:
@@ -46,14 +44,6 @@ def demo_command(context: Context, /, data: Path | None, agents: int, conversati
     """
     if not context.json:
         click.echo(f"{agents} agent processes write. A subscriber follows. A compressor keeps conversations short.")
-    # They take half a second to import: the first line is there before.
-    from redis_history._ids import new_token
-    from redis_history.backends.redis.urls import parse_url
-    from redis_history.cli._stores import check_url, open_store
-    from redis_history.demo.replay import SAMPLE, Replay, load
-    from redis_history.errors import RedisHistoryError
-    from redis_history.importers import ImportProblem
-
     where = context._replace(given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
     check_url(where)
     problems: list[ImportProblem] = []
@@ -85,39 +75,25 @@ async def _play(replay: Replay, *, quiet: bool) -> None:
     before = signal.getsignal(signal.SIGTERM)
     loop.add_signal_handler(signal.SIGTERM, this.cancel)
     running = loop.create_task(replay.run())
+    screen, printed = console(), time.monotonic()
+    live = screen.is_terminal and not quiet
     try:
-        with _screen(replay, quiet) as refresh:
+        with screen.status("") if live else contextlib.nullcontext() as status:
             while not running.done():
                 await asyncio.wait([running], timeout=0.1)
-                refresh()
+                if status is not None:
+                    while replay.news:
+                        screen.print(_line(*replay.news.popleft()))
+                    status.update(Text(_counts(replay)))
+                elif not quiet and time.monotonic() - printed >= _LINE_SECONDS:
+                    printed = time.monotonic()
+                    click.echo(f"  {_counts(replay)}")
         await running
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _screen(replay: Replay, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A function that shows how far the replay is: live on a terminal, else a line each second."""
-    screen = console()
-    if quiet:
-        yield lambda: None
-    elif screen.is_terminal:
-        with Live(console=screen, auto_refresh=False, transient=True) as live:
-            yield lambda: live.update(_picture(replay), refresh=True)
-    else:
-        shown = time.monotonic()
-
-        def line() -> None:
-            nonlocal shown
-            if time.monotonic() - shown >= _LINE_SECONDS:
-                shown = time.monotonic()
-                last = f"; {': '.join(_described(replay.last[-1][1], 40))}" if replay.last else ""
-                click.echo(f"  {_counts(replay)}{last}")
-
-        yield line
 
 
 def _counts(replay: Replay) -> str:
@@ -127,23 +103,12 @@ def _counts(replay: Replay) -> str:
     )
 
 
-def _picture(replay: Replay) -> Table:
-    lines = Table.grid(padding=(0, 1))
-    for conversation_id, message in replay.last:
-        who, what = _described(message, 72)
-        row = (conversation_id[-20:], "dim"), (who, "cyan"), (what, "")
-        lines.add_row(*(Text(one_line(text), style, no_wrap=True, overflow="ellipsis") for text, style in row))
-    picture = Table.grid()
-    for part in (ProgressBar(replay.total, replay.delivered), Text(_counts(replay)), lines):
-        picture.add_row(part)
-    return picture
-
-
-def _described(message: Message, width: int) -> tuple[str, str]:
-    """Its author and its beginning."""
-    who = message.role if message.participant is None else message.participant.display_name or message.participant.id
+def _line(conversation_id: str, message: Message) -> Text:
     calls = [f"calls {use.name}()" for use in message.tool_uses]
-    return one_line(who, 16), one_line("; ".join(filter(None, (message.text, *calls))), width)
+    what = one_line("; ".join(filter(None, (message.text, *calls))), 72)
+    return Text.assemble(
+        (one_line(conversation_id[-20:]), "dim"), "  ", (one_line(who(message), 16), "cyan"), f"  {what}"
+    )
 
 
 def _report(context: Context, replay: Replay) -> None:

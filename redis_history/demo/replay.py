@@ -100,8 +100,8 @@ class Replay:
     All conversations grow at once, each message by message, and each message comes from any of the agents. For each,
     the agent also appends a report to the conversation `SHARED`. `stored` of `total` messages are stored and
     `delivered` have reached the subscriber; `repeats` were sent again and ignored. `faults` counts changes that the
-    subscriber got twice, out of order or not at all, and conversations that are not stored as they were sent. `last`
-    are the latest messages with their conversation ids.
+    subscriber got twice, out of order or not at all, and conversations that are not stored as they were sent. `news`
+    are the latest messages that reached the subscriber, with their conversation ids.
     """
 
     def __init__(self, url: str, namespace: str, conversations: Sequence[Transcript], agents: int) -> None:
@@ -109,7 +109,7 @@ class Replay:
         lengths = [len(conversation.messages) for conversation in conversations]
         self.total = 2 * sum(lengths)
         self.stored = self.repeats = self.delivered = self.summaries = self.faults = 0
-        self.last: deque[tuple[str, Message]] = deque(maxlen=6)
+        self.news: deque[tuple[str, Message]] = deque(maxlen=100)
         self._url = url
         self._options: dict[str, Any] = {"namespace": namespace, "ttl": _TTL, "search": "off", "log_length": _LOG}
         self._names = [f"agent {number}" for number in range(1, agents + 1)]
@@ -181,7 +181,7 @@ class Replay:
             self._revisions[name] = event.revision
             if isinstance(event, MessagesAppended):
                 self.delivered += len(event.messages)
-                self.last.extend((name, message) for message in event.messages)
+                self.news.extend((name, message) for message in event.messages)
             self.summaries += isinstance(event, HistoryCompacted)
             self._news.set()
 

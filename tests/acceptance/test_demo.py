@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import re
@@ -16,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from redis_history import AsyncHistoryStore, HistoryStore, user
-from redis_history.cli.demo import _counts, _described, _picture
+from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
+from redis_history.cli.demo import _line
 from redis_history.compaction.policy import Policy
 from redis_history.demo import replay
 from redis_history.demo.agent import SHARED
@@ -196,13 +194,8 @@ async def test_an_agent_that_fails_ends_the_demo(
         await replayed(server, namespace).run()
 
 
-def test_the_picture_on_a_terminal() -> None:
-    one = Replay("memory://", "n", load(SAMPLE, 1, pytest.fail), 1)
-    one.last.append(("c", user("[bold]a\x1b[2Jb\r\nc\u202ed[/bold] " + "x" * 200)))
-    screen = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
-    screen.print(_picture(one))
-    shown = screen.export_text()
-    assert "[bold]a␛[2Jb c\\u202ed[/bold]" in shown
-    assert _counts(one) in shown
-    assert shown.count("\n") == 3
-    assert _described(user(""), 9) == ("user", "")
+def test_hostile_text_is_shown_as_text() -> None:
+    hostile = "[bold]a\x1b[2Jb\r\nc\u202ed[/bold] " + "x" * 200
+    line = _line("c", user(hostile, participant=Participant(kind="user", id="\x1b[2J")))
+    assert line.plain.startswith("c  ␛[2J  [bold]a␛[2Jb c\\u202ed[/bold]")
+    assert len(line.plain) < 100

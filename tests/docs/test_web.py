@@ -64,7 +64,7 @@ def test_every_error() -> None:
 
 def test_every_option_of_serve() -> None:
     described = _table("Look at conversations")
-    options = {one.opts[0]: one for one in command.params if isinstance(one, click.Option)}
+    options = {one.opts[0]: one for one in command.params if isinstance(one, click.Option) and one.expose_value}
     assert set(described) == set(options)
     for name, option in options.items():
         default = option.default
