@@ -1,29 +1,29 @@
-"""Messages as bytes: MessagePack maps, evolvable, bounded.
+"""Messages as bytes: MessagePack maps that later versions can extend, with caps.
 
-The stored form of a message (its *body*) is a MessagePack map of the fields that are not at their default, without
-`timestamp` and `sequence`: those are its position, which the store keeps beside it (a *member* is the array
-`[sequence, timestamp, body]`). So the body of a message does not depend on where and when it was stored, and a
-repeated append is recognised by its bytes.
+The stored form of a message, its *body*, is a MessagePack map of the fields that are not at their default, without
+`timestamp` and `sequence`. Those are its position, which the store keeps beside the body: a *member* is the array
+`[sequence, timestamp, body]`. So the body does not depend on where and when it was stored, and a repeated append is
+recognised by its bytes.
 
-Decoding tries the strict, fast decoder first. What it refuses (a field or a part of a newer version) goes through
-the tolerant one, which keeps what it does not know in `extra` and UnknownPart, and the encoder writes that back.
+Decoding tries the strict, fast decoder first. Bytes with fields or parts of a newer version go through the tolerant
+decoder, which keeps them in `extra` and UnknownPart. The encoder writes them back.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from redis_history._ids import MAX_ID_BYTES
 from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
 from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
-from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
+from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
 
 __all__ = [
     "DIGEST_BYTES",
@@ -49,19 +49,33 @@ _decode_member = msgspec.msgpack.Decoder(tuple[int, int, Message]).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 _place = msgspec.structs.force_setattr
 _S = TypeVar("_S", bound=OpenStruct)
-_KINDS = ("user", "agent", "system")
 
 
-def _unchecked(kind: type[OpenStruct], *checked: str) -> tuple[Callable[[Any], Any], Any]:
-    """A getter of the fields of a struct that are not `checked`, and what it gives if all are at their default."""
-    names = [name for name in kind.__struct_fields__ if name not in checked]
-    defaults = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
-    expected = tuple(defaults[name] for name in names)
-    return attrgetter(*names), expected if len(names) > 1 else expected[0]
+def _is_free(kind: Any) -> bool:
+    """Whether values of this type can be nested, or not finite."""
+    if isinstance(kind, inspect.AnyType | inspect.DictType | inspect.FloatType):
+        return True
+    inner = [field.type for field in getattr(kind, "fields", ())]
+    inner += [*getattr(kind, "types", ()), *filter(None, [getattr(kind, "item_type", None)])]
+    return any(map(_is_free, inner))
 
 
-_text_rest, _TEXT_REST = _unchecked(TextPart, "text")
-_participant_rest, _PARTICIPANT_REST = _unchecked(Participant, "kind", "id", "display_name")
+def _free_fields(kind: type[OpenStruct]) -> attrgetter[Any]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)  # noqa: S101
+    return attrgetter(*(field.name for field in info.fields if field.name != "parts" and _is_free(field.type)))
+
+
+_free_of_message = _free_fields(Message)
+_free_of_text = _free_fields(TextPart)
+
+
+def _is_simple(message: Message) -> bool:
+    """Whether a message has only text and no free-form values, as most. Runs for every message that is read."""
+    for part in message.parts:
+        if type(part) is not TextPart or _free_of_text(part) is not None:
+            return False
+    return not any(_free_of_message(message))
 
 
 def encode_body(message: Message) -> bytes:
@@ -82,7 +96,7 @@ def encode_body(message: Message) -> bytes:
                 f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
                 "keep large content elsewhere and attach a reference"
             )
-        if not _is_plain(message, body):
+        if not _is_simple(message) or not _comes_back(message, body) or len(message.id) > MAX_ID_BYTES // 4:
             body = _proven(message, body)
         elif len(body) > MAX_ITEMS:
             _check_readable(body)
@@ -102,8 +116,15 @@ def encode_body(message: Message) -> bytes:
         raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {error}") from error
 
 
+def _comes_back(message: Message, body: bytes) -> bool:
+    try:
+        return _decode_body(body) == message
+    except msgspec.ValidationError:
+        return False
+
+
 def _proven(message: Message, body: bytes) -> bytes:
-    """The bytes of a message that is more than plain text, after reading them back: equal, or refused."""
+    """The bytes of a message that is not simple, after all checks and after reading them back."""
     if len(message.id.encode()) > MAX_ID_BYTES:
         raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, {message.id[:32]!r}… has more")
     check_values(message)
@@ -162,7 +183,7 @@ def decode_member(member: bytes) -> Message:
             check_caps(member)
         try:
             sequence, timestamp, message = _decode_member(member)
-            if message.metadata or message.provider_meta or not _only_text(message.parts):
+            if not _is_simple(message):
                 check_caps(member)  # free-form values may be nested deeper than is allowed; the decoder stops at 1,000
         except msgspec.ValidationError:
             check_caps(member)
@@ -192,34 +213,6 @@ def from_map(fields: dict[str, Any]) -> Message:
         raise
     except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise InvalidMessageError(f"{str(fields)[:80]!r} is not a message: {error}") from error
-
-
-def _only_text(parts: tuple[Part, ...]) -> bool:
-    for part in parts:  # noqa: SIM110 -- half the time of all(), and this runs for every message of a read
-        if type(part) is not TextPart or part.provider_meta is not None:
-            return False
-    return True
-
-
-def _is_plain(message: Message, body: bytes) -> bool:
-    """Whether a message has nothing but text by a participant: most are so, and need no further check.
-
-    `body` has an entry for each field that is not at its default, so its length tells of all others.
-    """
-    who = message.participant
-    entries = 2 + (message.scope is not None) + (who is not None)
-    for part in message.parts:
-        if type(part) is not TextPart or type(part.text) is not str or _text_rest(part) != _TEXT_REST:
-            return False
-    if body[0] != 0x80 + entries + bool(message.parts) or len(message.id) > MAX_ID_BYTES // 4:
-        return False
-    return who is None or (
-        type(who) is Participant
-        and who.kind in _KINDS
-        and type(who.id) is str
-        and (who.display_name is None or type(who.display_name) is str)
-        and _participant_rest(who) == _PARTICIPANT_REST
-    )
 
 
 def _message(fields: dict[str, Any]) -> Message:
