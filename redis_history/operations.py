@@ -1,6 +1,6 @@
 """Operations as values: what a store asks a backend to do, already validated.
 
-A backend executes an `Op[T]` and gives back a `T`, or raises an error of `redis_history.errors`. Each write is one
+A backend executes an `Op[T]` and returns a `T`, or raises an error of `redis_history.errors`. Each `Write` is one
 atomic change: all of it, or nothing. `token` names the change: an operation repeated with the same token (a retry after
 a lost reply) has its first outcome and changes nothing.
 """
@@ -16,6 +16,7 @@ from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position
 
 __all__ = [
+    "ANY",
     "Append",
     "Appended",
     "Changes",
@@ -54,30 +55,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Op(Generic[T_co]):
-    """Marks an operation whose outcome is a `T_co`."""
+    """An operation whose outcome is a `T_co`."""
 
     __slots__ = ()
 
 
-class Entry(Struct, frozen=True):
-    """A message on its way in. `body`, `digest`, `timestamp` (µs, None: the server's clock) are what is stored;
-    `characters` and `tokens` go into the conversation's totals. `tools` are the marks of the tool calls and results
-    in it: see `model.pairs.marks`."""
-
-    message: Message
-    body: bytes
-    digest: bytes
-    timestamp: int | None
-    characters: int
-    tokens: int
-    tools: bytes = b""
-
-
 class Lease(Struct, frozen=True):
-    """The right of one worker to work on a conversation, until it ends or is given back.
+    """The right of one worker to work on a conversation for a time.
 
-    `fence` counts the leases of the conversation, so that a later one has a greater number; `claim` is random. A change
-    that is made with a lease is refused by the backend when that is not the present one.
+    `fence` is the number of the lease within the conversation; `claim` is random. A backend rejects a change whose
+    precondition has a lease that is not the present one.
     """
 
     conversation_id: str
@@ -86,13 +73,13 @@ class Lease(Struct, frozen=True):
 
     @property
     def value(self) -> str:
-        """What is stored while it holds."""
+        """What the backend stores while the lease holds."""
         return f"{self.fence}:{self.claim}"
 
 
 class Precondition(Struct, frozen=True):
-    """What must hold for a write; otherwise RevisionConflictError, ConversationNotFoundError or
-    ConversationExistsError, and nothing is written. `lease` must be the present one, else LeaseLostError."""
+    """What must hold for a write. If it does not, nothing is written, and the error is RevisionConflictError,
+    ConversationNotFoundError, ConversationExistsError, or LeaseLostError if `lease` is not the present one."""
 
     expected_revision: int | None = None
     must_exist: bool = False
@@ -103,10 +90,33 @@ class Precondition(Struct, frozen=True):
 ANY = Precondition()
 
 
-class Appended(Struct, frozen=True):
-    """The outcome of one appended message: as it stands in the store, with its timestamp and sequence.
+class Write(Op[T_co]):
+    """An operation that changes a conversation."""
 
-    `revision` is the change that stored it. `duplicate` says that an earlier call had stored it already.
+    __slots__ = ()
+    conversation_id: str
+    precondition: Precondition
+    token: str
+
+
+class Entry(Struct, frozen=True):
+    """A message to store, with its `body`, `digest` and `timestamp` (µs; None: the server's clock). `characters` and
+    `tokens` are added to the totals of the conversation. `tools` are the marks of its tool calls and results: see
+    `model.pairs.marks`."""
+
+    message: Message
+    body: bytes
+    digest: bytes
+    timestamp: int | None
+    characters: int
+    tokens: int
+    tools: bytes = b""
+
+
+class Appended(Struct, frozen=True):
+    """The outcome of one appended message, with its timestamp and sequence.
+
+    `revision` is the change that stored it. `duplicate`: an earlier call had already stored it.
     """
 
     revision: int
@@ -114,10 +124,9 @@ class Appended(Struct, frozen=True):
     duplicate: bool
 
 
-class Append(Struct, Op[list[Appended]], frozen=True):
-    """Add messages, in order, as one change. Ids already stored with the same content are left as they are (all of
-    them: no change at all); with other content: MessageConflictError, nothing written. `vectors`: of each message, or
-    none."""
+class Append(Struct, Write[list[Appended]], frozen=True):
+    """Add messages, in order. A message that is stored with the same content stays as it is; if all are, there is no
+    change. The same id with other content: MessageConflictError. `vectors`: one for each message, or none."""
 
     conversation_id: str
     entries: tuple[Entry, ...]
@@ -126,9 +135,9 @@ class Append(Struct, Op[list[Appended]], frozen=True):
     vectors: tuple[bytes, ...] = ()
 
 
-class UpdateMessage(Struct, Op[Appended | None], frozen=True):
-    """Give the message of this id other content, at its place; None: there is no such message. The same content again
-    changes nothing."""
+class UpdateMessage(Struct, Write[Appended | None], frozen=True):
+    """Replace the content of a message at its place; None: no message has this id. The same content again changes
+    nothing."""
 
     conversation_id: str
     entry: Entry
@@ -137,8 +146,8 @@ class UpdateMessage(Struct, Op[Appended | None], frozen=True):
     vectors: tuple[bytes, ...] = ()
 
 
-class Restore(Struct, Op[int], frozen=True):
-    """Put messages in place of all there are, as one change. The outcome is the revision."""
+class Restore(Struct, Write[int], frozen=True):
+    """Replace all messages. The outcome is the revision."""
 
     conversation_id: str
     entries: tuple[Entry, ...]
@@ -147,8 +156,8 @@ class Restore(Struct, Op[int], frozen=True):
     vectors: tuple[bytes, ...] = ()
 
 
-class Clear(Struct, Op[int], frozen=True):
-    """Remove all messages as one change, and keep the conversation. The outcome is the revision."""
+class Clear(Struct, Write[int], frozen=True):
+    """Remove all messages and keep the conversation. The outcome is the revision."""
 
     conversation_id: str
     precondition: Precondition = ANY
@@ -156,12 +165,11 @@ class Clear(Struct, Op[int], frozen=True):
 
 
 class Compacted(Struct, frozen=True):
-    """The outcome of a compaction: the change that made it, its summary as it stands in the store, and how many
-    messages that replaced, a former summary among them.
+    """The outcome of a compaction: its change, the stored summary, and how many messages it replaced, a former summary
+    included.
 
-    `changed` says whether this call did it. If not, an earlier call with the same summary had (`count` is then how many
-    of the messages are still in the archive); or, without a `summary`,
-    there was nothing to compact, and `revision` is the present one.
+    `changed` is false if an earlier call with the same summary did it (`count` is then how many of the messages are
+    still archived), or, without a `summary`, if there was nothing to compact (`revision` is then the present one).
     """
 
     revision: int
@@ -170,15 +178,13 @@ class Compacted(Struct, frozen=True):
     changed: bool
 
 
-class Compact(Struct, Op[Compacted], frozen=True):
-    """Put a summary in place of all messages up to `through` (inclusive), as one change, but for system messages;
-    what it replaces moves to the archive. It gets the position of the last one of them. A former summary is replaced
-    like any message.
+class Compact(Struct, Write[Compacted], frozen=True):
+    """Replace all messages up to `through` (inclusive), except system messages, by a summary at the position of the
+    last of them. The replaced messages move to the archive. A former summary is replaced like any message.
 
-    `seen`: ids and digests of the messages that were summarised; CompactionConflictError unless it is exactly these
-    that would be replaced. Raises as well if a tool call would be torn from its result. Nothing but at most one
-    summary to replace: no change. A summary that an earlier call has put in its place already, with the same
-    content: no change.
+    `seen`: ids and digests of the summarised messages. If other messages would be replaced, CompactionConflictError. A
+    range that separates a tool call from its result is rejected too. Nothing changes if there is nothing to replace
+    except at most one summary, or if an earlier call has stored this summary.
     """
 
     conversation_id: str
@@ -197,8 +203,8 @@ class Expanded(Struct, frozen=True):
     count: int
 
 
-class Expand(Struct, Op[Expanded | None], frozen=True):
-    """Put what the live summary of this id replaced back in its place, as one change; None: this is no live summary."""
+class Expand(Struct, Write[Expanded | None], frozen=True):
+    """Put back the messages that the live summary replaced; None: the id is not that of the live summary."""
 
     conversation_id: str
     summary_id: str
@@ -206,12 +212,29 @@ class Expand(Struct, Op[Expanded | None], frozen=True):
     token: str = field(default_factory=new_token)
 
 
-class WriteRecord(Struct, Op[int], frozen=True):
-    """Set fields of a conversation's record (of RECORD_FIELDS), and create the conversation if the precondition lets.
-    The outcome is the revision."""
+class WriteRecord(Struct, Write[int], frozen=True):
+    """Set fields of a conversation's record (see RECORD_FIELDS), and create the conversation unless the precondition
+    requires one. The outcome is the revision."""
 
     conversation_id: str
     fields: dict[str, Any]
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+class DeleteMessages(Struct, Write[int], frozen=True):
+    """Remove messages by id, archived or not; unknown ids are ignored. The outcome is how many were removed."""
+
+    conversation_id: str
+    message_ids: tuple[str, ...]
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
+
+
+class DeleteConversation(Struct, Write[bool], frozen=True):
+    """Remove everything of a conversation. The outcome is whether it existed."""
+
+    conversation_id: str
     precondition: Precondition = ANY
     token: str = field(default_factory=new_token)
 
@@ -223,16 +246,16 @@ class ReadConversation(Struct, Op[Conversation | None], frozen=True):
 
 
 class Scanned(Struct, frozen=True):
-    """A page of a scan, and where to continue; None: that was all."""
+    """A page of a scan, and where to continue; None: the scan has ended."""
 
     conversations: list[Conversation]
     cursor: Any = None
 
 
 class ScanConversations(Struct, Op[Scanned], frozen=True):
-    """A page of all conversations, in no order, from `cursor` (None: the first) on; about `limit` of them, maybe none.
+    """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
 
-    Finds each conversation that exists during the whole scan. One that changes meanwhile may come twice.
+    A scan finds each conversation that exists during all of it. A conversation that changes meanwhile may come twice.
     """
 
     limit: int = 500
@@ -240,7 +263,7 @@ class ScanConversations(Struct, Op[Scanned], frozen=True):
 
 
 class ListConversations(Struct, Op[list[Conversation]], frozen=True):
-    """Conversations by time of their last change, newest first; those of one owner or agent, if given."""
+    """Conversations by time of their last change, newest first; of one owner or agent, if given."""
 
     user_id: int | str | None
     agent_name: str | None
@@ -249,10 +272,10 @@ class ListConversations(Struct, Op[list[Conversation]], frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Consecutive messages, ascending. `unreadable` counts stored members that were skipped as corrupt.
+    """Consecutive messages, ascending. `unreadable` counts corrupt members, which were skipped.
 
-    If archived messages were asked for, `archived` says of each message whether it is one, and `former_summaries`
-    has the ids of those among them that were the live summary once (ids of others do no harm).
+    If archived messages were requested, `archived` says for each message whether it is archived, and `former_summaries`
+    has the ids of the summaries among them (and may have others).
     """
 
     messages: list[Message]
@@ -262,13 +285,11 @@ class Page(Struct, frozen=True):
 
 
 class ReadPage(Struct, Op[Page], frozen=True):
-    """Messages of a window, ascending; an unknown conversation is empty.
+    """The messages with `after` < position < `before`, ascending: the first `limit`, or the last if `newest`. A page of
+    `limit` stored messages, readable or not, may have more beyond it. An unknown conversation is empty.
 
-    The window: `after` < position < `before`. Of the window the first `limit` messages, or the last if `newest`;
-    a page of `limit` stored messages, readable or not, may have more beyond it.
-
-    With `archived`, archived messages too. A summary stands behind what it replaced, at the same position; a page
-    has all or none of the messages of one position, and so may have more than `limit`.
+    With `archived`, archived messages are included, and a summary follows the messages that it replaced, at the same
+    position. A page has all or none of the messages of one position, and so may have more than `limit`.
     """
 
     conversation_id: str
@@ -287,38 +308,16 @@ class FindMessage(Struct, Op[Message | None], frozen=True):
 
 
 class ReadTogether(Struct, Op[list[Any]], frozen=True):
-    """The outcomes of several reads (`FindMessage`, `ReadConversation`, `ReadPage`, `Fetch`), in their order, in one
-    round trip. They need not be of one moment."""
+    """The outcomes of several reads (`FindMessage`, `ReadConversation`, `ReadPage`, `Fetch`), in order, in one round
+    trip. They may be of different moments."""
 
     reads: tuple[Op[Any], ...]
 
 
-class DeleteMessages(Struct, Op[int], frozen=True):
-    """Remove messages by id, archived or not, as one change; unknown ids are ignored. The outcome is how many there
-    were."""
-
-    conversation_id: str
-    message_ids: tuple[str, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
-
-
-class DeleteConversation(Struct, Op[bool], frozen=True):
-    """Remove everything of a conversation. The outcome is whether it existed."""
-
-    conversation_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
-
-
-#: The operations that change a conversation.
-Write = Append | Clear | Compact | DeleteConversation | DeleteMessages | Expand | Restore | UpdateMessage | WriteRecord
-
-
 class Head(Struct, frozen=True):
-    """The present of a conversation: its newest change, its totals, and its newest messages if asked for.
+    """The present state of a conversation: its newest change, its totals, and its newest messages if requested.
 
-    Of an unknown conversation the totals are zero and the cursor is where its first change will follow.
+    Of an unknown conversation, the totals are zero and the cursor is the one before its first change.
     """
 
     cursor: Cursor
@@ -336,14 +335,14 @@ class ReadHead(Struct, Op[Head], frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """Changes after a cursor, in order; `more` says that there are further ones to read at once."""
+    """Changes after a cursor, in order; `more`: there are further ones."""
 
     events: list[Event]
     more: bool
 
 
 class ReadChanges(Struct, Op[Changes], frozen=True):
-    """At most `limit` changes after `after`; or one Reset, alone, if not all of them can be told."""
+    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them."""
 
     conversation_id: str
     after: Cursor
@@ -351,8 +350,7 @@ class ReadChanges(Struct, Op[Changes], frozen=True):
 
 
 class TakeLease(Struct, Op[Lease | None], frozen=True):
-    """A lease for so many seconds; None: somebody has one, or there is no such conversation. It changes nothing that a
-    reader sees."""
+    """A lease for `seconds`; None: another worker has one, or there is no such conversation. Readers notice nothing."""
 
     conversation_id: str
     seconds: float
@@ -360,7 +358,7 @@ class TakeLease(Struct, Op[Lease | None], frozen=True):
 
 
 class KeepLease(Struct, Op[bool], frozen=True):
-    """Let a lease end so many seconds from now; 0: at once. Whether it was still the present one."""
+    """Let a lease end `seconds` from now; 0: at once. The outcome is whether it was still the present one."""
 
     lease: Lease
     seconds: float
@@ -371,8 +369,8 @@ class KeepLease(Struct, Op[bool], frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """The newest messages of a conversation and the cursor of exactly that state: `subscribe(after=cursor)`
-    continues from it without gap or overlap."""
+    """The newest messages of a conversation and the cursor of exactly that state: `subscribe(after=cursor)` continues
+    from it without gap or overlap."""
 
     messages: list[Message]
     cursor: Cursor

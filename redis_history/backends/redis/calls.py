@@ -218,7 +218,7 @@ def as_is(reply: Any) -> Any:
     return reply
 
 
-def change(op: Write, settings: Settings, keys: ConversationKeys) -> list[bytes]:
+def change(op: Write[Any], settings: Settings, keys: ConversationKeys) -> list[bytes]:
     """The header of a write: its token, and what it demands."""
     return change_header(op.token, settings, keys, op.precondition)
 
@@ -244,7 +244,7 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
     return (b"" if expected is None else b"%d" % expected), existence
 
 
-def refused(op: Write, reply: list[Any]) -> NoReturn:
+def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
     """Raises what a writing script returned in place of an outcome."""
     kind = reply[0]
     if kind == b"conflict":
@@ -258,7 +258,7 @@ def refused(op: Write, reply: list[Any]) -> NoReturn:
     raise rules.revision_conflict(op.conversation_id, reply[1], op.precondition.expected_revision)
 
 
-def revised(op: Write, reply: int | list[Any]) -> int:
+def revised(op: Write[Any], reply: int | list[Any]) -> int:
     """The revision after a write that tells nothing else. Raises as `refused`."""
     if type(reply) is list:
         if reply[0] != b"buried":
@@ -291,7 +291,9 @@ def plain(*command: bytes) -> Call:
     return Call(None, b"", [*command], as_is)
 
 
-def write(op: Write, settings: Settings, call: Call, after: Callable[[Any], Steps[None]] | None = None) -> Steps[Any]:
+def write(
+    op: Write[Any], settings: Settings, call: Call, after: Callable[[Any], Steps[None]] | None = None
+) -> Steps[Any]:
     """The steps of a write: its call, then the upkeep that `after` makes of the reply. The outcome comes last, because
     it may be an error: that the write is not confirmed."""
     if settings.confirm is not None:
@@ -304,7 +306,7 @@ def write(op: Write, settings: Settings, call: Call, after: Callable[[Any], Step
     return call.decode(reply)
 
 
-def _confirmed(op: Write, decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
+def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
     reply, said = replies
     outcome = decode(reply)  # a refusal raises: nothing was written
     if outcome is None or (reached := confirmation.reached(said)) >= confirmation.needed:
