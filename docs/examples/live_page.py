@@ -11,13 +11,13 @@ from redis_history import AsyncHistoryStore
 from redis_history.web import LiveView
 
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><ul id="list"></ul><script>
-const path = "history/api/", query = "?conversation=chat-1"
+const path = "history/v1/conversations/chat-1/"
 const show = (m) => list.appendChild(document.createElement("li")).textContent = `${m.role}: ${m.text}`
 const follow = async () => {
-  const start = await (await fetch(path + "messages" + query)).json()
+  const start = await (await fetch(path + "messages")).json()
   list.replaceChildren()
   start.messages.forEach(show)
-  const events = new EventSource(path + "events" + query + "&after=" + start.cursor)
+  const events = new EventSource(path + "events?after=" + start.cursor)
   events.addEventListener("appended", (event) => JSON.parse(event.data).messages.forEach(show))
   events.addEventListener("reset", () => { events.close(); follow() })
 }

@@ -74,7 +74,7 @@ def serve_command(
     try:
         import uvicorn
 
-        from redis_history.web._view import Limits, View
+        from redis_history.web import Limits, LiveView
         from redis_history.web.access import holder
         from redis_history.web.application import Invitation, application, check_token
     except ImportError as error:
@@ -88,7 +88,7 @@ def serve_command(
     class Server(uvicorn.Server):
         """Ends the streams first, which would never end by themselves. Leaves signals to the command."""
 
-        view: View
+        view: LiveView
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             await self.view.aclose()
@@ -110,7 +110,7 @@ def serve_command(
         async with AsyncHistoryStore(context.url, namespace=context.namespace, retry=retry, **searching) as store:
             address = parse_url(context.url).address
             invitation = Invitation() if show else None
-            view = View(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
+            view = LiveView(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
             config: Any = uvicorn.Config(
                 application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation),
                 log_level="warning",

@@ -15,7 +15,7 @@ from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.json_form import message_of
 from redis_history.model import Conversation, Message, Position
 from redis_history.requests import owner_of
-from redis_history.web._http import MOST, Asked, Refused, answer
+from redis_history.web._http import MOST, Asked, Refused, answer, answer_of_state
 from redis_history.web._shape import conversation_shape, dumps, glimpse, hit_shape, message_shape, writer
 from redis_history.web._view import View
 
@@ -47,7 +47,7 @@ async def status(view: View, asked: Asked) -> Response:
 
 
 async def conversations(view: View, asked: Asked) -> Response:
-    limit, offset = asked.number("limit", 50, 1, MOST), asked.number("offset", 0, 0, _LIST_END)
+    limit, offset = asked.number("limit", 50, 1, MOST), asked.number("cursor", 0, 0, _LIST_END)
     named, agent = asked.text("user_id"), asked.text("agent_name")
     owner = None if named is None else owner_of(named)
     count = limit if view.access.open and owner is None and agent is None else _EXAMINED
@@ -72,7 +72,7 @@ async def conversations(view: View, asked: Asked) -> Response:
         ]
     offset += examined
     more = examined < len(found) and offset <= _LIST_END
-    return answer({"conversations": shapes, "more": more, "next_offset": offset})
+    return answer({"conversations": shapes, "next": str(offset) if more else None})
 
 
 async def conversation(view: View, asked: Asked) -> Response:
@@ -81,7 +81,7 @@ async def conversation(view: View, asked: Asked) -> Response:
     found = await view.store.get_conversation(name)
     if found is None:
         raise _unknown(name)
-    return answer(conversation_shape(found) | {"cursor": str(cursor)})
+    return answer_of_state(asked, conversation_shape(found) | {"cursor": str(cursor)}, cursor)
 
 
 async def search(view: View, asked: Asked) -> Response:
@@ -123,22 +123,23 @@ async def messages(view: View, asked: Asked) -> Response:
         return await view.store.get(name, limit=most, before=than, since=since, include_archived=archived)
 
     shapes, more, _ = await _gathered(older, limit, before, newest)
-    return answer({"messages": shapes, "more": more, "cursor": cursor})
+    page = {"messages": shapes, "more": more, "cursor": cursor}
+    return answer(page) if cursor is None else answer_of_state(asked, page, cursor)
 
 
 async def message(view: View, asked: Asked) -> Response:
     name = asked.conversation
-    wanted = asked.needed("id")
+    wanted = asked.needed("message")
     found = await view.store.get_message(name, wanted)
     if found is None:
         raise MessageNotFoundError(f"there is no message {wanted[:64]!r} in this conversation")
     return answer(message_shape(found, whole=True))
 
 
-async def archived(view: View, asked: Asked) -> Response:
+async def originals(view: View, asked: Asked) -> Response:
     """The originals of a summary: the archived messages up to its position, including earlier summaries."""
     name = asked.conversation
-    wanted = asked.needed("summary")
+    wanted = asked.needed("message")
     limit, before = asked.number("limit", MOST, 1, MOST), _position(asked, "before")
     summary = await view.store.get_message(name, wanted)
     if summary is None or summary.position is None or not summary.is_summary:
@@ -163,7 +164,7 @@ async def archived(view: View, asked: Asked) -> Response:
 
 async def append(view: View, asked: Asked) -> Response:
     """Append a message, with the role and participant of the body (needs the right `append_as`), or else with role
-    `user` and the signed-in participant."""
+    `user` and the signed-in participant. A repeated request with the same id stores the message once."""
     fields = {key: value for key, value in asked.body.items() if value is not None and key != "text"}
     if not isinstance(asked.body.get("text"), str):
         raise Refused(400, "bad_input", "text is missing: it must be a string")
@@ -185,21 +186,18 @@ async def update_conversation(view: View, asked: Asked) -> Response:
 async def delete_conversation(view: View, asked: Asked) -> Response:
     if not await view.store.delete_conversation(asked.conversation):
         raise _unknown(asked.conversation)
-    return answer({"deleted": True})
+    return Response(status_code=204)
 
 
-async def delete_messages(view: View, asked: Asked) -> Response:
-    ids = asked.body.get("ids")
-    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-        raise Refused(400, "bad_input", "ids must be a list of message ids")
-    return answer({"deleted": await view.store.delete_messages(asked.conversation, ids)})
+async def delete_message(view: View, asked: Asked) -> Response:
+    wanted = asked.needed("message")
+    if not await view.store.delete_messages(asked.conversation, [wanted]):
+        raise MessageNotFoundError(f"there is no message {wanted[:64]!r} in this conversation")
+    return Response(status_code=204)
 
 
 async def expand(view: View, asked: Asked) -> Response:
-    summary = asked.body.get("summary")
-    if not isinstance(summary, str):
-        raise Refused(400, "bad_input", "summary must be the id of a summary")
-    done = await view.store.expand(asked.conversation, summary)
+    done = await view.store.expand(asked.conversation, asked.needed("message"))
     return answer({"revision": done.revision, "count": done.count})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -71,9 +72,18 @@ def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = No
     return Response(dumps(value), status, headers, "application/json")
 
 
+def answer_of_state(asked: Asked, value: Any, cursor: object) -> Response:
+    """The response to a read of a conversation's state, with the ETag of that state; 304 if the client has it."""
+    tag = f'"{cursor}"'
+    known = {one.strip().removeprefix("W/") for one in asked.request.headers.get("if-none-match", "").split(",")}
+    headers = {"ETag": tag}
+    return Response(status_code=304, headers=headers) if tag in known else answer(value, headers=headers)
+
+
 def refusal(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error response in JSON."""
-    return answer({"error": {"code": code, "message": message}}, status, headers)
+    """An error response: Problem Details (RFC 9457) with a `code`."""
+    problem = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": message}
+    return Response(dumps(problem | {"code": code}), status, headers, "application/problem+json")
 
 
 def failure(error: Exception) -> Response:
@@ -99,12 +109,12 @@ def failure(error: Exception) -> Response:
 
 
 class Asked:
-    """The parameters of a request, each given at most once, and the body of a change.
+    """The parameters of a request, in its path and in its query, each given at most once, and the body of a change.
 
     `conversation_id` is None if the request names no conversation. Raises Refused for an invalid query string.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, path: Mapping[str, str]) -> None:
         self.request = request
         self.body: dict[str, Any] = {}
         try:
@@ -116,6 +126,10 @@ class Asked:
         self._fields = dict(pairs)
         if len(self._fields) != len(pairs):
             raise Refused(400, "bad_input", "a parameter of the URL is given twice")
+        if twice := self._fields.keys() & path.keys():
+            raise Refused(400, "bad_input", f"unknown parameter: {min(twice)} is a part of the path")
+        self._fields |= path
+        self._path = path
         self.conversation_id = self.text("conversation")
         if self.conversation_id is not None:
             check_conversation_id(self.conversation_id)
@@ -150,8 +164,9 @@ class Asked:
 
     def check_names(self, parameters: Iterable[str], fields: Iterable[str]) -> None:
         """Raises Refused for other parameters of the URL, or fields of the body, than these."""
-        for kind, given, known in (("parameter", self._fields, parameters), ("field of the body", self.body, fields)):
-            if unknown := sorted(given.keys() - set(known)):
+        asked = self._fields.keys() - self._path.keys()
+        for kind, given, known in (("parameter", asked, parameters), ("field of the body", self.body.keys(), fields)):
+            if unknown := sorted(given - set(known)):
                 names = ", ".join(sorted(known)) or "none"
                 raise Refused(400, "bad_input", f"unknown {kind}: {', '.join(unknown)[:80]}; known here: {names}")
 

@@ -22,9 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_history.errors import ConfigurationError
 from redis_history.web._http import Secured, failure, of_this_origin, refusal
-from redis_history.web._view import View
 from redis_history.web.access import SIGNED_IN_UNTIL
-from redis_history.web.routing import routes_of
+from redis_history.web.routing import LiveView
 
 __all__ = ["Invitation", "application", "check_token"]
 
@@ -70,7 +69,7 @@ class Invitation:
 
 
 def application(
-    view: View,
+    view: LiveView,
     *,
     token: str,
     hosts: Iterable[str] = (),
@@ -82,11 +81,8 @@ def application(
     `secure`: whether the cookie is sent only over https; None: if the sign-in used https.
     """
     gate = Middleware(Gate, token=check_token(token), hosts=hosts, secure=secure, invitation=invitation)
-    inside = Starlette(
-        routes=routes_of(view, page=True),
-        middleware=[gate],
-        exception_handlers={HTTPException: _failed, Exception: _failed},
-    )
+    inside = Starlette(middleware=[gate], exception_handlers={HTTPException: _failed, Exception: _failed})
+    inside.router.default = view  # unlike a Mount, it takes line feeds in paths
     return Secured(inside)
 
 

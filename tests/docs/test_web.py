@@ -86,7 +86,7 @@ def test_figures() -> None:
         f"At most {_http.MOST:,} messages or conversations",
         f"about {_endpoints._FULL // 10**6} MB",
         f"more than {_http.MAX_BODY:,} bytes",
-        f"at most {_endpoints._LIST_END:,}",
+        f"at most {_endpoints._LIST_END:,} conversations",
         f"looks at {_endpoints._EXAMINED} conversations",
         f"among the best {_endpoints._MOST_HITS}",
         f"ends after {application._ENDS // 3600} hours",

@@ -93,12 +93,12 @@ def client(app: Any, **options: Any) -> httpx.AsyncClient:
 class Stream:
     """A reader of server-sent events, on a bare connection; as a browser reads them."""
 
-    def __init__(self, port: int, query: str = "", *, base: str = "", **headers: str) -> None:
+    def __init__(self, port: int, path: str = "v1/events", *, base: str = "", **headers: str) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.comments = 0
         self.last_id: str | None = None
-        self._where = (port, f"{base}/api/events{query}")
+        self._where = (port, f"{base}/{path}")
         self._asked = {"Host": "localhost", "Authorization": f"Bearer {TOKEN}"} | {
             name.replace("_", "-"): value for name, value in headers.items()
         }
@@ -188,10 +188,11 @@ class Stream:
         return None
 
 
-def of(conversation_id: str, **parameters: str) -> str:
-    """The query of a URL."""
-    fields = {"conversation": conversation_id, **parameters}
-    return "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in fields.items())
+def at(conversation_id: str, *what: str, **parameters: str) -> str:
+    """The path of a conversation, or of something in it, with a query."""
+    path = "/".join(["v1/conversations", *(quote(one, safe="") for one in (conversation_id, *what))])
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items())
+    return f"{path}?{query}" if query else path
 
 
 class Lean(asyncio.Protocol):
@@ -205,8 +206,8 @@ class Lean(asyncio.Protocol):
         self._asked, self._rest, self._changed = asked, b"", asyncio.Event()
 
     @classmethod
-    async def connect(cls, port: int, query: str) -> Lean:
-        head = f"GET /api/events{query} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    async def connect(cls, port: int, path: str) -> Lean:
+        head = f"GET /{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
         loop = asyncio.get_running_loop()
         _, reader = await loop.create_connection(lambda: cls(head.encode()), "127.0.0.1", port)
         return reader

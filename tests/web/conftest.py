@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore
-from redis_history.web._view import View
+from redis_history.web import LiveView
 from redis_history.web.access import holder
 from redis_history.web.application import application
 from tests.support.servers import RealServer
@@ -25,10 +25,10 @@ async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistor
 @pytest.fixture
 async def make(store: AsyncHistoryStore) -> AsyncIterator[Any]:
     """Makes the application of `redis-history serve`; ends its streams at the end."""
-    views: list[View] = []
+    views: list[LiveView] = []
 
     def make(*, hosts: tuple[str, ...] = (), secure: bool | None = None, **options: Any) -> Any:
-        views.append(View(options.pop("store", store), **{"authorize": holder} | options))
+        views.append(LiveView(options.pop("store", store), **{"authorize": holder} | options))
         return application(views[-1], token=TOKEN, hosts=hosts, secure=secure)
 
     yield make

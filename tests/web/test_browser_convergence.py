@@ -82,7 +82,7 @@ async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Si
     page = await window.open(name)
     await expect(page.locator(".row").first).to_be_attached()
     slow = _SlowAnswers(seed)
-    await page.route("**/api/messages?*", slow)
+    await page.route("**/messages?*", slow)
     wander = random.Random(seed)
     for _ in range(300 if full else 60):
         making = asyncio.to_thread(changes.make)

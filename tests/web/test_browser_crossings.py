@@ -59,7 +59,7 @@ async def test_nothing_is_missed_between_a_window_and_its_stream(window: Window,
     site.store.append_many(name, [user(f"Line {number}.", id=f"m{number}") for number in range(60)])
     site.store.update_message(name, user(f"The {word}.", id="m20"))
     page = await window.open()
-    async with Held(page, f"**/api/events?conversation={name}*") as stream:
+    async with Held(page, f"**/{name}/events*") as stream:
         # Straight to what was found: a second window is asked for before the first one is there.
         await page.keyboard.press("/")
         await page.keyboard.type(word)
@@ -81,7 +81,7 @@ async def test_the_list_is_right_when_it_changes_while_it_is_read(window: Window
         site.store.append(name, user("Before."))
     page = await window.open()
     await expect(_card(page, gone)).to_be_visible()
-    async with Held(page, "**/api/conversations?*") as listing:
+    async with Held(page, "**/v1/conversations?*") as listing:
         await page.reload()
         await listing.there.wait()
         site.store.append(old, user("Meanwhile."))
@@ -103,7 +103,7 @@ async def test_a_compaction_meets_a_page_on_its_way(window: Window, site: Site) 
     site.store.append_many(name, every)
     page = await window.open(name)
     await expect(window.said("Line 499.")).to_be_in_viewport()
-    async with Held(page, "**/api/messages?*before=*") as older:
+    async with Held(page, "**/messages?*before=*") as older:
         await page.locator("#timeline").evaluate("element => { element.scrollTop = 0 }")
         await older.there.wait()
         site.store.compact(name, through="m480", summary="All of that.")
@@ -162,7 +162,7 @@ async def test_the_later_wish_counts(window: Window, site: Site) -> None:
     page = await window.open(name)
     await expect(window.said("Line 599.")).to_be_in_viewport()
     for first, second, end in (("g", "G", "Line 599."), ("G", "g", "Line 0.")):
-        async with Held(page, "**/api/messages?*") as answer:
+        async with Held(page, "**/messages?*") as answer:
             await page.keyboard.press(first)
             if first == "g":
                 await answer.there.wait()
@@ -219,12 +219,12 @@ async def test_a_list_that_shows_few_of_many_reads_on(window: Window, site: Site
     async def few(route: Route) -> None:
         answer = await route.fetch()
         page = await answer.json()
-        if "offset=" in route.request.url:
+        if "cursor=" in route.request.url:
             await route.fulfill(response=answer)
         else:
-            await route.fulfill(response=answer, json={"conversations": [], "more": True, "next_offset": 0 * len(page)})
+            await route.fulfill(response=answer, json={"conversations": [], "next": "0" * bool(page)})
 
-    await window.page.route("**/api/conversations?*", few)
+    await window.page.route("**/v1/conversations?*", few)
     page = await window.open()
     await expect(_card(page, name)).to_contain_text("Mine.")
     assert "No conversation yet" not in await page.locator("#list-note").inner_text()
@@ -257,13 +257,13 @@ async def test_what_is_typed_while_a_message_is_sent_stays(windows: Windows, sit
         window = await windows(served.url)
         page = await window.open(one)
         draft = page.locator("#draft")
-        async with Held(page, "**/api/messages?conversation=*") as answer:
+        async with Held(page, "**/messages") as answer:
             await draft.fill("First.")
             await draft.press("Enter")
             await answer.there.wait()
             await draft.press_sequentially(" And more")
         await expect(draft).to_have_value("And more")
-        async with Held(page, "**/api/messages?conversation=*") as answer:
+        async with Held(page, "**/messages") as answer:
             await draft.press("Enter")
             await answer.there.wait()
             await page.evaluate("hash => { location.hash = hash }", f"conversation={two}")

@@ -204,7 +204,7 @@ async def test_tabs_share_the_stream_of_the_list(windows: Windows, site: Site) -
     site.store.append(name, user("Both hear this."))
     for window in (first, second):
         await expect(window.page.locator(f"li[data-id='{name}'] .card-last")).to_contain_text("Both hear this.")
-    streams = [url for url in first.requests if url.endswith("api/events")]  # of both: they share a profile
+    streams = [url for url in first.requests if url.endswith("v1/events")]  # of both: they share a profile
     assert len(streams) == 1
     # A tab that its browser has put to sleep gives the lead to one that is looked at.
     asleep = first.page.evaluate("() => { const end = Date.now() + 4000; while (Date.now() < end); }")

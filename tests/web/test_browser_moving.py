@@ -114,7 +114,7 @@ async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site
             conversation["updated_at"] = "2026-01-01T00:00:00+00:00"
         await route.fulfill(response=answer, body=json.dumps(found))
 
-    await window.page.route("**/api/conversations*", alike)
+    await window.page.route("**/v1/conversations*", alike)
     page = await window.open()
     shown = "() => [...document.querySelectorAll('#conversations > li:not([hidden])')].map(one => one.dataset.id)"
     await page.locator("#filter").fill("order-")

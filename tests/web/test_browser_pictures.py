@@ -33,7 +33,7 @@ async def test_the_pictures_of_the_documentation(
     with HistoryStore(url, namespace="support") as store, serve(url, "support") as served:
         scenes.tell(store)
         light = await windows(served.url, color_scheme="light", viewport={"width": 1280, "height": 800})
-        await light.page.route("**/api/conversations*", _spread)
+        await light.page.route("**/v1/conversations*", _spread)
         page = await light.open(scenes.MAIN)
         await page.get_by_role("button", name="Tool check_stock").last.click()
         await page.keyboard.press("G")
@@ -45,7 +45,7 @@ async def test_the_pictures_of_the_documentation(
         await _picture(page, "live-view-light", write)
 
         dark = await windows(served.url, color_scheme="dark", viewport={"width": 1280, "height": 800})
-        await dark.page.route("**/api/conversations*", _spread)
+        await dark.page.route("**/v1/conversations*", _spread)
         page = await dark.open(scenes.MAIN)
         await page.get_by_label("Search messages").fill("label of the jacket")
         await page.locator(".hit", has_text="photo of the label").click()

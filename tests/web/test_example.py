@@ -20,7 +20,7 @@ from playwright.async_api import expect
 from redis_history import HistoryStore, assistant, user
 from tests.docs.pages import DOCS, blocks
 from tests.support.servers import DEADLINE, RealServer, free_port, wait_until
-from tests.support.web import Stream, of
+from tests.support.web import Stream, at
 from tests.web.browsing import Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -76,7 +76,7 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
             store.clear("chat-1")
             store.append("chat-1", user("Again."))
             await expect(lines).to_have_text([*told, "user: Again."])
-            others = await window.page.evaluate("fetch('history/api/messages?conversation=chat-2').then(r => r.status)")
+            others = await window.page.evaluate("fetch('history/v1/conversations/chat-2/messages').then(r => r.status)")
             assert others == 403
 
 
@@ -98,7 +98,7 @@ async def test_open_streams_do_not_keep_a_server(
         port = free_port()
         base = "" if app == "bare:view" else "/history"
         with running("", port, app, tmp_path) as process:
-            async with Stream(port, of("chat-1"), base=base) as one, Stream(port, base=base) as listed:
+            async with Stream(port, at("chat-1", "events"), base=base) as one, Stream(port, base=base) as listed:
                 await one.opened()
                 await listed.event()
                 end(process, how)
@@ -151,24 +151,24 @@ async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
         store.append("chat-1", user("1"))
         async with httpx.AsyncClient(base_url=base) as web, httpx.AsyncClient(base_url=base) as other:
             forged = {"x-user": "ann", "cookie": "session=eyJ1c2VyIjogImFubiJ9.x.y"}
-            assert (await web.get("history/api/conversations", headers=forged)).status_code == 403
+            assert (await web.get("history/v1/conversations", headers=forged)).status_code == 403
             assert (await web.post("sign-in", json={**AUTHORS, "password": "x"})).status_code == 401
             assert (await web.post("sign-in", json={"name": "nobody", "password": ""})).status_code == 401
             signed_in = await web.post("sign-in", json=AUTHORS)
             cookie = signed_in.headers["set-cookie"].lower()
             assert (signed_in.status_code, "httponly" in cookie, "samesite=strict" in cookie) == (200, True, True)
-            listed = (await web.get("history/api/conversations")).json()["conversations"]
+            listed = (await web.get("history/v1/conversations")).json()["conversations"]
             assert [one["id"] for one in listed] == ["chat-1"]
-            done = await web.post("history/api/messages" + of("chat-1"), json={"text": "2"})
+            done = await web.post("history/" + at("chat-1", "messages"), json={"text": "2"})
             assert done.status_code == 201
             for body in ({"text": "3", "role": "system"}, {"text": "3", "participant": {"kind": "user", "id": "bob"}}):
-                refused = await web.post("history/api/messages" + of("chat-1"), json=body)
+                refused = await web.post("history/" + at("chat-1", "messages"), json=body)
                 assert refused.status_code == 403
-            assert (await web.request("DELETE", "history/api/conversation" + of("chat-1"), json={})).status_code == 403
+            assert (await web.request("DELETE", "history/" + at("chat-1"), json={})).status_code == 403
             await other.post("sign-in", json={"name": "bob", "password": "battery staple"})
-            assert (await other.get("history/api/messages" + of("chat-1"))).status_code == 403
+            assert (await other.get("history/" + at("chat-1", "messages"))).status_code == 403
             await web.post("sign-out")
-            assert (await web.get("history/api/conversations")).status_code == 403
+            assert (await web.get("history/v1/conversations")).status_code == 403
         assert [(one.role, one.participant and one.participant.id) for one in store.get("chat-1")] == [
             ("user", None),
             ("user", "ann"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis_history import AsyncHistoryStore, user
 from tests.support.servers import DEADLINE, RealServer, free_port
-from tests.support.web import Lean, Serve, listening, of, serve
+from tests.support.web import Lean, Serve, at, listening, serve
 
 MB = 1_000_000
 
@@ -38,7 +38,7 @@ async def test_two_hundred_clients_have_every_message_once(own_server: Any, name
     clients, rate = 200, 50
     count = rate * (10 if full else 2)
     with serve(server.url, namespace, "--max-streams-per-address", str(clients)) as view:
-        readers = [await Lean.connect(view.port, of("c")) for _ in range(clients)]
+        readers = [await Lean.connect(view.port, at("c", "events")) for _ in range(clients)]
         await asyncio.gather(*(asyncio.wait_for(reader.opened.wait(), DEADLINE) for reader in readers))
         with appending(server.url, namespace, count, rate):
             await asyncio.gather(*(reader.until(count, count / rate + DEADLINE) for reader in readers))
@@ -55,8 +55,8 @@ async def test_a_client_that_does_not_read(server: RealServer, namespace: str, f
     """It holds back nobody, costs no memory, and goes on where it was when it reads again."""
     count, size = (600 if full else 300), 20_000
     with serve(server.url, namespace) as view:
-        slow = [await Lean.connect(view.port, of("c")) for _ in range(5)]
-        fast = [await Lean.connect(view.port, of("c")) for _ in range(3)]
+        slow = [await Lean.connect(view.port, at("c", "events")) for _ in range(5)]
+        fast = [await Lean.connect(view.port, at("c", "events")) for _ in range(3)]
         for reader in (*slow, *fast):
             await asyncio.wait_for(reader.opened.wait(), DEADLINE)
         for reader in slow:
@@ -91,7 +91,7 @@ async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str,
             last = start
             while len(mine) < count:
                 try:
-                    reader = await Lean.connect(port, of("c", after=last))
+                    reader = await Lean.connect(port, at("c", "events", after=last))
                 except OSError:
                     await asyncio.sleep(0.01)
                     continue
@@ -123,12 +123,12 @@ async def test_streams_go_on_when_the_redis_was_killed(
         await store.append("c", user("x", id="m0"))
         cursor = str((await store.snapshot("c")).cursor)
         async with listening(make(store=store)) as port:
-            readers = [await Lean.connect(port, of("c", after=cursor)) for _ in range(3)]
+            readers = [await Lean.connect(port, at("c", "events", after=cursor)) for _ in range(3)]
             await store.append("c", user("x", id="m1"))
             for reader in readers:
                 await reader.until(1)
             server.kill()
-            late = await Lean.connect(port, of("c", after=cursor))
+            late = await Lean.connect(port, at("c", "events", after=cursor))
             await asyncio.wait_for(late.opened.wait(), DEADLINE)
             server.start()
             await store.append("c", user("x", id="m2"))
@@ -149,7 +149,7 @@ async def test_a_crowd_that_comes_again_from_different_places(make: Any, store: 
         await store.append("c", user("x" * 2000, id=f"m{number}"))
     async with listening(make()) as port:
         places = [0, 699, 350, 1, 698, 500, *range(0, 700, 50)]
-        readers = [(place, await Lean.connect(port, of("c", after=cursors[place]))) for place in places]
+        readers = [(place, await Lean.connect(port, at("c", "events", after=cursors[place]))) for place in places]
         for number in range(700, 760):
             await store.append("c", user("x", id=f"m{number}"))
         for place, reader in readers:

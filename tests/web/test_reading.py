@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -22,13 +24,13 @@ from redis_history import (
 )
 from redis_history.web import allow_all
 from redis_history.web.routing import API
-from tests.support.web import client, of
+from tests.support.web import at, client
 
 ODD = "a/b ..\\?&=#%\n\x00\u202e😀"
 
 
 async def test_status(web: Any, namespace: str) -> None:
-    status = (await web.get("api/status")).json()
+    status = (await web.get("v1/status")).json()
     assert (status["version"], status["namespace"], status["read_only"]) == (__version__, namespace, True)
     assert status["capabilities"]["search"] == "server"
     assert status["summary_prefix"] == "[Earlier conversation summary: "
@@ -38,18 +40,17 @@ async def test_the_list_is_by_the_last_change_and_in_pages(web: Any, store: Any)
     for name in ("one", "two", "three", ODD):
         await store.create_conversation(Conversation(name, user_id="u", agent_name="a" if name == "two" else None))
     await store.append("one", user("Hello", participant=Participant("user", "u1", "Ann")))
-    page = (await web.get("api/conversations", params={"limit": 3, "last": 1})).json()
+    page = (await web.get("v1/conversations", params={"limit": 3, "last": 1})).json()
     assert [one["id"] for one in page["conversations"]] == ["one", ODD, "three"]
-    assert page["more"] is True
     newest = page["conversations"][0]
     assert (newest["message_count"], newest["characters"], newest["tokens"]) == (1, 5, 2)
     assert newest["last"] == {"role": "user", "name": "Ann", "text": "Hello"}
     assert newest["writer"] == {"name": "Ann", "kind": "user", "id": "u1"}
     assert newest["updated_at"].endswith("Z")
-    rest = (await web.get("api/conversations", params={"limit": 3, "offset": page["next_offset"]})).json()
+    rest = (await web.get("v1/conversations", params={"limit": 3, "cursor": page["next"]})).json()
     assert [one["id"] for one in rest["conversations"]] == ["two"]
-    assert rest["more"] is False
-    of_agent = (await web.get("api/conversations", params={"agent_name": "a"})).json()
+    assert rest["next"] is None
+    of_agent = (await web.get("v1/conversations", params={"agent_name": "a"})).json()
     assert [one["id"] for one in of_agent["conversations"]] == ["two"]
 
 
@@ -58,7 +59,7 @@ async def test_owners_are_numbers_or_texts(web: Any, store: Any) -> None:
         await store.create_conversation(Conversation(name, user_id=owner, auditing_id=owner))
 
     async def of_owner(text: str) -> list[Any]:
-        found = (await web.get("api/conversations", params={"user_id": text})).json()["conversations"]
+        found = (await web.get("v1/conversations", params={"user_id": text})).json()["conversations"]
         return [(one["id"], one["user_id"], one["auditing_id"]) for one in found]
 
     assert await of_owner("1") == [("int", 1, 1)]
@@ -70,11 +71,11 @@ async def test_owners_are_numbers_or_texts(web: Any, store: Any) -> None:
 
 async def test_a_conversation(web: Any, store: Any) -> None:
     await store.create_conversation(Conversation(ODD, title="T", metadata={"k": [1]}))
-    found = (await web.get("api/conversation" + of(ODD))).json()
+    found = (await web.get(at(ODD))).json()
     assert (found["id"], found["title"], found["metadata"], found["revision"]) == (ODD, "T", {"k": [1]}, 1)
     assert found["cursor"] == str((await store.snapshot(ODD)).cursor)
-    missing = await web.get("api/conversation" + of("nobody"))
-    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    missing = await web.get(at("nobody"))
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
 
 
 async def test_every_part_of_a_message(web: Any, store: Any) -> None:
@@ -93,7 +94,7 @@ async def test_every_part_of_a_message(web: Any, store: Any) -> None:
         provider_meta={"secret": 1},
     )
     await store.append_many("c", [message, tool(tool_result("t1", {"rows": [1, 2]}, True, name="find"), id="m2")])
-    first, second = (await web.get("api/messages" + of("c"))).json()["messages"]
+    first, second = (await web.get(at("c", "messages"))).json()["messages"]
     assert first["parts"] == [
         {"type": "text", "text": "Look:"},
         {"type": "reasoning", "text": "hm"},
@@ -124,14 +125,14 @@ async def test_sources_are_cut_one_by_one(web: Any, store: Any) -> None:
     for name, count in (("few", 10), ("many", 50)):
         sources = [Source(f"d{number}", f"Doc {number}", "c" * 2500, 0.5) for number in range(count)]
         await store.append(name, assistant("As it says there.", id="m", sources=sources))
-    (message,) = (await web.get("api/messages" + of("few"))).json()["messages"]
+    (message,) = (await web.get(at("few", "messages"))).json()["messages"]
     cut = {"chunk": "c" * 1200, "score": 0.5, "cut": 2500}
     assert message["sources"] == [{"document_id": f"d{n}", "document_name": f"Doc {n}", **cut} for n in range(10)]
     assert "sources_cut" not in message
-    (message,) = (await web.get("api/messages" + of("many"))).json()["messages"]
+    (message,) = (await web.get(at("many", "messages"))).json()["messages"]
     assert message["sources_cut"] == 50
     assert 10 < len(message["sources"]) < 20
-    whole = (await web.get("api/message" + of("many", id="m"))).json()
+    whole = (await web.get(at("many", "messages", "m"))).json()
     assert [source["chunk"] for source in whole["sources"]] == ["c" * 2500] * 50
 
 
@@ -140,39 +141,39 @@ async def test_what_is_long_is_cut_and_can_be_fetched(web: Any, store: Any) -> N
     await store.append(
         "c", tool(text, tool_result("t", value, name="n" * 5000), id="m", metadata={"big": "b" * 30_000})
     )
-    (message,) = (await web.get("api/messages" + of("c"))).json()["messages"]
+    (message,) = (await web.get(at("c", "messages"))).json()["messages"]
     assert message["parts"][0] == {"type": "text", "text": "é" * 20_000, "cut": 30_000}
     assert len(message["parts"][1]["content"]) == 20_000
     assert message["parts"][1]["content"].startswith('{"rows":["rrr')
     assert message["parts"][1]["cut"] > 30_000
     assert len(message["parts"][1]["name"]) == 1000
     assert (message["metadata"], message["metadata_cut"] > 30_000) == ({"is_summary": False}, True)
-    whole = (await web.get("api/message" + of("c", id="m"))).json()
+    whole = (await web.get(at("c", "messages", "m"))).json()
     assert whole["parts"][0]["text"] == text
     assert whole["parts"][1]["content"] == value
-    assert (await web.get("api/message" + of("c", id="none"))).status_code == 404
+    assert (await web.get(at("c", "messages", "none"))).status_code == 404
 
 
 async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, store: Any) -> None:
     for first in range(0, 1400, 700):
         await store.append_many("c", [user(f"m{n}", id=f"m{n}") for n in range(first, first + 700)])
-    page = (await web.get("api/messages" + of("c", limit="1000"))).json()
+    page = (await web.get(at("c", "messages", limit="1000"))).json()
     assert page["cursor"] == str((await store.snapshot("c", limit=1)).cursor)
     assert page["more"] is True
     assert [one["id"] for one in page["messages"]] == [f"m{n}" for n in range(400, 1400)]
     seen = list(page["messages"])
     while page["more"]:
-        page = (await web.get("api/messages" + of("c", limit="150", before=seen[0]["position"]))).json()
+        page = (await web.get(at("c", "messages", limit="150", before=seen[0]["position"]))).json()
         assert page["cursor"] is None
         seen = page["messages"] + seen
     assert [one["id"] for one in seen] == [f"m{n}" for n in range(1400)]
-    since = (await web.get("api/messages" + of("c", since=seen[-4]["position"]))).json()
+    since = (await web.get(at("c", "messages", since=seen[-4]["position"]))).json()
     assert [one["id"] for one in since["messages"]] == ["m1397", "m1398", "m1399"]
-    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[4]["position"], first="1"))).json()
+    oldest = (await web.get(at("c", "messages", limit="2", since=seen[4]["position"], first="1"))).json()
     assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m5", "m6"], True)
-    oldest = (await web.get("api/messages" + of("c", limit="2", since=seen[-3]["position"], first="1"))).json()
+    oldest = (await web.get(at("c", "messages", limit="2", since=seen[-3]["position"], first="1"))).json()
     assert ([one["id"] for one in oldest["messages"]], oldest["more"]) == (["m1398", "m1399"], False)
-    exact = (await web.get("api/messages" + of("c", limit="2", before=seen[2]["position"]))).json()
+    exact = (await web.get(at("c", "messages", limit="2", before=seen[2]["position"]))).json()
     assert ([one["id"] for one in exact["messages"]], exact["more"]) == (["m0", "m1"], False)
 
 
@@ -180,19 +181,19 @@ async def test_an_answer_is_bounded(web: Any, store: Any) -> None:
     parts = ["x" * 20_000] * 40  # 1.6 MB, as each text is told twice
     for number in range(12):
         await store.append("c", user(*parts, id=f"m{number}"))
-    page = (await web.get("api/messages" + of("c", limit="1000"))).json()
+    page = (await web.get(at("c", "messages", limit="1000"))).json()
     assert page["more"] is True
     assert 3 < len(page["messages"]) < 12
     seen = [one["id"] for one in page["messages"]]
     while page["more"]:
         where = page["messages"][0]["position"]
-        page = (await web.get("api/messages" + of("c", limit="1000", before=where))).json()
+        page = (await web.get(at("c", "messages", limit="1000", before=where))).json()
         seen = [one["id"] for one in page["messages"]] + seen
     assert seen == [f"m{number}" for number in range(12)]
 
 
 async def test_of_an_unknown_conversation(web: Any) -> None:
-    page = (await web.get("api/messages" + of("nobody"))).json()
+    page = (await web.get(at("nobody", "messages"))).json()
     assert (page["messages"], page["more"]) == ([], False)
     assert page["cursor"].startswith("0" * 16)
 
@@ -207,51 +208,47 @@ async def test_what_a_summary_stands_for(web: Any, store: Any, limit: int) -> No
     await store.compact("c", through="m6", summary="second")
     second = next(one for one in await store.get("c") if one.is_summary)
 
-    async def all_of(summary: str, path: str = "api/archived") -> list[str]:
+    async def all_of(*what: str, **query: str) -> list[str]:
         page: dict[str, Any] = {"more": True, "messages": []}
         seen: list[str] = []
-        more: dict[str, str] = {}
         while page["more"]:
-            query = of(
-                "c", limit=str(limit), **({"summary": summary} if summary else {"include_archived": "1"}), **more
-            )
-            page = (await web.get(path + query)).json()
+            page = (await web.get(at("c", "messages", *what, limit=str(limit), **query))).json()
             seen = [one["id"] for one in page["messages"]] + seen
-            more = {"before": page["messages"][0]["position"]} if page["messages"] else {}
+            query |= {"before": page["messages"][0]["position"]} if page["messages"] else {}
         return seen
 
-    assert await all_of(second.id) == ["m0", "m1", "m2", first.id, "m3", "m4", "m5", "m6"]
-    assert await all_of(first.id) == ["m0", "m1", "m2"]
+    assert await all_of(second.id, "originals") == ["m0", "m1", "m2", first.id, "m3", "m4", "m5", "m6"]
+    assert await all_of(first.id, "originals") == ["m0", "m1", "m2"]
     everything = ["s", "m0", "m1", "m2", first.id, "m3", "m4", "m5", "m6", second.id, "m7"]
-    assert await all_of("", "api/messages") == everything
-    assert (await web.get("api/archived" + of("c", summary="m7"))).status_code == 404
-    assert (await web.get("api/archived" + of("c", summary="none"))).status_code == 404
+    assert await all_of(include_archived="1") == everything
+    assert (await web.get(at("c", "messages", "m7", "originals"))).status_code == 404
+    assert (await web.get(at("c", "messages", "none", "originals"))).status_code == 404
 
 
 async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
     await store.append("c", user("😀 the lost suitcase", participant=Participant("user", "ann")))
     await store.append("d", assistant("a suitcase was found"))
-    hits = (await web.get("api/search" + of("c", q="suitcase"))).json()["hits"]
+    hits = (await web.get("v1/search", params={"conversation": "c", "q": "suitcase"})).json()["hits"]
     assert [hit["conversation"] for hit in hits] == ["c"]
     text, ((start, end),) = hits[0]["highlight"]["text"], hits[0]["highlight"]["spans"]
     assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "suitcase"
     assert (start, end) == (12, 20), "JavaScript counts the smiley as two"
-    everywhere = (await web.get("api/search", params={"q": "suitcase"})).json()["hits"]
+    everywhere = (await web.get("v1/search", params={"q": "suitcase"})).json()["hits"]
     assert {hit["conversation"] for hit in everywhere} == {"c", "d"}
-    by_role = (await web.get("api/search", params={"q": "suitcase", "role": "assistant"})).json()["hits"]
+    by_role = (await web.get("v1/search", params={"q": "suitcase", "role": "assistant"})).json()["hits"]
     assert [hit["conversation"] for hit in by_role] == ["d"]
-    by_name = (await web.get("api/search", params={"q": "suitcase", "participant": "ann"})).json()["hits"]
+    by_name = (await web.get("v1/search", params={"q": "suitcase", "participant": "ann"})).json()["hits"]
     assert [hit["conversation"] for hit in by_name] == ["c"]
-    later = (await web.get("api/search", params={"q": "suitcase", "since": "2200-01-01"})).json()["hits"]
+    later = (await web.get("v1/search", params={"q": "suitcase", "since": "2200-01-01"})).json()["hits"]
     assert later == []
     at = everywhere[0]["message"]["timestamp"]
     assert at not in [
         one["message"]["timestamp"]
-        for one in (await web.get("api/search", params={"q": "suitcase", "since": at})).json()["hits"]
+        for one in (await web.get("v1/search", params={"q": "suitcase", "since": at})).json()["hits"]
     ]
-    nowhere = await web.get("api/search", params={"q": "suitcase", "since": "2200-01-01", "before": "1999-01-01"})
+    nowhere = await web.get("v1/search", params={"q": "suitcase", "since": "2200-01-01", "before": "1999-01-01"})
     assert nowhere.json() == {"hits": []}
-    assert (await web.get("api/search", params={"q": ""})).json() == {"hits": []}
+    assert (await web.get("v1/search", params={"q": ""})).json() == {"hits": []}
 
 
 async def test_search_over_all_needs_a_server_that_searches(server_of: Any, namespace: str, make: Any) -> None:
@@ -260,41 +257,44 @@ async def test_search_over_all_needs_a_server_that_searches(server_of: Any, name
     async with AsyncHistoryStore(server_of("plain").url, namespace=namespace) as store:
         await store.append("c", user("a suitcase"))
         async with client(make(store=store)) as web:
-            assert (await web.get("api/status")).json()["capabilities"]["search"] == "client"
-            assert len((await web.get("api/search" + of("c", q="suitcase"))).json()["hits"]) == 1
-            refused = await web.get("api/search", params={"q": "suitcase"})
-            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot")
+            assert (await web.get("v1/status")).json()["capabilities"]["search"] == "client"
+            assert len((await web.get("v1/search", params={"conversation": "c", "q": "suitcase"})).json()["hits"]) == 1
+            refused = await web.get("v1/search", params={"q": "suitcase"})
+            assert (refused.status_code, refused.json()["code"]) == (409, "cannot")
 
 
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("api/messages", "conversation is missing"),
-        ("api/messages?conversation=", "conversation is missing"),
-        ("api/messages?conversation=c&conversation=d", "twice"),
-        ("api/messages?conversation=%ED%A0%80", "UTF-8"),
-        ("api/messages?conversation=%FF", "UTF-8"),
-        ("api/messages?conversation=" + "x" * 600, "512 bytes"),
-        ("api/messages?conversation=c&limit=0", "limit"),
-        ("api/messages?conversation=c&limit=1001", "limit"),
-        ("api/messages?conversation=c&limit=1e3", "limit"),
-        ("api/messages?conversation=c&limit=٣", "limit"),
-        ("api/messages?conversation=c&before=yesterday", "position"),
-        ("api/messages?conversation=c&" + "&".join(f"f{n}=1" for n in range(40)), "at most 32"),
-        ("api/message?conversation=c", "id is missing"),
-        ("api/messages?conversation=c&first=maybe", "first"),
-        ("api/messages?conversation=c&limt=5", "limt"),
-        ("api/conversations?offset=-1", "offset"),
-        ("api/search?q=x&since=soon", "soon"),
-        ("api/search?q=x&role=king", "king"),
-        ("api/events?conversation=c&after=here", "cursor"),
+        ("v1/conversations//messages", "empty"),
+        ("v1/conversations/%ED%A0%80/messages", "UTF-8"),
+        ("v1/conversations/%FF/messages", "UTF-8"),
+        ("v1/conversations/~%2e/messages", "base64url"),
+        ("v1/conversations/~_w/messages", "base64url"),
+        (at("x" * 600, "messages"), "512 bytes"),
+        (at("c", "messages", conversation="d"), "conversation"),
+        (at("c", "messages", limit="0"), "limit"),
+        (at("c", "messages", limit="1001"), "limit"),
+        (at("c", "messages", limit="1e3"), "limit"),
+        (at("c", "messages", limit="٣"), "limit"),
+        (at("c", "messages") + "?limit=1&limit=2", "twice"),
+        (at("c", "messages") + "?limit=%FF", "UTF-8"),
+        (at("c", "messages", before="yesterday"), "position"),
+        (at("c", "messages") + "?" + "&".join(f"f{n}=1" for n in range(40)), "at most 32"),
+        (at("c", "messages", first="maybe"), "first"),
+        (at("c", "messages", limt="5"), "limt"),
+        ("v1/search?q=x&conversation=%ED%A0%80", "UTF-8"),
+        ("v1/conversations?cursor=-1", "cursor"),
+        ("v1/search?q=x&since=soon", "soon"),
+        ("v1/search?q=x&role=king", "king"),
+        (at("c", "events", after="here"), "cursor"),
     ],
 )
 async def test_wrong_parameters(web: Any, path: str, why: str) -> None:
     refused = await web.get(path)
     assert refused.status_code == 400, refused.text
-    assert refused.json()["error"]["code"] == "bad_input"
-    assert why in refused.json()["error"]["message"]
+    assert refused.json()["code"] == "bad_input"
+    assert why in refused.json()["detail"]
 
 
 async def test_unknown_parameters_are_refused_everywhere(make: Any, store: Any) -> None:
@@ -303,14 +303,49 @@ async def test_unknown_parameters_are_refused_everywhere(make: Any, store: Any) 
     async with client(make(authorize=allow_all, read_only=False)) as web:
         for path, by in API.items():
             for method, endpoint in by.items():
-                known = dict.fromkeys(endpoint.parameters, "1") | {"conversation": "c", "summary": "m", "id": "m"}
+                where = path.format(conversation="c", message="m")
+                known = dict.fromkeys(endpoint.parameters, "1") | {"conversation": "c"}
                 parameters = {name: known[name] for name in endpoint.parameters}
                 body = {} if endpoint.fields is None else {"json": dict.fromkeys(endpoint.fields, "x")}
                 for name in ("unknown", "Limit", "conversation_id"):
-                    refused = await web.request(method, path, params=parameters | {name: "1"}, **body)
-                    assert (refused.status_code, name in refused.json()["error"]["message"]) == (400, True), path
-                if body:
+                    refused = await web.request(method, where, params=parameters | {name: "1"}, **body)
+                    assert (refused.status_code, name in refused.json()["detail"]) == (400, True), path
+                if body and method != "DELETE":
                     body["json"]["unknown"] = 1
-                    refused = await web.request(method, path, params=parameters, **body)
-                    assert (refused.status_code, "unknown" in refused.json()["error"]["message"]) == (400, True), path
+                    refused = await web.request(method, where, params=parameters, **body)
+                    assert (refused.status_code, "unknown" in refused.json()["detail"]) == (400, True), path
     assert await store.snapshot("c") == before
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "~", "a b%2F+?#", "\n\x00", "旅行", ODD])
+async def test_any_id_fits_into_a_path(make: Any, store: Any, name: str) -> None:
+    await store.append(name, user("1", id=name))
+    encoded = "~" + urlsafe_b64encode(name.encode()).decode().rstrip("=")
+    async with client(make()) as web:
+        for one in (encoded, *([] if name in ("..", "~") else [quote(name, safe="")])):
+            (message,) = (await web.get(f"v1/conversations/{one}/messages")).json()["messages"]
+            found = (await web.get(f"v1/conversations/{one}/messages/{one}")).json()
+            assert (message["id"], found["id"]) == (name, name)
+
+
+async def test_a_state_that_the_client_has_is_not_sent_again(web: Any, store: Any) -> None:
+    await store.append("c", user("1"))
+    for path in (at("c"), at("c", "messages")):
+        tag = (await web.get(path)).headers["etag"]
+        same = await web.get(path, headers={"If-None-Match": f'"x", W/{tag}'})
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+    await store.append("c", user("2"))
+    for path in (at("c"), at("c", "messages")):
+        assert (await web.get(path, headers={"If-None-Match": tag})).status_code == 200
+
+
+async def test_errors_are_problem_details(web: Any) -> None:
+    missing = await web.get(at("nobody"))
+    assert missing.headers["content-type"] == "application/problem+json"
+    assert missing.json() == {
+        "type": "about:blank",
+        "title": "Not Found",
+        "status": 404,
+        "code": "not_found",
+        "detail": missing.json()["detail"],
+    }

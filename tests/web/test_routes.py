@@ -14,7 +14,10 @@ from starlette.routing import Mount
 from redis_history import HistoryStore, user
 from redis_history.errors import ConfigurationError
 from redis_history.web import Action, Limits, LiveView, allow_all
-from tests.support.web import Stream, client, listening, of
+from tests.support.web import Stream, at, client, listening
+
+#: What can be read of a conversation.
+READS = ((), ("messages",), ("messages", "m"), ("messages", "m", "originals"), ("events",))
 
 
 class Rights:
@@ -39,13 +42,16 @@ async def test_mounted_where_the_application_wants(store: Any) -> None:
         assert (await web.get("/history", follow_redirects=True)).status_code == 200
         assert (await web.get("/history/")).headers["content-type"].startswith("text/html")
         assert (await web.get("/history/static/index.html")).status_code == 200
-        listed = (await web.get("/history/api/conversations")).json()["conversations"]
+        listed = (await web.get("/history/v1/conversations")).json()["conversations"]
         assert [one["id"] for one in listed] == ["c"]
-        assert "content-security-policy" in (await web.get("/history/api/status")).headers
+        assert "content-security-policy" in (await web.get("/history/v1/status")).headers
+        await store.append("a/b", user("slash"))
+        assert (await web.get("/history/" + at("a/b", "messages"))).json()["messages"][0]["text"] == "slash"
+        assert (await web.get("/history/v1/nothing")).json()["code"] == "not_found"
     async with client(mounted(store, page=False), headers={}) as web:
         assert (await web.get("/history/")).status_code == 404
         assert (await web.get("/history/static/index.html")).status_code == 404
-        assert (await web.get("/history/api/status")).status_code == 200
+        assert (await web.get("/history/v1/status")).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "object"])
@@ -64,23 +70,22 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
 
     authorize: Any = {"plain": rights, "async": slowly, "object": Later()}[kind]
     async with client(mounted(store, authorize=authorize, read_only=False), headers={}) as web:
-        listed = (await web.get("/history/api/conversations", params={"limit": 1})).json()
-        assert ([one["id"] for one in listed["conversations"]], listed["more"]) == (["mine too"], True)
-        where = {"limit": 1, "offset": listed["next_offset"]}
-        listed = (await web.get("/history/api/conversations", params=where)).json()
+        listed = (await web.get("/history/v1/conversations", params={"limit": 1})).json()
+        assert ([one["id"] for one in listed["conversations"]], listed["next"]) == (["mine too"], "1")
+        where = {"limit": 1, "cursor": listed["next"]}
+        listed = (await web.get("/history/v1/conversations", params=where)).json()
         assert [one["id"] for one in listed["conversations"]] == ["mine"]
-        hits = (await web.get("/history/api/search", params={"q": "suitcase", "limit": 2})).json()["hits"]
+        hits = (await web.get("/history/v1/search", params={"q": "suitcase", "limit": 2})).json()["hits"]
         assert {hit["conversation"] for hit in hits} == {"mine", "mine too"}
-        for path in ("conversation", "messages", "message", "archived", "search", "events"):
-            query = of("yours")
-            refused = await web.get(f"/history/api/{path}{query}")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden"), path
-        assert (await web.get("/history/api/messages" + of("mine"))).status_code == 200
-        refused = await web.post("/history/api/messages" + of("mine"), json={"text": "x"})
+        for path in (*(at("yours", *what) for what in READS), "v1/search?conversation=yours&q=x"):
+            refused = await web.get(f"/history/{path}")
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
+        assert (await web.get("/history/" + at("mine", "messages"))).status_code == 200
+        refused = await web.post("/history/" + at("mine", "messages"), json={"text": "x"})
         assert refused.status_code == 403
         rights.allowed.clear()
         for path in ("status", "conversations", "search?q=x", "events"):
-            assert (await web.get(f"/history/api/{path}")).status_code == 403
+            assert (await web.get(f"/history/v1/{path}")).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -89,15 +94,15 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
 async def test_no_changes_by_pages_of_other_origins(store: Any, headers: dict[str, str]) -> None:
     """The cookie of the user's own application may come with what such a page sends."""
     async with client(mounted(store, read_only=False), headers=headers) as web:
-        refused = await web.post("/history/api/messages" + of("c"), json={"text": "x"})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
+        refused = await web.post("/history/" + at("c", "messages"), json={"text": "x"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "wrong_origin")
         assert await store.get("c") == []
 
 
 async def test_an_unknown_conversation_is_not_told_from_a_forbidden_one(store: Any) -> None:
     await store.append("there", user("1"))
     async with client(mounted(store, authorize=Rights()), headers={}) as web:
-        answers = [await web.get("/history/api/conversation" + of(name)) for name in ("there", "nobody")]
+        answers = [await web.get("/history/" + at(name)) for name in ("there", "nobody")]
         assert answers[0].status_code == answers[1].status_code == 403
         assert answers[0].content == answers[1].content
 
@@ -105,7 +110,7 @@ async def test_an_unknown_conversation_is_not_told_from_a_forbidden_one(store: A
 @pytest.mark.parametrize("answer", [None, 1, "yes", object()])
 async def test_only_true_allows(store: Any, answer: Any) -> None:
     async with client(mounted(store, authorize=lambda *_: answer), headers={}) as web:
-        assert (await web.get("/history/api/status")).status_code == 403
+        assert (await web.get("/history/v1/status")).status_code == 403
 
 
 async def test_what_authorize_raises(store: Any, caplog: Any) -> None:
@@ -116,10 +121,10 @@ async def test_what_authorize_raises(store: Any, caplog: Any) -> None:
         raise KeyError("secret")
 
     async with client(mounted(store, authorize=sign_in), headers={}) as web:
-        refused = await web.get("/history/api/status")
+        refused = await web.get("/history/v1/status")
         assert (refused.status_code, refused.text) == (401, "sign in first"), "as the application answers it"
     async with client(mounted(store, authorize=broken), headers={}) as web:
-        refused = await web.get("/history/api/status")
+        refused = await web.get("/history/v1/status")
         assert (refused.status_code, "secret" in refused.text) == (500, False)
     assert "the live view failed" in caplog.text
 
@@ -127,15 +132,15 @@ async def test_what_authorize_raises(store: Any, caplog: Any) -> None:
 async def test_a_resumed_stream_is_asked_about_again(store: Any) -> None:
     rights = Rights(("c", "read"))
     async with listening(mounted(store, authorize=rights)) as port:
-        async with Stream(port, of("c"), base="/history") as stream:
+        async with Stream(port, at("c", "events"), base="/history") as stream:
             await stream.opened()
             await store.append("c", user("1"))
             await stream.event()
             last = stream.last_id
         rights.allowed.clear()
         await store.append("c", user("secret"))
-        async with Stream(port, of("c"), base="/history", Last_Event_ID=last) as stream:
-            assert (stream.status, (await stream.body())["error"]["code"]) == (403, "forbidden")
+        async with Stream(port, at("c", "events"), base="/history", Last_Event_ID=last) as stream:
+            assert (stream.status, (await stream.body())["code"]) == (403, "forbidden")
 
 
 async def test_an_open_stream_ends_when_it_is_no_longer_allowed(store: Any) -> None:
@@ -143,7 +148,7 @@ async def test_an_open_stream_ends_when_it_is_no_longer_allowed(store: Any) -> N
     app = mounted(store, authorize=rights, limits=Limits(heartbeat=0.05, reauthorize=0.1))
     async with (
         listening(app) as port,
-        Stream(port, of("c"), base="/history") as stream,
+        Stream(port, at("c", "events"), base="/history") as stream,
         Stream(port, base="/history") as listed,
     ):
         await stream.opened()
@@ -197,7 +202,7 @@ async def test_an_open_stream_ends_when_authorize_fails(store: Any, error: Excep
         return True
 
     app = mounted(store, authorize=authorize, limits=Limits(heartbeat=0.05, reauthorize=0.1))
-    async with listening(app) as port, Stream(port, of("c"), base="/history") as stream:
+    async with listening(app) as port, Stream(port, at("c", "events"), base="/history") as stream:
         await stream.opened()
         broken.set()
         assert await stream.event() is None
@@ -208,8 +213,8 @@ async def test_two_applications_share_nothing(store: Any) -> None:
     async with (
         listening(one) as first,
         listening(two) as second,
-        Stream(first, of("c"), base="/history") as a,
-        Stream(second, of("c"), base="/history") as b,
+        Stream(first, at("c", "events"), base="/history") as a,
+        Stream(second, at("c", "events"), base="/history") as b,
     ):
         await a.opened()
         await b.opened()
@@ -223,7 +228,7 @@ async def test_an_application_may_run_in_one_event_loop_after_another(store: Any
 
     def once() -> None:
         async def look() -> None:
-            async with listening(app) as port, Stream(port, of("c"), base="/history") as stream:
+            async with listening(app) as port, Stream(port, at("c", "events"), base="/history") as stream:
                 await stream.opened()
                 await store.append("c", user("x"))
                 assert (await stream.event())[0] == "appended"
@@ -261,8 +266,8 @@ async def test_over_memory() -> None:
     async with AsyncHistoryStore("memory://") as store:
         await store.append("c", user("a suitcase"))
         async with client(mounted(store), headers={}) as web:
-            assert len((await web.get("/history/api/search?q=suitcase")).json()["hits"]) == 1
-        async with listening(mounted(store)) as port, Stream(port, of("c"), base="/history") as stream:
+            assert len((await web.get("/history/v1/search?q=suitcase")).json()["hits"]) == 1
+        async with listening(mounted(store)) as port, Stream(port, at("c", "events"), base="/history") as stream:
             await stream.opened()
             await store.append("c", user("2"))
             assert (await stream.event())[0] == "appended"

@@ -12,17 +12,16 @@ import pytest
 from redis_history import AsyncHistoryStore, user
 from redis_history.errors import ConfigurationError
 from redis_history.retry import RetryPolicy
-from redis_history.web import Limits, access, allow_all
+from redis_history.web import Limits, LiveView, access, allow_all
 from redis_history.web import application as module
-from redis_history.web._view import View
 from redis_history.web.application import application
 from tests.support.servers import free_port
-from tests.support.web import TOKEN, Stream, client, listening, of
+from tests.support.web import TOKEN, Stream, at, client, listening
 
 PATHS = (
-    "", "static/index.html", "static/none.js", "api/status", "api/conversations", "api/conversation?conversation=c",
-    "api/messages?conversation=c", "api/message?conversation=c&id=m", "api/archived?conversation=c&summary=m",
-    "api/search?q=x", "api/events", "api/events?conversation=c", "nothing",
+    "", "static/index.html", "static/none.js", "v1/status", "v1/conversations", at("c"), at("c", "messages"),
+    at("c", "messages", "m"), at("c", "messages", "m", "originals"), at("c", "events"), "v1/nothing",
+    "v1/search?q=x", "v1/events", "nothing",
 )  # fmt: skip
 
 
@@ -42,7 +41,7 @@ async def test_nothing_without_the_token(make: Any, headers: dict[str, str]) -> 
     async with client(make(), headers=headers) as web:
         for path in PATHS:
             refused = await web.get(path)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "no_token"), path
+            assert (refused.status_code, refused.json()["code"]) == (401, "no_token"), path
             assert refused.headers["www-authenticate"] == "Bearer"
             assert TOKEN not in refused.text
 
@@ -58,12 +57,12 @@ async def test_the_address_with_the_token_gives_a_cookie(make: Any) -> None:
         assert "samesite=strict" in cookie.lower()
         assert TOKEN not in cookie
         assert (await web.get("/")).status_code == 200
-        assert (await web.get("api/status")).status_code == 200
+        assert (await web.get("v1/status")).status_code == 200
         name, value = next(iter(web.cookies.items()))
         web.cookies.clear()
         web.cookies.set(name, value[:-1] + ("0" if value[-1] != "0" else "1"))
-        assert (await web.get("api/status")).status_code == 401
-        assert (await web.get(f"api/status?token={TOKEN}")).status_code == 401, "only the page takes it from a URL"
+        assert (await web.get("v1/status")).status_code == 401
+        assert (await web.get(f"v1/status?token={TOKEN}")).status_code == 401, "only the page takes it from a URL"
 
 
 @pytest.mark.parametrize(
@@ -92,21 +91,21 @@ async def test_a_cookie_ends_and_is_renewed(make: Any, monkeypatch: Any) -> None
         first = (await web.get(f"/?token={TOKEN}")).headers["set-cookie"]
         assert f"max-age={12 * 3600}" in first.lower()
         thief.cookies.update(web.cookies)
-        assert "set-cookie" not in (await web.get("api/status")).headers
+        assert "set-cookie" not in (await web.get("v1/status")).headers
         again = await thief.get(f"/?token={TOKEN}")
         assert again.headers["set-cookie"].partition(";")[0] != first.partition(";")[0], "each sign-in has its own"
         thief.cookies = httpx.Cookies(web.cookies)
         for _ in range(13):
             now += 3600
-            renewed = await web.get("api/status")
+            renewed = await web.get("v1/status")
             assert renewed.status_code == 200
             assert "set-cookie" in renewed.headers
-        assert (await thief.get("api/status")).status_code == 401, "a cookie that was replaced ends"
+        assert (await thief.get("v1/status")).status_code == 401, "a cookie that was replaced ends"
         now += 12 * 3600
-        assert (await web.get("api/status")).status_code == 401
+        assert (await web.get("v1/status")).status_code == 401
         await web.get(f"/?token={TOKEN}")
         days = 0.0
-        while (await web.get("api/status")).status_code == 200:
+        while (await web.get("v1/status")).status_code == 200:
             now += 6 * 3600
             days += 0.25
         assert days == 7, "then one signs in again"
@@ -117,7 +116,7 @@ async def test_a_stream_ends_when_its_cookie_is_to_be_renewed(make: Any) -> None
     async with client(app, headers={}) as web:
         await web.get(f"/?token={TOKEN}")
         cookie = "; ".join(f"{name}={value}" for name, value in web.cookies.items())
-    async with listening(app) as port, Stream(port, of("c"), Cookie=cookie, Authorization="") as stream:
+    async with listening(app) as port, Stream(port, at("c", "events"), Cookie=cookie, Authorization="") as stream:
         await stream.opened()
         with pytest.MonkeyPatch.context() as patch:
             later = time.time() + 3601
@@ -128,7 +127,7 @@ async def test_a_stream_ends_when_its_cookie_is_to_be_renewed(make: Any) -> None
 async def test_a_code_signs_in_once_and_not_for_long(store: Any, monkeypatch: Any) -> None:
     now = 1_800_000_000.0
     monkeypatch.setattr(module, "_now", lambda: now)
-    view = View(store, authorize=allow_all)
+    view = LiveView(store, authorize=allow_all)
     one, other = module.Invitation(), module.Invitation()
     for invitation, works in ((one, True), (one, False), (None, False), (other, False)):
         now += 60 * (invitation is other)
@@ -138,7 +137,7 @@ async def test_a_code_signs_in_once_and_not_for_long(store: Any, monkeypatch: An
             assert (answered.status_code == 200, "set-cookie" in answered.headers) == (works, works)
             assert TOKEN not in answered.text
             assert one.code not in answered.text
-            assert ((await web.get("api/status")).status_code == 200) == works
+            assert ((await web.get("v1/status")).status_code == 200) == works
 
 
 async def test_the_token_is_in_no_log_of_the_server(make: Any, caplog: Any) -> None:
@@ -165,8 +164,8 @@ async def test_a_person_without_a_token_reads_what_to_do(make: Any) -> None:
 async def test_other_names_of_this_host_are_refused(make: Any, host: str) -> None:
     """DNS rebinding: a page of evil.example, whose name leads here, is of the same origin for the browser."""
     async with client(make()) as web:
-        refused = await web.get("api/status", headers={"Host": host})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_host")
+        refused = await web.get("v1/status", headers={"Host": host})
+        assert (refused.status_code, refused.json()["code"]) == (403, "wrong_host")
         refused = await web.get(f"/?token={TOKEN}", headers={"Host": host})
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
 
@@ -174,13 +173,13 @@ async def test_other_names_of_this_host_are_refused(make: Any, host: str) -> Non
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8642", "127.0.0.1:1", "[::1]:8642", "192.168.0.7", "my.name"])
 async def test_names_and_addresses_that_are_served(make: Any, host: str) -> None:
     async with client(make(hosts=("My.Name.",))) as web:
-        assert (await web.get("api/status", headers={"Host": host})).status_code == 200
+        assert (await web.get("v1/status", headers={"Host": host})).status_code == 200
 
 
 async def test_two_hosts_in_one_request(make: Any) -> None:
     async with listening(make()) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
         async with asyncio.timeout(10):
             assert (await reader.read()).startswith((b"HTTP/1.1 400", b"HTTP/1.1 403"))
         writer.close()
@@ -204,9 +203,9 @@ async def test_two_hosts_in_one_request(make: Any) -> None:
 )
 async def test_pages_of_other_origins_are_refused(make: Any, headers: dict[str, str]) -> None:
     async with client(make()) as web:
-        for path in ("api/status", "api/events", "static/index.html"):
+        for path in ("v1/status", "v1/events", "static/index.html"):
             refused = await web.get(path, headers=headers)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "wrong_origin")
+            assert (refused.status_code, refused.json()["code"]) == (403, "wrong_origin")
             assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
@@ -217,19 +216,19 @@ async def test_a_link_from_elsewhere_leads_to_the_page_only(make: Any) -> None:
         embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
         assert (await web.get("/", headers=embedded)).status_code == 403
         own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
-        assert (await web.get("api/status", headers=own)).status_code == 200
+        assert (await web.get("v1/status", headers=own)).status_code == 200
 
 
 @pytest.mark.parametrize("token", [TOKEN, "wrong"])
 async def test_headers_of_every_answer(make: Any, token: str) -> None:
     async with client(make(), headers={"Authorization": f"Bearer {token}"}) as web:
-        for path in (*PATHS, "api/messages"):
-            if not path.startswith("api/events"):
+        for path in (*PATHS, "v1/conversations//messages"):
+            if not path.endswith("events"):
                 check_headers((await web.get(path)).headers)
             check_headers((await web.request("TRACE", path)).headers)
     async with listening(make()) as port:
-        for query in ("", of("c"), "?conversation="):
-            async with Stream(port, query, Authorization=f"Bearer {token}") as stream:
+        for path in ("v1/events", at("c", "events"), "v1/conversations//events"):
+            async with Stream(port, path, Authorization=f"Bearer {token}") as stream:
                 check_headers(stream.headers)
 
 
@@ -251,8 +250,8 @@ async def test_a_failure_of_the_application_says_nothing(make: Any, store: Any, 
 
     monkeypatch.setattr(store, "get_conversation", broken)
     async with client(make()) as web:
-        failed = await web.get("api/conversation" + of("c"))
-        assert (failed.status_code, failed.json()["error"]["code"]) == (500, "failed")
+        failed = await web.get(at("c"))
+        assert (failed.status_code, failed.json()["code"]) == (500, "failed")
         assert "secret" not in failed.text
         check_headers(failed.headers)
     assert "the live view failed" in caplog.text
@@ -265,9 +264,9 @@ async def test_a_server_that_is_away_is_not_told_by_name(make: Any, namespace: s
         AsyncHistoryStore(url, namespace=namespace, retry=RetryPolicy(deadline=0.0)) as store,
         client(make(store=store, address=f"127.0.0.1:{port}")) as web,
     ):
-        for path in ("api/status", "api/conversations", "api/messages?conversation=c", "api/events?conversation=c"):
+        for path in ("v1/status", "v1/conversations", at("c", "messages"), at("c", "events")):
             failed = await web.get(path)
-            assert (failed.status_code, failed.json()["error"]["code"]) == (503, "no_server")
+            assert (failed.status_code, failed.json()["code"]) == (503, "no_server")
             assert "secret" not in failed.text
             assert str(port) not in failed.text
             assert failed.headers["retry-after"] == "2"
@@ -277,11 +276,11 @@ async def test_a_server_that_is_away_is_not_told_by_name(make: Any, namespace: s
 async def test_methods_that_are_not_there(make: Any) -> None:
     async with client(make(read_only=False)) as web:
         for method in ("POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS"):
-            for path in ("", "api/status", "api/events", "api/search", "static/index.html"):
+            for path in ("", "v1/status", "v1/events", "v1/search", "static/index.html"):
                 refused = await web.request(method, path)
-                assert (refused.status_code, refused.json()["error"]["code"]) == (405, "method_not_allowed")
-        told = (await web.put("api/messages")).headers["allow"]
-        assert set(told.split(", ")) == {"DELETE", "GET", "HEAD", "POST"}
+                assert (refused.status_code, refused.json()["code"]) == (405, "method_not_allowed")
+        told = (await web.put(at("c", "messages"))).headers["allow"]
+        assert set(told.split(", ")) == {"GET", "HEAD", "POST"}
 
 
 async def test_files_elsewhere(make: Any) -> None:
@@ -298,7 +297,7 @@ async def test_files_elsewhere(make: Any) -> None:
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 300, "with a blank in it!", "né" * 20])
 async def test_a_token_that_would_be_none(make: Any, store: Any, token: str) -> None:
-    view = View(store, authorize=allow_all)
+    view = LiveView(store, authorize=allow_all)
     with pytest.raises(ConfigurationError):
         application(view, token=token)
 
@@ -306,7 +305,7 @@ async def test_a_token_that_would_be_none(make: Any, store: Any, token: str) -> 
 async def test_names_as_long_as_they_get(web: Any, store: Any) -> None:
     name = "😀" * 128
     await store.append(name, user("x", id="i" * 512))
-    listed = (await web.get("api/conversations")).json()["conversations"]
+    listed = (await web.get("v1/conversations")).json()["conversations"]
     assert [one["id"] for one in listed] == [name]
-    (message,) = (await web.get("api/messages" + of(name))).json()["messages"]
+    (message,) = (await web.get(at(name, "messages"))).json()["messages"]
     assert message["id"] == "i" * 512

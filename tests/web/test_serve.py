@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.cli.commands import cli
 from tests.support.servers import RealServer, free_port, wait_until
-from tests.support.web import TOKEN, Lean, Serve, Stream, of, serve
+from tests.support.web import TOKEN, Lean, Serve, Stream, at, serve
 
 
 def failed(*arguments: str) -> Result:
@@ -41,25 +41,25 @@ async def see(browser: httpx.AsyncClient, view: Serve, server: RealServer, names
     assert "<html" in page.text
     async with AsyncHistoryStore(server.url, namespace=namespace) as store:
         asked = {"Authorization": f"Bearer {view.token}"}
-        async with Stream(view.port, of("c"), **asked) as stream, Stream(view.port, **asked) as listed:
+        async with Stream(view.port, at("c", "events"), **asked) as stream, Stream(view.port, **asked) as listed:
             await stream.opened()
             await listed.event()
             await store.append("c", user("Hello"))
             assert (await stream.event())[1]["messages"][0]["text"] == "Hello"
             assert (await listed.event())[1]["last"]["text"] == "Hello"
-    assert [one["id"] for one in (await browser.get(view.base + "api/conversations")).json()["conversations"]] == ["c"]
-    status = (await browser.get(view.base + "api/status")).json()
+    assert [one["id"] for one in (await browser.get(view.base + "v1/conversations")).json()["conversations"]] == ["c"]
+    status = (await browser.get(view.base + "v1/status")).json()
     assert (status["read_only"], status["address"]) == (True, server.url)
-    refused = await browser.post(view.base + "api/messages" + of("c"), json={"text": "x"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
+    refused = await browser.post(view.base + at("c", "messages"), json={"text": "x"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "read_only")
 
 
 async def test_nobody_is_somebody_else_by_saying_so(server: RealServer, namespace: str) -> None:
     with serve(server.url, namespace, "--max-streams-per-address", "2") as view:
         asked = {"Authorization": f"Bearer {TOKEN}"}
-        async with Stream(view.port, of("c"), **asked), Stream(view.port, of("c"), **asked):
+        async with Stream(view.port, at("c", "events"), **asked), Stream(view.port, at("c", "events"), **asked):
             for address in ("10.0.0.1", "10.0.0.2"):
-                async with Stream(view.port, of("c"), X_Forwarded_For=address, **asked) as third:
+                async with Stream(view.port, at("c", "events"), X_Forwarded_For=address, **asked) as third:
                     assert third.status == 429
 
 
@@ -67,9 +67,9 @@ async def test_nobody_is_somebody_else_by_saying_so(server: RealServer, namespac
 async def test_it_ends_with_open_streams(server: RealServer, namespace: str, how: signal.Signals) -> None:
     with serve(server.url, namespace, "--allow-writes") as view:
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
-            done = await client.post(view.base + "api/messages" + of("c"), json={"text": "x"})
+            done = await client.post(view.base + at("c", "messages"), json={"text": "x"})
             assert done.status_code == 201
-        async with Stream(view.port, of("c")) as one, Stream(view.port) as listed:
+        async with Stream(view.port, at("c", "events")) as one, Stream(view.port) as listed:
             await one.opened()
             await listed.event()
             status, errors = view.end(how)
@@ -80,7 +80,7 @@ async def test_it_ends_with_open_streams(server: RealServer, namespace: str, how
 
 async def test_it_does_not_wait_for_a_client_that_does_not_read(server: RealServer, namespace: str) -> None:
     with serve(server.url, namespace) as view, HistoryStore(server.url, namespace=namespace) as store:
-        reader = await Lean.connect(view.port, of("c"))
+        reader = await Lean.connect(view.port, at("c", "events"))
         await reader.opened.wait()
         reader.transport.pause_reading()
         for _ in range(20):  # more than the systems of both sides keep
@@ -166,7 +166,7 @@ def test_the_browser_opens_and_json_tells_the_address(server: RealServer, namesp
         assert code not in shown.read_text()
         with httpx.Client() as entered, httpx.Client() as late:
             assert "set-cookie" in entered.get(link).headers
-            assert entered.get(base + "api/status").status_code == 200
+            assert entered.get(base + "v1/status").status_code == 200
             assert late.get(link).status_code == 401, "a code works once"
         process.terminate()
         assert process.communicate(timeout=20) == ("", "")
@@ -181,9 +181,9 @@ def test_other_addresses(server: RealServer, namespace: str, host: str) -> None:
     with serve(server.url, namespace, "--host", host, "--allowed-host", "view.example") as view:
         asked = {"Authorization": f"Bearer {TOKEN}"}
         with httpx.Client(headers=asked) as client:
-            assert client.get(view.base + "api/status").status_code == 200
-            assert client.get(view.base + "api/status", headers={"Host": "view.example"}).status_code == 200
-            assert client.get(view.base + "api/status", headers={"Host": "evil.example"}).status_code == 403
+            assert client.get(view.base + "v1/status").status_code == 200
+            assert client.get(view.base + "v1/status", headers={"Host": "view.example"}).status_code == 200
+            assert client.get(view.base + "v1/status", headers={"Host": "evil.example"}).status_code == 403
         errors = view.end()[1]
         assert ("Warning: listening on 0.0.0.0" in errors) == (host == "0.0.0.0")
 
@@ -194,6 +194,6 @@ async def test_it_searches_with_the_index_that_is_there(server: RealServer, name
         before = set(client.execute_command("FT._LIST"))
         with serve(server.url, namespace) as view:
             async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as browser:
-                found = (await browser.get(view.base + "api/search", params={"q": "Koffern"})).json()
+                found = (await browser.get(view.base + "v1/search", params={"q": "Koffern"})).json()
         assert [hit["conversation"] for hit in found["hits"]] == ["c"]
         assert set(client.execute_command("FT._LIST")) == before

@@ -10,13 +10,13 @@ import pytest
 from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool_use, user
 from redis_history.web import Limits
 from tests.support.servers import RealServer
-from tests.support.web import Lean, Stream, listening, of
+from tests.support.web import Lean, Stream, at, listening
 
 HOSTILE = 'x\n\ndata: {"forged": 1}\n\r\nevent: gone\rid: 1\u2028<script>alert(1)</script>\x00'
 
 
 async def test_every_kind_of_event(make: Any, store: Any) -> None:
-    async with listening(make()) as port, Stream(port, of("c")) as stream:
+    async with listening(make()) as port, Stream(port, at("c", "events")) as stream:
         await stream.opened()
         assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
         await store.create_conversation(Conversation("c", title="T"))
@@ -50,7 +50,7 @@ async def test_every_kind_of_event(make: Any, store: Any) -> None:
 
 async def test_a_changed_record_is_told(make: Any, store: Any) -> None:
     await store.append("c", user("1"))
-    async with listening(make()) as port, Stream(port, of("c")) as stream:
+    async with listening(make()) as port, Stream(port, at("c", "events")) as stream:
         await stream.opened()
         await store.update_conversation("c", title="Lost suitcase")
         kind, data = await stream.event()
@@ -59,7 +59,7 @@ async def test_a_changed_record_is_told(make: Any, store: Any) -> None:
 
 async def test_hostile_content_stays_data(make: Any, store: Any) -> None:
     name = HOSTILE[:60]
-    async with listening(make()) as port, Stream(port, of(name)) as stream, Stream(port) as listed:
+    async with listening(make()) as port, Stream(port, at(name, "events")) as stream, Stream(port) as listed:
         await stream.opened()
         assert await listed.event() == ("hello", {})
         message = assistant(
@@ -85,20 +85,20 @@ async def test_a_stream_goes_on_where_it_was(make: Any, store: Any) -> None:
     async with listening(make()) as port:
         snapshot = await store.snapshot("c")
         await store.append("c", user("1", id="m1"))
-        async with Stream(port, of("c", after=str(snapshot.cursor))) as stream:
+        async with Stream(port, at("c", "events", after=str(snapshot.cursor))) as stream:
             await stream.event()
             first = stream.last_id
         await store.append("c", user("2", id="m2"))
         await store.append("c", user("3", id="m3"))
         # A browser comes again to the same address, whose cursor is older than its header.
-        async with Stream(port, of("c", after=str(snapshot.cursor)), Last_Event_ID=first) as stream:
+        async with Stream(port, at("c", "events", after=str(snapshot.cursor)), Last_Event_ID=first) as stream:
             told = [data["messages"][0]["id"] for _, data in await stream.events(2)]
         assert told == ["m2", "m3"]
 
 
 async def test_without_a_cursor_it_begins_now(make: Any, store: Any) -> None:
     await store.append("c", user("before"))
-    async with listening(make()) as port, Stream(port, of("c")) as stream:
+    async with listening(make()) as port, Stream(port, at("c", "events")) as stream:
         await stream.opened()
         await store.append("c", user("after"))
         _, data = await stream.event()
@@ -108,7 +108,7 @@ async def test_without_a_cursor_it_begins_now(make: Any, store: Any) -> None:
 @pytest.mark.parametrize("cursor", ["nonsense", "0" * 2000, "%00", "é"])
 async def test_a_cursor_that_is_none(make: Any, store: Any, cursor: str) -> None:
     await store.append("c", user("1"))
-    async with listening(make()) as port, Stream(port, of("c"), Last_Event_ID=cursor) as stream:
+    async with listening(make()) as port, Stream(port, at("c", "events"), Last_Event_ID=cursor) as stream:
         kind, data = await stream.event()
         assert (kind, data["reason"]) == ("reset", "cursor_invalid")
         assert data["cursor"] == str((await store.snapshot("c")).cursor)
@@ -121,7 +121,7 @@ async def test_a_cursor_of_another_conversation_tells_nothing_of_it(make: Any, s
     cursor = str((await store.snapshot("other")).cursor)
     await store.append("other", user("secret too", id="o2"))
     await store.append("c", user("1"))
-    async with listening(make()) as port, Stream(port, of("c"), Last_Event_ID=cursor) as stream:
+    async with listening(make()) as port, Stream(port, at("c", "events"), Last_Event_ID=cursor) as stream:
         kind, data = await stream.event()
         assert (kind, data["conversation"], data["revision"]) == ("reset", "c", 1)
         await store.append("c", user("2"))
@@ -135,9 +135,9 @@ async def test_who_is_older_than_the_log_gets_a_reset(make: Any, server: RealSer
         for number in range(1, 300):
             await store.append("c", user("x", id=f"m{number}"))
         new = str((await store.snapshot("c")).cursor)
-        async with listening(make(store=store)) as port, Stream(port, of("c"), Last_Event_ID=new) as current:
+        async with listening(make(store=store)) as port, Stream(port, at("c", "events"), Last_Event_ID=new) as current:
             await current.opened()
-            async with Stream(port, of("c"), Last_Event_ID=old) as late:
+            async with Stream(port, at("c", "events"), Last_Event_ID=old) as late:
                 kind, data = await late.event()
                 assert (kind, data["reason"], data["cursor"]) == ("reset", "log_trimmed", new)
                 await store.append("c", user("x", id="last"))
@@ -147,7 +147,7 @@ async def test_who_is_older_than_the_log_gets_a_reset(make: Any, server: RealSer
 
 
 async def test_a_change_that_is_too_large_is_to_be_read(make: Any, store: Any) -> None:
-    async with listening(make()) as port, Stream(port, of("c")) as stream:
+    async with listening(make()) as port, Stream(port, at("c", "events")) as stream:
         await stream.opened()
         await store.append_many("c", [user("x" * 20_000, id=f"m{n}") for n in range(100)])
         kind, data = await stream.event()
@@ -158,7 +158,7 @@ async def test_a_change_that_is_too_large_is_to_be_read(make: Any, store: Any) -
 
 async def test_signs_of_life(make: Any) -> None:
     app = make(limits=Limits(heartbeat=0.1))
-    async with listening(app) as port, Stream(port, of("c")) as one, Stream(port) as all_of_them:
+    async with listening(app) as port, Stream(port, at("c", "events")) as one, Stream(port) as all_of_them:
         await one.opened()
         await one.comment()
         await one.comment()
@@ -181,7 +181,7 @@ async def test_many_clients_are_one_subscription_which_ends_with_the_last(
         AsyncHistoryStore(server.url, namespace=namespace) as store,
         listening(make(store=store, limits=Limits(grace=0.0))) as port,
     ):
-        streams = [Stream(port, of("c")) for _ in range(20)]
+        streams = [Stream(port, at("c", "events")) for _ in range(20)]
         for stream in streams:
             await (await stream.__aenter__()).opened()
         await store.append("c", user("1", id="m1"))
@@ -193,7 +193,7 @@ async def test_many_clients_are_one_subscription_which_ends_with_the_last(
         async with asyncio.timeout(10):
             while listeners()[1]:
                 await asyncio.sleep(0.01)
-        async with Stream(port, of("c")) as again:
+        async with Stream(port, at("c", "events")) as again:
             await again.opened()
             await store.append("c", user("2", id="m2"))
             assert (await again.event())[1]["messages"][0]["id"] == "m2"
@@ -201,13 +201,13 @@ async def test_many_clients_are_one_subscription_which_ends_with_the_last(
 
 async def test_who_comes_again_within_the_grace_finds_the_watch(make: Any, store: Any) -> None:
     async with listening(make(limits=Limits(grace=30.0))) as port:
-        async with Stream(port, of("c")) as stream:
+        async with Stream(port, at("c", "events")) as stream:
             await stream.opened()
             await store.append("c", user("1", id="m1"))
             await stream.event()
             last = stream.last_id
         await store.append("c", user("2", id="m2"))
-        async with Stream(port, of("c"), Last_Event_ID=last) as stream:
+        async with Stream(port, at("c", "events"), Last_Event_ID=last) as stream:
             assert (await stream.event())[1]["messages"][0]["id"] == "m2"
 
 
@@ -250,7 +250,7 @@ async def test_head_of_a_stream_ends(make: Any) -> None:
     async with listening(make()) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = "Host: localhost\r\nAuthorization: Bearer a-token-of-the-tests\r\nConnection: close\r\n\r\n"
-        writer.write(f"HEAD /api/events?conversation=c HTTP/1.1\r\n{head}".encode())
+        writer.write(f"HEAD /v1/conversations/c/events HTTP/1.1\r\n{head}".encode())
         async with asyncio.timeout(10):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 200")
@@ -260,26 +260,26 @@ async def test_head_of_a_stream_ends(make: Any) -> None:
 
 async def test_too_many_streams_are_refused_until_one_ends(make: Any, store: Any) -> None:
     async with listening(make(limits=Limits(streams_per_address=2))) as port:
-        async with Stream(port, of("c")) as first, Stream(port, of("c")) as second:
+        async with Stream(port, at("c", "events")) as first, Stream(port, at("c", "events")) as second:
             await first.opened()
             await second.opened()
-            async with Stream(port, of("c")) as third:
-                assert (third.status, (await third.body())["error"]["code"]) == (429, "too_many_streams")
+            async with Stream(port, at("c", "events")) as third:
+                assert (third.status, (await third.body())["code"]) == (429, "too_many_streams")
                 assert third.headers["retry-after"] == "10"
         async with asyncio.timeout(10):
             status = 429
             while status != 200:  # the server has heard that they left
-                async with Stream(port, of("c")) as third:
+                async with Stream(port, at("c", "events")) as third:
                     status = third.status
     async with listening(make(limits=Limits(streams=1))) as port, Stream(port) as first:
         await first.opened()
-        async with Stream(port, of("c")) as second:
+        async with Stream(port, at("c", "events")) as second:
             assert second.status == 503
 
 
 async def test_who_takes_nothing_for_long_gives_its_place_up(make: Any, store: Any) -> None:
     async with listening(make(limits=Limits(streams=1, patience=0.3))) as port:
-        stuck = await Lean.connect(port, of("c"))
+        stuck = await Lean.connect(port, at("c", "events"))
         await stuck.opened.wait()
         stuck.transport.pause_reading()
         for _ in range(20):  # more than the systems of both sides keep
@@ -287,7 +287,7 @@ async def test_who_takes_nothing_for_long_gives_its_place_up(make: Any, store: A
         async with asyncio.timeout(20):
             status = 503
             while status != 200:
-                async with Stream(port, of("c")) as other:
+                async with Stream(port, at("c", "events")) as other:
                     status = other.status
         stuck.transport.abort()
 
@@ -296,7 +296,7 @@ async def test_a_closed_store_ends_the_streams(make: Any, server: RealServer, na
     async with (
         AsyncHistoryStore(server.url, namespace=namespace) as store,
         listening(make(store=store)) as port,
-        Stream(port, of("c")) as one,
+        Stream(port, at("c", "events")) as one,
         Stream(port) as listed,
     ):
         await one.opened()

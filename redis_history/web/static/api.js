@@ -11,8 +11,16 @@ export class ApiError extends Error {
   }
 }
 
+/** An id as a segment of a path. Percent-encoded characters that servers and proxies change go in base64url. */
+function segment(id) {
+  if (!/^[~.]|[\p{Cc}/\\]/u.test(id)) return encodeURIComponent(id);
+  const bytes = Array.from(new TextEncoder().encode(id), (byte) => String.fromCharCode(byte)).join("");
+  return `~${btoa(bytes).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`;
+}
+
+/** The URL of a path: `conversations`, an id, `messages`, an id, …; every second segment is an id. */
 export function address(path, params = {}) {
-  const url = new URL(`api/${path}`, BASE);
+  const url = new URL(`v1/${path.map((one, at) => (at % 2 ? segment(one) : one)).join("/")}`, BASE);
   for (const [name, value] of Object.entries(params)) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
   }
@@ -21,17 +29,9 @@ export function address(path, params = {}) {
 
 /** The error of a response other than 2xx. */
 export async function failure(response) {
-  let told = {};
-  try {
-    told = (await response.json()).error ?? {};
-  } catch {
-    // not JSON: perhaps the page of a proxy
-  }
-  return new ApiError(
-    response.status,
-    told.code ?? "unknown",
-    told.message ?? `The server answered ${response.status}.`,
-  );
+  const told = await response.json().catch(() => ({})); // not JSON: perhaps the page of a proxy
+  const message = told.detail ?? `The server answered ${response.status}.`;
+  return new ApiError(response.status, told.code ?? "unknown", message);
 }
 
 async function ask(path, params, options = {}) {
@@ -46,23 +46,18 @@ async function ask(path, params, options = {}) {
   return response.status === 204 ? null : response.json();
 }
 
-function write(method, path, params, body) {
-  return ask(path, params, {
-    method,
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body ?? {}),
-  });
-}
+const write = (method, path, body) =>
+  ask(path, {}, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
 export const api = {
-  status: () => ask("status"),
-  conversations: (params, signal) => ask("conversations", params, { signal }),
-  conversation: (conversation, signal) => ask("conversation", { conversation }, { signal }),
-  messages: (conversation, params, signal) => ask("messages", { conversation, ...params }, { signal }),
-  message: (conversation, id) => ask("message", { conversation, id }),
-  archived: (conversation, summary, before) => ask("archived", { conversation, summary, before }),
-  search: (params, signal) => ask("search", params, { signal }),
-  post: (conversation, body) => write("POST", "messages", { conversation }, body),
-  rename: (conversation, title) => write("PATCH", "conversation", { conversation }, { title }),
-  remove: (conversation) => write("DELETE", "conversation", { conversation }),
+  status: () => ask(["status"]),
+  conversations: (params, signal) => ask(["conversations"], params, { signal }),
+  conversation: (id, signal) => ask(["conversations", id], {}, { signal }),
+  messages: (id, params, signal) => ask(["conversations", id, "messages"], params, { signal }),
+  message: (id, message) => ask(["conversations", id, "messages", message]),
+  originals: (id, summary, before) => ask(["conversations", id, "messages", summary, "originals"], { before }),
+  search: (params, signal) => ask(["search"], params, { signal }),
+  post: (id, body) => write("POST", ["conversations", id, "messages"], body),
+  rename: (id, title) => write("PATCH", ["conversations", id], { title }),
+  remove: (id) => ask(["conversations", id], {}, { method: "DELETE" }),
 };

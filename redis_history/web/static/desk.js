@@ -110,7 +110,7 @@ export class Desk {
     one.error = null;
     this.redraw(id);
     try {
-      const page = await api.archived(this.conversation.id, id, one.before);
+      const page = await api.originals(this.conversation.id, id, one.before);
       one.messages = [...page.messages, ...(one.messages ?? [])];
       one.more = Boolean(page.more);
       one.before = page.before;

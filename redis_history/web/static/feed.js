@@ -10,7 +10,7 @@ const ANSWER = 2_000; // milliseconds; a leader that does not answer within this
 export function openFeed({ onEvent, onState }) {
   const listen = (tell = () => {}) =>
     new Stream({
-      address: () => address("events"),
+      address: () => address(["events"]),
       onEvent: (name, data) => {
         onEvent(name, data);
         tell({ name, data });
@@ -20,7 +20,7 @@ export function openFeed({ onEvent, onState }) {
         tell({ state });
       },
     });
-  const name = `redis-history:feed:${address("events").href}`;
+  const name = `redis-history:feed:${address(["events"]).href}`;
   // Both APIs need https or a loopback address. Elsewhere each tab has its own stream.
   if (!navigator.locks || !globalThis.BroadcastChannel) {
     listen();

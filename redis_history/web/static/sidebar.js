@@ -80,8 +80,8 @@ export class Sidebar {
   }
 
   goOn(page) {
-    this.more = page.more;
-    this.offset = page.next_offset;
+    this.more = page.next !== null;
+    this.offset = Number(page.next);
     this.unread.begin(page.conversations.map(({ id }) => this.items.get(id).conversation));
   }
 
@@ -90,7 +90,7 @@ export class Sidebar {
     const generation = this.generation;
     // Start a little before the end of the last page, because conversations may have been deleted meanwhile.
     const offset = Math.max(0, this.offset - 5);
-    this.loading = this.ask({ limit: PAGE, offset, last: 1 })
+    this.loading = this.ask({ limit: PAGE, cursor: offset, last: 1 })
       .then(({ page }) => {
         if (generation !== this.generation) return;
         for (const conversation of page.conversations) {

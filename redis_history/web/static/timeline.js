@@ -92,7 +92,7 @@ export class Timeline {
   listen(cursor) {
     const { conversation } = this;
     this.stream = new Stream({
-      address: () => address("events", { conversation: conversation.id }),
+      address: () => address(["conversations", conversation.id, "events"]),
       cursor,
       snapshot: () => {
         this.readInfo();
