@@ -2,15 +2,15 @@
 
 from redis_history._async.capturing import AsyncCapture, AsyncTurn
 from redis_history._async.compressor import AsyncCompressor
-from redis_history._async.history import AsyncRedisHistory
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.store import AsyncHistoryStore
+from redis_history._async.stored_history import AsyncRedisHistory
 from redis_history._async.subscription import AsyncSubscription
 from redis_history._sync.capturing import Capture, Turn
 from redis_history._sync.compressor import Compressor
-from redis_history._sync.history import RedisHistory
 from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.store import HistoryStore
+from redis_history._sync.stored_history import RedisHistory
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.capabilities import Capabilities

@@ -1,4 +1,4 @@
-"""The part of a compressor that does the work: one conversation at a time, whatever happens to it."""
+"""Compress one conversation: the lease, the summariser, the write, and what is reported in each case."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from redis_history.compaction.summaries import (
     SummaryTooLongError,
     always_allowed,
     check_summarizer,
+    describe_error,
     read_summary,
     summary_limit,
-    told,
     usable,
 )
 from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
@@ -49,12 +49,10 @@ _logger = logging.getLogger("redis_history")
 
 
 class _StoppedError(Exception):
-    """The compressor ends before the summary is there."""
+    """The compressor ended before the summary was ready."""
 
 
 class AsyncCompressing:
-    """Leases, summarisers, and what is written in the end."""
-
     def __init__(
         self,
         store: AsyncHistoryStore,
@@ -75,15 +73,15 @@ class AsyncCompressing:
         self._stop_at: float | None = None
 
     async def _one(self, conversation_id: str, revision: int, signal: Signal) -> None:
-        """Compress one conversation; whatever happens is its own affair."""
+        """Compress one conversation. Its errors are reported; they do not stop the worker."""
         started = time.monotonic()
-
-        def failed(kind: Any, error: Exception, wait: float) -> None:
-            seconds = time.monotonic() - started
-            self._tell(CompressionProgress(kind, conversation_id, seconds=seconds, wait=wait, error=told(error)))
-
         lease: Lease | None = None
         rest: float | None = None
+
+        def failed(kind: Any, error: Exception) -> None:
+            seconds, text = time.monotonic() - started, describe_error(error)
+            self._report(CompressionProgress(kind, conversation_id, seconds=seconds, wait=rest or 0.0, error=text))
+
         try:
             lease = await self._store.backend.execute(TakeLease(conversation_id, self._options.lease))
             if lease is None:
@@ -92,42 +90,42 @@ class AsyncCompressing:
                 return
             progress = await self._compress(lease, revision, signal, started)
             rest = progress.wait or None
-            self._tell(progress)
+            self._report(progress)
         except _StoppedError:
             self._work.done(conversation_id)
         except ConflictError as error:
             rest = self._options.first_wait
-            # Who has lost the lease may meet what its successor has done before it meets the lease.
+            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
             if isinstance(error, LeaseLostError) or (lease is not None and not await self._keep(lease, 0.0)):
                 self._work.count(leases_lost=1)
-                failed("lease_lost", error, rest)
+                failed("lease_lost", error)
             else:
                 self._work.count(conflicts=1)
-                failed("conflict", error, rest)
+                failed("conflict", error)
             lease = None
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and others go on
+        except Exception as error:  # noqa: BLE001 -- it is reported, and other conversations go on
             self._work.count(failed=1)
             rest = self._work.failed(conversation_id)
-            failed("failed", error, rest)
-            _logger.warning("compressing %r failed: %s", conversation_id[:80], told(error))
-        except BaseException:  # this hand ends, and nobody else would take it up
+            failed("failed", error)
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
+        except BaseException:  # this worker ends
             self._work.leave(conversation_id)
             raise
         finally:
             try:
                 if lease is not None:
-                    # Others leave alone what rests as well; a little shorter, so that it is this one's turn first.
+                    # Other processes also wait; a little less, so that this one is first.
                     await self._keep(lease, 0.9 * (rest or 0.0))
             finally:
-                if rest is not None:  # from now on, or it would come upon its own lease and take it for another's
+                if rest is not None:  # only now, or this process would meet its own lease
                     self._work.rest(conversation_id, rest)
 
     async def _keep(self, lease: Lease, seconds: float) -> bool:
-        """Let the lease end then, whatever happens; whether it was still the present one."""
+        """Let the lease end after `seconds`; whether it was still held."""
         try:
             return await self._store.backend.execute(KeepLease(lease, seconds))
-        except RedisHistoryError as error:  # it ends by itself
-            _logger.info("the lease on %r was not given back: %s", lease.conversation_id[:80], error)
+        except RedisHistoryError as error:  # the lease expires
+            _logger.info("the lease on %r was not released: %s", lease.conversation_id[:80], error)
             return True
 
     async def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
@@ -141,13 +139,13 @@ class AsyncCompressing:
             self._work.done(conversation_id, settled_at=revision, until=due)
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
         before = sum(map(message_tokens, found.seen))
-        self._tell(CompressionProgress("started", conversation_id, len(found.seen), before))
+        self._report(CompressionProgress("started", conversation_id, len(found.seen), before))
         policy = self._policy
         while True:
             try:
                 summary = await self._summary(found, messages, lease, signal)
                 break
-            except SummaryTooLongError as error:  # it may fit if it replaces more
+            except SummaryTooLongError as error:  # a summary of more messages may fit
                 policy = replace(policy, summary_tokens=max(policy.summary_tokens, error.tokens))
                 more = await in_thread(partial(policy.plan, messages, now=now))
                 if more is not None and len(more.seen) > len(found.seen):
@@ -155,12 +153,12 @@ class AsyncCompressing:
                     continue
                 if not isinstance(error, NoGainError):
                     raise SummaryError(str(error)) from error
-                # As it is it is not tried again; if it changes, only after a while, because a summary costs.
+                # Do not retry at this revision; after a change only after a while, because a summary costs money.
                 self._work.count(nothing=1)
                 wait = self._work.failed(conversation_id)
                 self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
-                seconds, count = time.monotonic() - started, len(found.seen)
-                return CompressionProgress("nothing", conversation_id, count, before, 0, seconds, wait, told(error))
+                seconds, count, text = time.monotonic() - started, len(found.seen), describe_error(error)
+                return CompressionProgress("nothing", conversation_id, count, before, 0, seconds, wait, text)
         await self._write(lease, found, summary)
         count, before, after = len(found.seen), sum(map(message_tokens, found.seen)), message_tokens(summary)
         self._work.count(compressed=1, messages=count, tokens_before=before, tokens_after=after)
@@ -169,17 +167,17 @@ class AsyncCompressing:
         return CompressionProgress("compressed", conversation_id, count, before, after, seconds)
 
     async def _write(self, lease: Lease, found: Plan, summary: Message) -> None:
-        """If what was summarised is still what is there, and the lease still the present one."""
+        """Write the summary if the summarised messages are unchanged and the lease is still held."""
         last = found.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
         op = requests.compact(lease.conversation_id, last, summary, found.seen, expected_revision=None)
         try:
             await self._store._write(replace(op, precondition=Precondition(lease=lease)))
-        except TornPairError as error:  # a result has come since it was chosen
+        except TornPairError as error:  # a tool result arrived since the plan
             raise rules.compaction_conflict(lease.conversation_id, str(error)) from error
 
     async def _summary(self, found: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
-        """What the summariser makes of these messages. Meanwhile the lease is kept, and nothing else."""
+        """Call the summariser, and keep the lease meanwhile."""
         options = self._options
         kept = time.monotonic()
         ends = kept + options.timeout
@@ -215,7 +213,7 @@ class AsyncCompressing:
     def _stopping(self) -> bool:
         return self._stop_at is not None
 
-    def _tell(self, progress: CompressionProgress) -> None:
+    def _report(self, progress: CompressionProgress) -> None:
         if self._on_progress is not None:
             try:
                 self._on_progress(progress)

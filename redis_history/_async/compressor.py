@@ -1,8 +1,8 @@
-"""The worker that keeps conversations short: it finds those that are too long, and has them summarised.
+"""The compressor: it finds conversations that are too long, and replaces their older messages by summaries.
 
-What it knows of the conversations is a hint: a list it reads now and then. Who may work on one is decided by a lease,
-which ends by itself, so a worker that is killed is replaced; and what may be written is decided by the store, which
-refuses a summary of other messages than those that are there, and one that comes after the lease.
+Its knowledge of the conversations is only a hint. A lease decides which process may compress a conversation; it
+expires, so a killed process is replaced. The store rejects a summary if the summarised messages have changed or the
+lease has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import rng
 from redis_history.backends.base import AsyncFollowsAll, PendingWakeups
 from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer, is_interrupt, told
+from redis_history.compaction.summaries import Summarizer, describe_error, is_interrupt
 from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorOptions,
@@ -44,34 +44,33 @@ __all__ = ["AsyncCompressor"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds after which what waits looks again whether it was told to end.
+#: Maximum seconds between checks whether to stop.
 _LOOK: Final = 1.0
-#: Seconds between looks at what the doorbell tells.
-_RUNG: Final = 1.0
-#: Conversations read at the first look for changes; more if all of them have changed.
+#: Minimum seconds between reads of conversations whose changes were notified.
+_NOTIFIED: Final = 1.0
+#: Number of conversations in the first read for changes; more if all of them have changed.
 _FIRST_LOOK: Final = 32
-#: So many of those that changed last are remembered, so that a look need not go further back.
+#: Number of recently changed conversations to remember, so that a read need not go further back.
 _KNOWN: Final = 1_000
-#: Messages in which the oldest that may be compressed is looked for at first.
+#: Number of messages in the first read for the oldest message that may be compressed.
 _OLDEST: Final = 32
 
 
 class AsyncCompressor(AsyncCompressing):
-    """Keeps the conversations of a store short: `await compressor.run()`, in as many processes as there is work for.
+    """Keeps the conversations of a store short: `await compressor.run()`, in one or several processes.
 
     A conversation is compressed when it has more than `max_tokens` or `max_messages`, or messages `older_than` (seconds
-    or a timedelta); to at most `target` times these bounds, so that it is not its turn again with the next message.
-    The bounds hold afterwards whenever a summary can make them hold. System messages, the turn in progress and calls
-    that wait for their results always stay; the `keep_recent` newest messages stay if the bounds allow it.
+    or a timedelta). It shrinks to at most `target` times these limits, so that the next message does not exceed them.
+    The limits hold afterwards whenever a summary can achieve this. System messages, the turn in progress and tool calls
+    that wait for results always stay; the `keep_recent` newest messages stay if the limits allow it.
 
-    `summarizer` is called without any lock but the lease on that conversation, which lasts `lease` seconds and is kept
-    while it thinks; after `timeout` seconds it is given up. A summary that is too long is asked for again, of more
-    messages.
+    While `summarizer` runs, only the lease on that conversation is held, for `lease` seconds at a time; after `timeout`
+    seconds the attempt fails. If a summary is too long, the summarizer is called again with more messages.
 
-    Changed conversations are looked for every `look_interval` seconds, all of them every `sweep_interval`; at most
-    `concurrency` are worked on at once. One that fails is left alone, by all workers, for `first_wait` seconds, twice
-    as long each time up to `longest_wait`. `on_progress` is called with each `CompressionProgress`; it must not block.
-    Raises ConfigurationError.
+    Changed conversations are read every `look_interval` seconds, all of them every `sweep_interval`; at most
+    `concurrency` are compressed at once. After a failure, no process retries the conversation for `first_wait` seconds,
+    twice as long each time up to `longest_wait`. `on_progress` is called with each `CompressionProgress`; it must not
+    block. Raises ConfigurationError.
     """
 
     def __init__(
@@ -111,40 +110,37 @@ class AsyncCompressor(AsyncCompressing):
         )
         super().__init__(store, summarizer, options, on_progress)
         self._signals: list[Signal] = []
-        self._hands: set[Signal] = set()
+        self._workers: set[Signal] = set()
         self._running = False
-        self._ended_by: BaseException | None = None  # what no hand should meet, and one has ended by
-        self._known: dict[str, int] = {}  # conversations that were looked at, the newest first, and their revisions
+        self._ended_by: BaseException | None = None  # the error that ended a worker
+        self._known: dict[str, int] = {}  # revisions of recently read conversations, the newest first
 
     @property
     def stats(self) -> CompressorStats:
-        """What was done so far. Of any thread."""
+        """What was done so far. Thread-safe."""
         return self._work.stats
 
     async def run(self) -> CompressorStats:
-        """Work until `stop`; what was done. Failures of the server are logged, and waited out.
+        """Work until `stop`, and return what was done. Failures of the server are logged and retried.
 
         Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
         return await self._go(self._keep_looking)
 
     async def run_once(self) -> CompressorStats:
-        """Compress what is too long now, and return what was done. Raises what prevents looking for it; what fails, or
-        is another worker's, is left."""
+        """Compress what is too long now, and return what was done. Skips conversations that fail or that another
+        process compresses. Raises the error of a failed search for conversations."""
         return await self._go(self._look_once)
 
     def stop(self) -> None:
-        """End `run`, or the next one if none runs: nothing new is begun, and what is under way has `grace` seconds. The
-        second time: none.
-
-        May be called from a handler of a signal, and from any thread.
-        """
+        """End `run`, or the next one if none runs. Nothing new begins, and running attempts have `grace` seconds; after
+        a second call none. May be called from signal handlers and any thread."""
         now = time.monotonic()
         self._stop_at = now if self._stop_at is not None else now + self._options.grace
         self._work.drop()
         self._wake()
 
     async def preview(self) -> list[CompressionProgress]:
-        """What would be compressed, without any lease or change."""
+        """The conversations that would be compressed. Takes no lease and changes nothing."""
         planned: dict[str, CompressionProgress] = {}
         async for page in scan_conversations(self._store.backend):
             for totals in await self._too_long([one for one in page if one.conversation_id not in planned]):
@@ -155,7 +151,7 @@ class AsyncCompressor(AsyncCompressing):
                         "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
                     )
                     planned[totals.conversation_id] = progress
-                    self._tell(progress)
+                    self._report(progress)
         return [*planned.values()]
 
     # What there is to do
@@ -167,20 +163,20 @@ class AsyncCompressor(AsyncCompressing):
         self._running = True
         self._ended_by = None
         control = Signal()
-        self._hands = {Signal() for _ in range(self._options.concurrency)}
-        self._signals = [control, *self._hands]
-        hands = [*self._hands]  # told to end already, one leaves the set before the next has begun
-        jobs: list[Job] = [spawn(self._hand(hand, control), "redis_history-compress") for hand in hands]
+        signals = [Signal() for _ in range(self._options.concurrency)]
+        self._workers = set(signals)
+        self._signals = [control, *signals]
+        jobs: list[Job] = [spawn(self._worker(one, control), "redis_history-compress") for one in signals]
         try:
             await look(control)
             if not self._stopping:
                 self.stop()
-            while self._hands:
+            while self._workers:
                 await control.wait(_LOOK)
                 control.clear()
-            self._check_hands()
+            self._check_workers()
         finally:
-            if self._hands:  # an error, or the task was cancelled
+            if self._workers:  # an error, or the task was cancelled
                 self._stop_at = time.monotonic()
                 self._wake()
             for job in jobs:
@@ -193,7 +189,7 @@ class AsyncCompressor(AsyncCompressing):
         self._work.rested()
         while await self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
-                self._check_hands()
+                self._check_workers()
                 await control.wait(_LOOK)
                 control.clear()
 
@@ -204,8 +200,8 @@ class AsyncCompressor(AsyncCompressing):
             if isinstance(backend, AsyncFollowsAll):
                 try:
                     await backend.watch_all(wakeups.add)
-                except RedisHistoryError as error:  # changes are looked for as well
-                    _logger.warning("a compressor that hears of no changes: %s", error)
+                except RedisHistoryError as error:  # it still reads changes every `look_interval`
+                    _logger.warning("a compressor gets no notifications of changes: %s", error)
             await self._keep_looking_at(control, wakeups)
         finally:
             if isinstance(backend, AsyncFollowsAll):
@@ -213,15 +209,15 @@ class AsyncCompressor(AsyncCompressing):
 
     async def _keep_looking_at(self, control: Signal, wakeups: PendingWakeups) -> None:
         sweep_at = look_at = looked = listen_at = time.monotonic()
-        rung: set[str] = set()
+        notified: set[str] = set()
         while not self._stopping and not ending():
-            self._check_hands()
-            control.clear()  # before hearing: what rings from here on wakes again
+            self._check_workers()
+            control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
             ids, anything = wakeups.take()
-            rung.update(ids)
-            if anything or len(rung) > _FIRST_LOOK:
-                look_at = min(look_at, looked + min(_RUNG, self._options.look_interval))
+            notified.update(ids)
+            if anything or len(notified) > _FIRST_LOOK:
+                look_at = min(look_at, looked + min(_NOTIFIED, self._options.look_interval))
             try:
                 if now >= sweep_at:
                     sweep_at = now + self._options.sweep_interval * rng.uniform(0.9, 1.1)
@@ -231,24 +227,24 @@ class AsyncCompressor(AsyncCompressing):
                     looked = now
                     look_at = now + self._options.look_interval
                     await self._look()
-                    rung.clear()
-                elif rung and now >= listen_at:
-                    listen_at = now + min(_RUNG, self._options.look_interval)
-                    await self._look_at([*rung])
-                    rung.clear()
+                    notified.clear()
+                elif notified and now >= listen_at:
+                    listen_at = now + min(_NOTIFIED, self._options.look_interval)
+                    await self._look_at([*notified])
+                    notified.clear()
                 await self._look_at(self._work.rested())
-            except (StoreClosedError, CapabilityError):  # waiting mends neither
+            except (StoreClosedError, CapabilityError):  # no later attempt can succeed
                 raise
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
             rested = self._work.next_rested
-            wait = min(sweep_at, look_at, listen_at if rung else look_at) - time.monotonic()
+            wait = min(sweep_at, look_at, listen_at if notified else look_at) - time.monotonic()
             await control.wait(max(0.0, wait if rested is None else min(wait, rested)))
 
     async def _sweep(self, *, rested: bool = True) -> int:
-        """Look at all conversations; how many were found to be too long."""
-        self._remember(await self._list(_KNOWN))  # first: what changes from now on is new to the next look
+        """Check all conversations; how many are too long."""
+        self._remember(await self._list(_KNOWN))  # first, so that `_look` finds what changes from now on
         new = 0
         async for page in scan_conversations(self._store.backend):
             new += await self._found(page, rested)
@@ -258,8 +254,8 @@ class AsyncCompressor(AsyncCompressing):
         return new
 
     async def _look(self) -> None:
-        """Look at those that have changed since the last look: back to where nothing is new, or to as many as are
-        remembered. The next sweep finds the others."""
+        """Check the conversations that have changed since the last time, at most `_KNOWN`. The next sweep finds the
+        others."""
         limit = _FIRST_LOOK
         while True:
             found = await self._list(limit)
@@ -273,7 +269,6 @@ class AsyncCompressor(AsyncCompressing):
         self._work.count(looks=1)
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
-        """Look at these."""
         found = [await self._store.backend.execute(ReadConversation(name)) for name in conversation_ids]
         there = [one for one in found if one is not None]
         self._remember(there)
@@ -299,11 +294,11 @@ class AsyncCompressor(AsyncCompressing):
     async def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
         found = [Totals.of(one) for one in conversations]
         over = [totals for totals in found if self._options.is_over(totals) or await self._is_old(totals)]
-        rng.shuffle(over)  # so that not all workers begin with the same one
+        rng.shuffle(over)  # so that processes do not all begin with the same one
         return over
 
     async def _is_old(self, totals: Totals) -> bool:
-        """Whether the oldest message that could leave is too old. What is not is not read again before it is."""
+        """Whether the oldest message that may be compressed is too old. If not, remember until when."""
         age = self._options.age
         if age is None or not totals.message_count or self._work.is_young(totals):
             return False
@@ -325,7 +320,7 @@ class AsyncCompressor(AsyncCompressing):
             else:  # none of them is readable
                 size *= 4
 
-    def _hand(self, signal: Signal, control: Signal) -> Callable[[], Any]:
+    def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         async def work() -> None:
             try:
                 while not self._stopping and not ending():
@@ -337,19 +332,19 @@ class AsyncCompressor(AsyncCompressing):
                     await self._one(*job, signal)
                     control.set()
             except BaseException as error:
-                self._ended_by = self._ended_by or error  # told by whoever waits for the hands
+                self._ended_by = self._ended_by or error  # `_check_workers` raises it
                 if ending() or is_interrupt(error):
                     raise
             finally:
-                self._hands.discard(signal)
+                self._workers.discard(signal)
                 control.set()
 
         return work
 
-    def _check_hands(self) -> None:
-        """Raises RuntimeError if one has ended without being told to: the others would wait for it."""
+    def _check_workers(self) -> None:
+        """Raises RuntimeError if a worker has ended by an error."""
         if self._ended_by is not None and not ending():
-            raise RuntimeError(f"compressing ended: {told(self._ended_by)}") from self._ended_by
+            raise RuntimeError(f"compressing ended: {describe_error(self._ended_by)}") from self._ended_by
 
     def _wake(self) -> None:
         for signal in list(self._signals):

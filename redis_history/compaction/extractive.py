@@ -23,8 +23,7 @@ from typing import Final
 
 from redis_history._validation import check_integer
 from redis_history._words import check_language, load_stemmer, stop_words, words
-from redis_history.compaction.call_lines import call_lines
-from redis_history.compaction.rendering import clipped, said, speaker
+from redis_history.compaction.rendering import call_lines, clipped, said, speaker
 from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, summary_text
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart

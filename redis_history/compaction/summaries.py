@@ -1,34 +1,20 @@
-"""The interface of summarisers, and the conversion of their answers to messages. Pure."""
+"""Summarisers: their interface, calls of them, and the conversion of their answers to messages."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import Message, TextPart
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 
-__all__ = [
-    "MAX_SUMMARY_TOKENS",
-    "SUMMARY_START",
-    "NoGainError",
-    "Summarizer",
-    "SummaryTooLongError",
-    "always_allowed",
-    "check_summarizer",
-    "is_interrupt",
-    "read_summary",
-    "shortest_tokens",
-    "summary_error",
-    "summary_limit",
-    "summary_message",
-    "summary_text",
-    "told",
-    "usable",
-    "without_form",
-]
+T = TypeVar("T")
 
 SUMMARY_START: Final = "[Earlier conversation summary:"
 
@@ -84,7 +70,7 @@ def summary_text(summary: str) -> str:
     return f"{SUMMARY_START} {summary}]"
 
 
-def without_form(text: str) -> str:
+def without_frame(text: str) -> str:
     """The text of a summary without its frame, if it has one, and without surrounding whitespace."""
     text = text.strip()
     if text.startswith(SUMMARY_START) and text.endswith("]"):
@@ -100,7 +86,7 @@ def summary_message(summary: str) -> Message:
 def read_summary(message: Message) -> str:
     """The text of a summary message, without its frame if it has one."""
     text = message.text
-    return without_form(text) if text.lstrip().startswith(SUMMARY_START) else text
+    return without_frame(text) if text.lstrip().startswith(SUMMARY_START) else text
 
 
 def shortest_tokens(counter: TokenCounter | None = None) -> int:
@@ -133,7 +119,7 @@ def usable(
     """
     if not isinstance(answer, str):
         raise SummaryError(f"the summariser must return text, not {type(answer).__name__}")
-    text = without_form(answer)  # a model may imitate the frame of the previous summary
+    text = without_frame(answer)  # a model may imitate the frame of the previous summary
     if not text:
         raise SummaryError("the summariser returned no text")
     try:
@@ -155,7 +141,7 @@ def usable(
     return message
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The type and text of an error from a user's function. Never raises, even if the error's `__str__` does."""
     name = type(error).__name__
     try:
@@ -169,7 +155,7 @@ def summary_error(error: BaseException) -> SummaryError:
     """An error of a summariser as a SummaryError: itself, or a new one with it as the cause."""
     if isinstance(error, SummaryError):
         return error
-    made = SummaryError(f"the summariser raised {told(error)}")
+    made = SummaryError(f"the summariser raised {describe_error(error)}")
     made.__cause__ = error
     return made
 
@@ -177,3 +163,51 @@ def summary_error(error: BaseException) -> SummaryError:
 def is_interrupt(error: BaseException) -> bool:
     """Whether the error may be Ctrl-C, which interrupts the main thread anywhere, also inside a summariser."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+# Calling slow functions from a coroutine without blocking the event loop
+
+
+async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], previous_summary: str | None) -> object:
+    """Call a summariser: a coroutine function in this event loop, a plain function in a thread."""
+    if is_coroutine_function(summarizer):
+        given: Any = summarizer(messages, previous_summary)
+    else:
+        given = await in_thread(summarizer, messages, previous_summary)
+    return await given if inspect.isawaitable(given) else given
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether a function or callable object is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a thread. Returns its result or raises its error."""
+    given, error = await try_in_thread(function, *arguments)
+    if error is not None:
+        raise error
+    return given  # type: ignore[no-any-return]
+
+
+async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
+    """Call a function in a thread, and return its result and its error. The error is returned because a future cannot
+    hold every exception. Unlike with `asyncio.to_thread`, closing the event loop does not wait for the thread."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(given: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((given, error))
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = context.run(function, *arguments), None
+        except BaseException as error:  # noqa: BLE001 -- `in_thread` raises it
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=run, name="redis_history-attempt", daemon=True).start()
+    return await done

@@ -19,16 +19,6 @@ from redis_history.errors import ConfigurationError, InvalidTimestampError
 from redis_history.model import Conversation, Message
 from redis_history.tokens import message_tokens
 
-__all__ = [
-    "CompressionProgress",
-    "CompressorOptions",
-    "CompressorStats",
-    "Totals",
-    "Work",
-    "summary_room",
-    "summary_share",
-]
-
 #: One day. After that, another worker must be able to replace a stalled one.
 _LONGEST_LEASE: Final = 86_400
 #: Maximum number of remembered conversations that have nothing to compress.

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share
-from redis_history.compaction.calling import is_coroutine_function, try_in_thread
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, oldest_to_replace
 from redis_history.compaction.summaries import (
@@ -21,11 +20,13 @@ from redis_history.compaction.summaries import (
     SummaryTooLongError,
     always_allowed,
     check_summarizer,
+    is_coroutine_function,
     is_interrupt,
     read_summary,
     shortest_tokens,
     summary_error,
     summary_limit,
+    try_in_thread,
     usable,
 )
 from redis_history.compaction.worker import summary_share

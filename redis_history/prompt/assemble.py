@@ -8,8 +8,7 @@ from typing import Any, Final, Protocol, TypeVar, overload
 
 from redis_history._ids import check_conversation_id
 from redis_history._validation import check_function
-from redis_history.compaction.calling import call_summarizer, in_thread
-from redis_history.compaction.summaries import Summarizer
+from redis_history.compaction.summaries import Summarizer, call_summarizer, in_thread
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Scope
 from redis_history.prompt.assembly import Selection, compose, select, summary_message

@@ -13,7 +13,7 @@ from operator import attrgetter
 from msgspec import Struct
 
 from redis_history._time import from_microseconds, to_microseconds
-from redis_history.compaction.summaries import read_summary, summary_text, without_form
+from redis_history.compaction.summaries import read_summary, summary_text, without_frame
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, system
 from redis_history.prompt.addressing import Addressing
@@ -145,7 +145,7 @@ def summary_message(text: object) -> Message | None:
         return None
     if not isinstance(text, str):
         raise InvalidInputError(f"the summarizer must return text or None, not {type(text).__name__}")
-    text = without_form(text)
+    text = without_frame(text)
     return system(summary_text(text), id="summary", metadata={"is_summary": True}) if text else None
 
 

@@ -31,9 +31,8 @@ from redis_history import (
 )
 from redis_history._quoting import as_data, normalized, plain_name
 from redis_history._words import words
-from redis_history.compaction.call_lines import call_lines
-from redis_history.compaction.rendering import chunks, said
-from redis_history.compaction.summaries import SUMMARY_START, read_summary, without_form
+from redis_history.compaction.rendering import call_lines, chunks, said
+from redis_history.compaction.summaries import SUMMARY_START, read_summary, without_frame
 from redis_history.model import Position
 from redis_history.prompt.addressing import Addressing
 from redis_history.search.highlight import highlights
@@ -282,8 +281,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "call_lines": lambda text: call_lines(_talk(text), 1_000),
     "extractive": lambda text: SUMMARIZE([user("x y"), *_talk(text)], text),
     "read_summary": lambda text: (
-        without_form(text),
-        without_form(SUMMARY_START + text + "]"),
+        without_frame(text),
+        without_frame(SUMMARY_START + text + "]"),
         read_summary(user(f"{text}{SUMMARY_START}")),
     ),
     "position": _position,
