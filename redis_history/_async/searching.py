@@ -286,7 +286,7 @@ class AsyncSearching:
             for op, every in zip(fetches, await self._backend.execute(ReadTogether(fetches)), strict=True):
                 for sequence, fetched in zip(op.sequences, every, strict=True):
                     if fetched is not None and _wanted(request.filters, fetched.message, fetched.archived):
-                        found[((op.conversation_id, op.life), sequence)] = fetched
+                        found[((op.conversation_id, op.generation), sequence)] = fetched
             for one in window:
                 hit = found.get((one.conversation, one.sequence))
                 if hit is not None:
@@ -428,4 +428,6 @@ def _order(found: SearchMatches, query: Query) -> list[Ranked]:
     if found.nearest is None:
         return ranked
     by_words = [MessagePlace(one.conversation[0], one.conversation[1], one.sequence) for one in ranked]
-    return [Ranked((at.conversation_id, at.life), at.sequence, score) for at, score in fuse(by_words, found.nearest)]
+    return [
+        Ranked((at.conversation_id, at.generation), at.sequence, score) for at, score in fuse(by_words, found.nearest)
+    ]

@@ -28,16 +28,16 @@ __all__ = [
 
 
 class MessagePlace(NamedTuple):
-    """Where a search found a message: `life` names the documents it was found by. The sequence of a summary has a
+    """Where a search found a message: `generation` names the documents it was found by. The sequence of a summary has a
     minus, because a message that it replaced has the same."""
 
     conversation_id: str
-    life: bytes
+    generation: bytes
     sequence: int
 
 
 class SearchMatches(Struct, frozen=True):
-    """What each term of a query matches, for `search.ranking.rank`: by conversation id and life. `size`: how many
+    """What each term of a query matches, for `search.ranking.rank`: by conversation id and generation. `size`: how many
     messages were searched, None if that is not known; `nearest`: places in the order of their vectors."""
 
     matches: list[Matches]
@@ -77,10 +77,10 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
-    """The messages at places of one conversation and life, with `around` before and after each; None: it is gone."""
+    """The messages at places of one conversation and generation, with `around` before and after; None: it is gone."""
 
     conversation_id: str
-    life: bytes
+    generation: bytes
     sequences: tuple[int, ...]
     around: int = 0
 

@@ -56,11 +56,11 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
 
     with filled(2_000) as small, filled(200_000) as large:
         until_still(client)
-        life = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
+        generation = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
 
         def bare_search(index: int) -> Any:
             words = "|".join(asked[index].split())
-            query = f"@c:{{{life}}} ({words})"
+            query = f"@c:{{{generation}}} ({words})"
             return client.execute_command(
                 *("FT.SEARCH", f"rh:{small.namespace}", query, "WITHSCORES", "LIMIT", "0", "10", "DIALECT", "2")
             )

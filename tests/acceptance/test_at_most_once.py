@@ -383,14 +383,14 @@ def test_a_store_whose_first_copy_is_too_old_says_that_the_outcome_is_unknown(
         store.append("c", user("a", id="a"))
         monkeypatch.setattr(redis_backend, "server_time", lambda _: int(time.time() * SECOND) - 200 * SECOND)
         store.delete_messages("c", ["z"])  # its only copy was refused as late, and is sent with a later time
-        lines: Any = store._backend._lines
-        send = lines.send
+        pool: Any = store._backend._connections
+        send = pool.send
 
         def lost(connection: Any, packed: bytes) -> None:
-            lines.send = send
+            pool.send = send
             raise ConnectionError("nobody knows how much of it was sent")
 
-        lines.send = lost
+        pool.send = lost
         with pytest.raises(OutcomeUnknownError):
             store.delete_messages("c", ["a"])
         assert [message.id for message in store.get("c")] == ["a"]
@@ -507,11 +507,11 @@ def test_an_operation_that_is_executed_once_more_is_recognised(server: RealServe
     ):
         store.append("c", user("0", id="0"))
         backend: Any = store._backend
-        lines, op = backend._lines, _append(user("m", id="m"))
-        take = lines.take
+        pool, op = backend._connections, _append(user("m", id="m"))
+        acquire = pool.acquire
 
         def losing() -> Any:
-            connection = take()
+            connection = acquire()
             read = connection.read_response
 
             def lost(*args: Any, **options: Any) -> Any:
@@ -522,10 +522,10 @@ def test_an_operation_that_is_executed_once_more_is_recognised(server: RealServe
             connection.read_response = lost
             return connection
 
-        lines.take = losing
+        pool.acquire = losing
         with pytest.raises(OutcomeUnknownError):
             backend.execute(op)
-        lines.take = take
+        pool.acquire = acquire
         assert other.delete_messages("c", ["m"]) == 1
         [stored] = backend.execute(op)
         assert not stored.duplicate

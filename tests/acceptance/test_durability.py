@@ -43,8 +43,8 @@ class Face:
 
     def lose_one_reply(self) -> None:
         """The next call's: the server has done its work, and the connection breaks."""
-        lines = self.store._backend._lines
-        take = lines.take
+        pool = self.store._backend._connections
+        acquire = pool.acquire
 
         def spoil(connection: Any) -> Any:
             read = connection.read_response
@@ -60,13 +60,13 @@ class Face:
                 raise ConnectionError("the reply was lost")
 
             connection.read_response = lost if self._sync else lost_async
-            lines.take = take
+            pool.acquire = acquire
             return connection
 
-        async def take_async() -> Any:
-            return spoil(await take())
+        async def acquire_async() -> Any:
+            return spoil(await acquire())
 
-        lines.take = (lambda: spoil(take())) if self._sync else take_async
+        pool.acquire = (lambda: spoil(acquire())) if self._sync else acquire_async
 
 
 @asynccontextmanager

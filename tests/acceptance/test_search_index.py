@@ -36,7 +36,7 @@ def documents(server: RealServer, namespace: str = "default") -> int:
         return sum(1 for _ in client.scan_iter(match=Keyspace(namespace).patterns[1], count=1000))
 
 
-def graves(server: RealServer) -> list[bytes]:
+def pending_work(server: RealServer) -> list[bytes]:
     with server.client() as client:
         return list(client.scan_iter(match="rh:*}:g*", count=1000))
 
@@ -160,7 +160,7 @@ def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str)
         left = {"new"} if ends == "restore" else set()
         assert found(store, "c", "word") == left
         assert documents(server) == len(left)
-        assert graves(server) == []
+        assert pending_work(server) == []
 
 
 def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServer]) -> None:
@@ -174,10 +174,10 @@ def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServ
             connection = client.connection_pool.get_connection()
             sent = b"%d000000" % client.time()[0]
             connection.send_packed_command([call.pack(teach=True, sent=sent)])
-            assert connection.read_response(disable_decoding=True)[0] == b"buried"
+            assert connection.read_response(disable_decoding=True)[0] == b"pending"
             client.connection_pool.release(connection)
         assert documents(server) == 2500
-        assert len(graves(server)) == 2
+        assert len(pending_work(server)) == 2
         assert found(store, "c", "word") == set()
         assert store.search_all("word") == []
         store.append("c", user("word", id="new"))
@@ -186,7 +186,7 @@ def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServ
     with HistoryStore(server.url) as store:
         assert store.get_message("c", "new") is not None
         assert documents(server) == 1
-        assert graves(server) == []
+        assert pending_work(server) == []
 
 
 def _killed_before_marks(url: str, then: str) -> None:
@@ -231,7 +231,7 @@ def test_marks_that_a_killed_process_left_are_completed(
         process = Forked(_killed_before_marks, server.url, killed)
         wait_until(lambda: not process.running, "the end of the process", 60)
         process.kill()
-        assert len(graves(server)) == 1  # the note that there is something left
+        assert len(pending_work(server)) == 1  # the note that there is something left
         archived = {str(n) for n in range(300)} if killed == "compact" else set()
         assert {one.id for one in store.get("c")} - {"s"} == every - archived
         if by == "another process":
@@ -243,7 +243,7 @@ def test_marks_that_a_killed_process_left_are_completed(
         elif by == "search_all":
             assert _by_archived(store.search_all) == (archived, every - archived)
         assert _by_archived(store.search, "c") == (archived, every - archived)
-        assert graves(server) == []
+        assert pending_work(server) == []
         assert _by_archived(store.search_all) == (archived, every - archived)
 
 
@@ -266,7 +266,7 @@ def test_marks_are_right_whatever_was_compacted_and_expanded_before_them(own_ser
                 assert _by_archived(store.search, "c")[0] == every - {one.id for one in store.get("c")}
         archived = every - {one.id for one in store.get("c")}
         assert _by_archived(store.search, "c") == (archived, every - archived)
-        assert graves(server) == []
+        assert pending_work(server) == []
 
 
 def test_documents_written_late_say_where_their_messages_are(own_server: Callable[..., RealServer]) -> None:
@@ -304,7 +304,7 @@ def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
         filled(store, 2500)
     with HistoryStore(_limited(server, "-zpopmin")) as store:
         store.clear("c")  # acknowledged, though its documents cannot be removed
-        assert len(graves(server)) == 2
+        assert len(pending_work(server)) == 2
     caplog.clear()
     with HistoryStore(_limited(server, f"-{right}")) as store:
         backend: Any = store._backend
@@ -312,11 +312,11 @@ def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
             backend._upkeep_at = 0.0
             store.append("d", user("word", id=str(number)))
         assert len(_warnings(caplog)) == 1
-        assert len(graves(server)) == 2
+        assert len(pending_work(server)) == 2
         _limited(server, "")
         backend._upkeep_at = 0.0
         assert len(store.get("d")) == 3
-        assert graves(server) == []
+        assert pending_work(server) == []
         assert backend._upkeep_at is None
     assert documents(server) == 3
 
@@ -476,7 +476,7 @@ def test_no_document_is_left_after_everything(own_server: Callable[..., RealServ
         wait_until(lambda: documents(server) == left, "their documents to go", 3)
         indexed = client.execute_command("FT.SEARCH", "rh:default", "*", "LIMIT", "0", "0")
         assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == left
-        assert graves(server) == []
+        assert pending_work(server) == []
         assert store.reindex().removed == 0
         for name in lasting:
             store.delete_conversation(name)

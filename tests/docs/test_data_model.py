@@ -33,8 +33,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             for key in client.scan_iter(match=pattern, count=1000):
                 kind = {b"zset": "sorted set"}.get(client.type(key), client.type(key).decode())
                 name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
-                name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<life>:<sequence>", name)
-                name = re.sub(r":g:[0-9a-f]{16}$", ":g:<life>", name)
+                name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<generation>:<sequence>", name)
+                name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":o:[0-9a-f]{16}$", ":o:<token>", name)
                 name = re.sub(r":j[01]$", ":j<minute>", name)
                 name = re.sub(r":a:\d+$", ":a:<revision>", name)
@@ -224,7 +224,7 @@ def test_the_memory(server: RealServer, namespace: str, count: int) -> None:
 def test_the_picture_shows_all_keys() -> None:
     """By what follows the conversation, or the bucket, in a key."""
     picture = "".join(ElementTree.parse(DOCS / "images" / "data-model.svg").getroot().itertext())
-    example = {"conversation": "order%2042", "life": "1b7…", "token": "6db…", "minute": "0"}
+    example = {"conversation": "order%2042", "generation": "1b7…", "token": "6db…", "minute": "0"}
     for row in rows(SECTIONS["Keys"]):
         key = str(code(row[0])).replace("rh:{<namespace>:<bucket>}:", "…:").replace("{<namespace>:<bucket>}", "…")
         shown = re.sub(r"<(\w+)>", lambda name: example.get(name[1], "4"), key)

@@ -107,7 +107,7 @@ def test_a_pattern_is_of_one_namespace(namespace: str, other: str, conversation_
     keys = keyspace.conversation(conversation_id)
     found, foreign_found = keyspace.patterns, foreign.patterns
     for pattern, foreign_pattern, own_keys in (
-        (found[0], foreign_found[0], (*own(keys), *keyspace.registries(), *keyspace.graves())),
+        (found[0], foreign_found[0], (*own(keys), *keyspace.registries(), *keyspace.pending_work())),
         (found[1], foreign_found[1], (keyspace.documents_of(conversation_id, b"0" * 16) + b"1",)),
     ):
         for key in own_keys:

@@ -94,7 +94,7 @@ PAGE: Final = _load("page", "_locate")
 PAGE_ARCHIVED: Final = _load("page_archived", "_archive", "_locate")
 
 
-REAP: Final = _load("reap")
+PURGE: Final = _load("purge")
 
 
 RECORD: Final = _load("record", *_WRITING)
@@ -261,7 +261,7 @@ def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
 def revised(op: Write[Any], reply: int | list[Any]) -> int:
     """The revision after a write that tells nothing else. Raises as `refused`."""
     if type(reply) is list:
-        if reply[0] != b"buried":
+        if reply[0] != b"pending":
             refused(op, reply)
         reply = reply[1]
     return cast(int, reply)
@@ -328,5 +328,5 @@ def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirm
 def _revision(reply: Any) -> int:
     """The revision in what a writing script returned: a number, a text that begins with it, or a list of either."""
     if isinstance(reply, list):
-        reply = reply[1] if reply[0] in (b"stored", b"buried", b"nothing") else reply[0]
+        reply = reply[1] if reply[0] in (b"stored", b"pending", b"nothing") else reply[0]
     return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)

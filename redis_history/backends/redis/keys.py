@@ -6,11 +6,11 @@
     rh:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
     rh:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
     rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
-    rh:{<namespace>:<bucket>}:g                   hash: search documents that are still to be removed
-    rh:{<namespace>:<bucket>}:g:<life>            sorted set: the messages of these documents; of an archive there is
-                                                  a dot and its revision behind the life
+    rh:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
+    rh:{<namespace>:<bucket>}:g:<generation>      sorted set: a pending delete: messages whose documents must go;
+                                                  of an archive, with a dot and its revision behind the generation
 
-    rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>    hash: the search document of a message
+    rhd:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>    hash: the search document of a message
 
 Names are percent-encoded (RFC 3986: unreserved characters stay), so no two names give one key, and no name can add a
 brace, a wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id; the
@@ -55,8 +55,8 @@ class ConversationKeys(NamedTuple):
         return self.state[:-1] + b"w"
 
     @property
-    def graves(self) -> bytes:
-        """The list of the bucket's documents that are still to be removed."""
+    def pending_work(self) -> bytes:
+        """The bucket's unfinished work on search documents."""
         return self.registry[:-1] + b"g"
 
     def archive(self, revision: int) -> bytes:
@@ -91,8 +91,8 @@ class Keyspace:
         """The key of each bucket's list of conversations."""
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
-    def graves(self) -> list[bytes]:
-        """The key of each bucket's list of documents that are still to be removed."""
+    def pending_work(self) -> list[bytes]:
+        """The key of each bucket's unfinished work on search documents."""
         return [b"%b%02x}:g" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
     @staticmethod
@@ -120,19 +120,23 @@ class Keyspace:
         """The name by which the search index of this namespace is known."""
         return b"rh:" + quote(self.namespace, safe="").encode()
 
-    def documents_of(self, conversation_id: str, life: bytes) -> bytes:
-        """With what the keys of the search documents of one life of a conversation begin."""
+    def documents_of(self, conversation_id: str, generation: bytes) -> bytes:
+        """With what the keys of the search documents of one generation of a conversation begin."""
         keys = self.conversation(conversation_id)
-        return b"rhd%b%b:" % (keys.state[2:-1], life)
+        return b"rhd%b%b:" % (keys.state[2:-1], generation)
 
     def document_of(self, key: bytes) -> MessagePlace | None:
         """Whose search document this key is; None if it is none of this namespace."""
         if not key.startswith(self.documents):
             return None
         try:
-            _, name, life, sequence = key[len(self.documents) :].split(b":")
-            place = MessagePlace(self.name_to_id(name), life, int(sequence))
-            return place if b"%b%d" % (self.documents_of(place.conversation_id, life), place.sequence) == key else None
+            _, name, generation, sequence = key[len(self.documents) :].split(b":")
+            place = MessagePlace(self.name_to_id(name), generation, int(sequence))
+            return (
+                place
+                if b"%b%d" % (self.documents_of(place.conversation_id, generation), place.sequence) == key
+                else None
+            )
         except (ValueError, InvalidInputError):
             return None
 

@@ -57,7 +57,7 @@ _logger = logging.getLogger("redis_history")
 
 #: How often a search of one conversation is sent again after its documents were marked.
 _MARKINGS: Final = 3
-#: Where the value of the scope will be, before the script puts in the life of the conversation's documents.
+#: Where the value of the scope will be, before the script puts in the generation of the conversation's documents.
 _SCOPE: Final = ["-"]
 
 
@@ -136,17 +136,17 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
         return None
     pattern = settings.keyspace.documents + b"*"
     next_cursor, keys = yield plain(b"SCAN", b"%d" % op.cursor, b"MATCH", pattern, b"COUNT", b"200")
-    lives: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
+    generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
     gone = []
     for key in keys:
         place = settings.keyspace.document_of(key)
         if place is None:
             gone.append(key)
         else:
-            lives.setdefault((place.conversation_id, place.life), []).append((place.sequence, key))
-    for (conversation_id, life), documents in lives.items():
+            generations.setdefault((place.conversation_id, place.generation), []).append((place.sequence, key))
+    for (conversation_id, generation), documents in generations.items():
         sequences = tuple(sequence for sequence, _ in documents)
-        found = yield fetch_call(Fetch(conversation_id, life, sequences), settings)
+        found = yield fetch_call(Fetch(conversation_id, generation, sequences), settings)
         gone += [key for (_, key), message in zip(documents, found, strict=True) if message is None]
     if gone:
         yield plain(b"UNLINK", *gone)
@@ -170,11 +170,11 @@ def _search_call(op: Search, settings: Settings, searching: Searching) -> tuple[
 
 def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
     """What each term matches, or None if not all messages have documents."""
-    life, count, documents, *replies = reply
+    generation, count, documents, *replies = reply
     if count != documents:
         return None
 
-    whose = (op.conversation_id, life)
+    whose = (op.conversation_id, generation)
     found = [
         Matches(total, {whose: dict(zip(map(int, listed[::2]), map(float, listed[1::2]), strict=True))})
         for total, listed in zip(replies[::2], map(bytes.split, replies[1::2]), strict=True)
@@ -203,7 +203,7 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMa
 
     def place(key: bytes) -> tuple[tuple[str, bytes], int] | None:
         where = keyspace.document_of(key)
-        return None if where is None else ((where.conversation_id, where.life), where.sequence)
+        return None if where is None else ((where.conversation_id, where.generation), where.sequence)
 
     terms = len(replies) - (op.vector is not None and not op.filters.impossible)
     matches, together = read_matches(replies[:terms], op.query, place)
@@ -220,9 +220,9 @@ def _nearest(replies: list[Any], keyspace: Keyspace) -> list[MessagePlace] | Non
 def fetch_call(op: Fetch, settings: Settings) -> Call:
     """Reads messages that were found."""
     keys = settings.keyspace.conversation(op.conversation_id)
-    prefix = settings.keyspace.documents_of(op.conversation_id, op.life)
+    prefix = settings.keyspace.documents_of(op.conversation_id, op.generation)
     packed = pack_keys(keys.state, keys.messages, *(b"%b%d" % (prefix, sequence) for sequence in op.sequences))
-    args = [op.life, b"%d" % op.around, *(b"%d" % sequence for sequence in op.sequences)]
+    args = [op.generation, b"%d" % op.around, *(b"%d" % sequence for sequence in op.sequences)]
     return Call(FETCH, packed, args, partial(_fetched, op.conversation_id))
 
 

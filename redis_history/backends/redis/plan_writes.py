@@ -28,7 +28,7 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.keys import ConversationKeys
 from redis_history.backends.redis.plan_reads import RECORD_KEYS
-from redis_history.backends.redis.search_index import documents_later, documents_of, reap_after
+from redis_history.backends.redis.search_index import documents_later, documents_of, purge_after
 from redis_history.model.wire import placed
 from redis_history.operations import (
     Append,
@@ -57,8 +57,8 @@ def _after(
     op: Append | Restore, settings: Settings, keys: ConversationKeys, document: DocumentOf | None, reply: Any
 ) -> Steps[None]:
     """What is left to do after many messages were written."""
-    if type(reply) is not list or reply[0] in (b"stored", b"buried"):
-        yield from reap_after(keys, reply)
+    if type(reply) is not list or reply[0] in (b"stored", b"pending"):
+        yield from purge_after(keys, reply)
         yield from documents_later(op, settings, document)
 
 
@@ -119,7 +119,7 @@ def _delete_conversation(op: DeleteConversation, settings: Settings) -> Steps[bo
     channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
     args = [*change(op, settings, keys), LOG_OUTLIVES_MS, channel]
     call = Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), SENT)
-    return write(op, settings, call, partial(reap_after, keys))
+    return write(op, settings, call, partial(purge_after, keys))
 
 
 def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
@@ -137,7 +137,7 @@ def _restore(op: Restore, settings: Settings) -> Steps[int]:
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
     if type(reply) is list:
-        if reply[0] != b"buried":
+        if reply[0] != b"pending":
             refused(op, reply)
         reply = reply[1]
     return int(cast(bytes, reply).split()[0])
@@ -146,7 +146,7 @@ def _restored(op: Restore, reply: bytes | list[Any]) -> int:
 def _clear(op: Clear, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     call = Call(CLEAR, keys.writing, change(op, settings, keys), partial(revised, op), SENT)
-    return write(op, settings, call, partial(reap_after, keys))
+    return write(op, settings, call, partial(purge_after, keys))
 
 
 def _update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:

@@ -17,7 +17,7 @@ from redis_history._words import LANGUAGES, UNSTEMMED
 from redis_history.backends.redis.calls import (
     INDEX,
     MARK,
-    REAP,
+    PURGE,
     Call,
     DocumentOf,
     Pause,
@@ -186,7 +186,7 @@ _DOCUMENTS_CHARACTERS: Final = 150_000
 
 
 #: Search documents removed at once: some 3 ms of the server's time.
-REAPED: Final = b"500"
+PURGED_AT_ONCE: Final = b"500"
 
 
 def documents_of(op: Append | Restore, document: DocumentOf | None) -> list[bytes]:
@@ -239,11 +239,11 @@ def write_documents(
     return Call(INDEX, keys.writing, args, as_is)
 
 
-def reap_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
+def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
     """What is left after all messages went at once: documents to remove, if there were many."""
-    if type(reply) is list and (reply[0] == b"buried" or (reply[0] == 1 and len(reply) > 1)):
+    if type(reply) is list and (reply[0] == b"pending" or (reply[0] == 1 and len(reply) > 1)):
         for name in reply[-1].split():
-            yield from _reap(keys.graves, name)
+            yield from _purge(keys.pending_work, name)
 
 
 def mark(keys: ConversationKeys) -> Steps[None]:
@@ -252,12 +252,12 @@ def mark(keys: ConversationKeys) -> Steps[None]:
     while place:
         revision, timestamp, sequence = place
         args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
-        [place] = yield [Call(MARK, pack_keys(keys.state, keys.messages, keys.graves), args, as_is)]
+        [place] = yield [Call(MARK, pack_keys(keys.state, keys.messages, keys.pending_work), args, as_is)]
 
 
 def finish_work(keyspace: Keyspace) -> Steps[None]:
     """Does what interrupted calls left: removes search documents, and marks those whose messages moved."""
-    cursors = dict.fromkeys(keyspace.graves(), b"0")
+    cursors = dict.fromkeys(keyspace.pending_work(), b"0")
     while cursors:
         replies = yield [plain(b"HSCAN", key, cursor, b"COUNT", b"100") for key, cursor in cursors.items()]
         cursors = dict(zip(cursors, (cursor for cursor, _ in replies), strict=True))
@@ -266,12 +266,13 @@ def finish_work(keyspace: Keyspace) -> Steps[None]:
                 if name.startswith(b"="):
                     yield from mark(keyspace.keys_of(keyspace.name_to_id(name[1:])))
                 else:
-                    yield from _reap(key, name)
+                    yield from _purge(key, name)
         cursors = {key: cursor for key, cursor in cursors.items() if cursor != b"0"}
 
 
-def _reap(graves: bytes, name: bytes) -> Steps[None]:
-    """Removes the documents of messages that have left, some at a time."""
+def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
+    """Removes the documents of messages that were removed, some at a time."""
+    keys = pack_keys(pending_work, pending_work + b":" + name)
     left = True
     while left:
-        [left] = yield [Call(REAP, pack_keys(graves, graves + b":" + name), [name, REAPED], as_is)]
+        [left] = yield [Call(PURGE, keys, [name, PURGED_AT_ONCE], as_is)]

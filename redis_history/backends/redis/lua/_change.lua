@@ -58,9 +58,9 @@ end
 
 local renew_documents, renew_archives -- of _document.lua
 
--- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `life`: of its
+-- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `generation`: of its
 -- search documents, `archived`: until when its archives live, if there are any.
-local function live(ttl, now, before, life, archived)
+local function live(ttl, now, before, generation, archived)
   if ttl ~= '' then redis.call('HSET', state, 'l', ttl) else ttl = before end
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
@@ -73,7 +73,7 @@ local function live(ttl, now, before, life, archived)
     redis.call('PEXPIREAT', registry, ends)
   end
   if archived and tonumber(archived) < math.floor(now / 1000) + ttl then renew_archives(now, ttl) end
-  if life then renew_documents(life, now, ttl, ttl ~= before) end
+  if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
 -- The log entry: the first write of a change, after free() where it removes. `more` are further fields of the entry.

@@ -1,22 +1,22 @@
 -- The search documents of a conversation: one hash for each message, where the index of the namespace finds it.
 -- Put after _archive.lua and _change.lua.
 --
--- A document is rhd:{<namespace>:<bucket>}:<conversation>:<life>:<sequence>, with a minus before the sequence if it is that
--- of a summary; of archived messages it has a field 'z'. The life, a token, is in the state as 'i' and in each document
--- as 'c'. When all messages leave at once a new life begins with the next document: those of the former
--- are found no more at that moment, and are removed at once if they are few, else little by little (reap.lua).
+-- A document is rhd:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>, with a minus before the sequence if it is that
+-- of a summary; of archived messages it has a field 'z'. The generation, a token, is in the state as 'i' and in each document
+-- as 'c'. When all messages leave at once a new generation begins with the next document: those of the former
+-- are found no more at that moment, and are removed at once if they are few, else little by little (purge.lua).
 -- With a time to live they have one of their own, half as long again, so that not every change must renew all of them:
 -- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
 local AT_ONCE, RENEWED = 500, 256
 
-local documents_of, document_ends, document, forget_documents, keys_of, note_unfinished, note_move, bury
+local documents_of, document_ends, document, forget_documents, keys_of, note_unfinished, note_move, schedule_purge
 
 -- Makes these functions; see use_archives.
 local function use_documents()
   use_archives()
 
-  function documents_of(life)
-    return 'rhd' .. string.sub(state, 3, -2) .. life .. ':'
+  function documents_of(generation)
+    return 'rhd' .. string.sub(state, 3, -2) .. generation .. ':'
   end
 
   function document_ends(now, ttl)
@@ -25,20 +25,20 @@ local function use_documents()
 
   -- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV. All it had before go.
   -- `anew`: there is none of this sequence; `archived`: its message is in an archive.
-  function document(prefix, life, sequence, timestamp, from, to, ends, anew, archived)
+  function document(prefix, generation, sequence, timestamp, from, to, ends, anew, archived)
     local key = prefix .. sequence
     if not anew then redis.call('UNLINK', key) end
     if archived then
-      redis.call('HSET', key, 'c', life, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
+      redis.call('HSET', key, 'c', generation, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
     else
-      redis.call('HSET', key, 'c', life, 'm', timestamp, unpack(ARGV, from, to))
+      redis.call('HSET', key, 'c', generation, 'm', timestamp, unpack(ARGV, from, to))
     end
     if ends then redis.call('PEXPIREAT', key, ends) end
   end
 
-  function forget_documents(life, sequences)
-    if not life then return end
-    local prefix = documents_of(life)
+  function forget_documents(generation, sequences)
+    if not generation then return end
+    local prefix = documents_of(generation)
     for first = 1, #sequences, 1000 do
       local keys = {}
       for i = first, math.min(first + 999, #sequences) do
@@ -80,30 +80,30 @@ local function use_documents()
     return (moves or '') .. format('%s %.0f %.0f;', revision, first, last)
   end
 
-  -- Before all messages leave, `listed` archives too: removes their documents, or leaves that to reap.lua; then returns the
-  -- names of the graves to tell it, with blanks between. `count`: how many documents there are.
-  function bury(life, count, ttl, listed)
-    if not life or count == 0 then return nil end
-    local sets = {{messages, life}}
+  -- Before all messages leave, `listed` archives too: removes their documents, or leaves that to purge.lua; then returns the
+  -- names of the pending deletes, with blanks between. `count`: how many documents there are.
+  function schedule_purge(generation, count, ttl, listed)
+    if not generation or count == 0 then return nil end
+    local sets = {{messages, generation}}
     for _, archive in ipairs(archives_in(listed)) do
-      sets[#sets + 1] = {archive_of(state, archive[1]), life .. '.' .. archive[1]}
+      sets[#sets + 1] = {archive_of(state, archive[1]), generation .. '.' .. archive[1]}
     end
     if count <= AT_ONCE then
-      local prefix = documents_of(life)
+      local prefix = documents_of(generation)
       for _, set in ipairs(sets) do
         local keys = keys_of(prefix, redis.call('ZRANGE', set[1], 0, -1))
         if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
       end
       return nil
     end
-    local graves, names = string.sub(registry, 1, -2) .. 'g', {}
+    local work, names = string.sub(registry, 1, -2) .. 'g', {}
     local lasts = ttl and ttl ~= '' and math.floor(ttl * 1.5)
     for _, set in ipairs(sets) do
       if redis.call('EXISTS', set[1]) == 1 then
-        local grave = graves .. ':' .. set[2]
-        redis.call('RENAME', set[1], grave)
-        if lasts then redis.call('PEXPIRE', grave, lasts) else redis.call('PERSIST', grave) end
-        note_unfinished(set[2], documents_of(life), ttl)
+        local pending_delete = work .. ':' .. set[2]
+        redis.call('RENAME', set[1], pending_delete)
+        if lasts then redis.call('PEXPIRE', pending_delete, lasts) else redis.call('PERSIST', pending_delete) end
+        note_unfinished(set[2], documents_of(generation), ttl)
         names[#names + 1] = set[2]
       end
     end
@@ -112,7 +112,7 @@ local function use_documents()
 
   -- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
   -- then its archives, the newest last; what that misses, the next search in the conversation writes anew.
-  function renew_documents(life, now, ttl, changed)
+  function renew_documents(generation, now, ttl, changed)
     local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
     local needed = math.floor(now / 1000) + ttl
     if known[1] and not changed and tonumber(known[1]) >= needed then return end
@@ -122,7 +122,7 @@ local function use_documents()
     rank = tonumber(rank)
     local key = archive == '' and messages or archive_of(state, archive)
     local members = redis.call('ZRANGE', key, rank, rank + RENEWED - 1)
-    local prefix = documents_of(life)
+    local prefix = documents_of(generation)
     for _, member in ipairs(members) do
       if #member >= 19 then
         redis.call('PEXPIREAT', prefix .. struct.unpack('>I8', string.sub(member, 3, 10)), ends)

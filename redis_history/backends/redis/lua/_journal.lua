@@ -1,5 +1,6 @@
 -- The journal of a conversation (see _change.lua), and what else most appends do without. Put after _change.lua.
-local force_write, free, journal_of, look, late, note, concluded, unchanged, note_places, set_aside, array_of
+local force_write, free, journal_of, look, late, decided, open_change, close_change
+local note, concluded, unchanged, note_places, set_aside, array_of
 
 -- Makes these functions; see use_archives.
 local function use_journal()
@@ -61,6 +62,30 @@ local function use_journal()
     if sent <= seen.horizon or sent > seen.now then
       return {'late', format('%.0f', seen.now), format('%.0f', clock())}
     end
+  end
+
+  -- What the journal says of this call (see look), and the reply if nothing is left to do: the recorded outcome of an
+  -- earlier copy, or that this copy is late.
+  function decided(updated, written)
+    local seen = look(updated, written)
+    if not seen.outcome then return seen, late(seen) end
+    force_write()
+    return seen, seen.outcome
+  end
+
+  -- The same, and the precondition.
+  function open_change(epoch, revision, updated, written)
+    local seen, reply = decided(updated, written)
+    if reply then return seen, reply end
+    local refusal = refused(epoch, revision)
+    return seen, refusal and unchanged(seen, epoch, refusal)
+  end
+
+  -- The last writes of a change; the outcome. `ttl`, `generation`, `archived`: see live.
+  function close_change(seen, outcome, revision, now, ttl, generation, archived)
+    announce(revision, now)
+    live(ARGV[6], now, ttl, generation, archived)
+    return concluded(seen, true, outcome)
   end
 
   -- Writes fields and values into the journal. `exists`: there is a state.

@@ -6,7 +6,7 @@
 
 -- Removes the `excess` oldest messages, or as many more as their groups have, and their search documents. Returns the ids
 -- that are gone, and {id, field of the state, sequence} of each.
-local function trim(excess, life)
+local function trim(excess, generation)
   local members, ids_of, places, count = {}, {}, {}, 0 -- what was read, from the oldest on
   -- Of a group, known by the index of its first message: how many messages it has, and how many of its calls a result
   -- may still answer.
@@ -143,7 +143,7 @@ local function trim(excess, life)
     redis.call('ZREM', messages, unpack(zrem))
     redis.call('HDEL', state, unpack(hdel))
   end
-  if life then forget_documents(life, sequences) end
+  if generation then forget_documents(generation, sequences) end
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)
   return ids, left_places
 end

@@ -9,7 +9,7 @@
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
--- or {'buried', that, life} if documents of replaced messages are still to be removed (reap.lua);
+-- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS = 15, 4, 16
 local replace = ARGV[10] == '1'
@@ -57,13 +57,9 @@ end
 local stored, before_count, seen
 if replace then
   use_journal()
-  seen = look(known[14], written)
-  if seen.outcome then
-    force_write()
-    return seen.outcome
-  end
-  local refusal = late(seen)
-  if refusal then return refusal end
+  local reply
+  seen, reply = decided(known[14], written)
+  if reply then return reply end
   for i = 1, count do known[FIELDS + i] = false end
   before_count, known[5] = known[5] or 0, 0
 else
@@ -190,7 +186,7 @@ local held = added + (known[5] or 0)
 hset[8], hset[12] = sequence, held
 hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 
-local life, buried, more = known[10], nil, nil
+local generation, pending, more = known[10], nil, nil
 local kind, payload = replace and 'restore' or 'append', pack('>BI4', 0xdd, added) .. table.concat(members)
 local excess = ARGV[11] ~= '' and held - ARGV[11] or 0
 if epoch then
@@ -205,7 +201,7 @@ end
 if replace then
   if epoch then
     if excess > 0 then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
-    buried, life = bury(life, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
+    pending, generation = schedule_purge(generation, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
     empty(known[13], seen)
     known[11] = nil
   end
@@ -220,10 +216,10 @@ if new_period then
   hset[#hset + 1] = 'p'
   hset[#hset + 1] = pack('>I4I6I6', period, at_its_start, at_start_before)
 end
-if not life and #documents > 0 then
-  life = token
+if not generation and #documents > 0 then
+  generation = token
   hset[#hset + 1] = 'i'
-  hset[#hset + 1] = life
+  hset[#hset + 1] = generation
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
@@ -239,14 +235,14 @@ end
 if #documents > 0 then
   local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[9], nil
   if ttl then ends = document_ends(now, ttl) end
-  local prefix = documents_of(life)
+  local prefix = documents_of(generation)
   for _, of in ipairs(documents) do
-    document(prefix, life, of[1], of[2], of[3], of[4], ends, true)
+    document(prefix, generation, of[1], of[2], of[3], of[4], ends, true)
   end
 end
 if excess > 0 then
   use_journal()
-  local gone, places = trim(excess, life)
+  local gone, places = trim(excess, generation)
   redis.call('HSET', state, 'h', revision)
   local recent = {}
   for _, one in ipairs(places) do
@@ -263,8 +259,8 @@ if excess > 0 then
   write_log(revision, kind, payload, more)
 end
 announce(revision, now)
-if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], life, known[11]) end
-if buried then outcome = {'buried', outcome, buried} elseif stored then outcome = {'stored', outcome, stored} end
+if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], generation, known[11]) end
+if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 -- What others had stored is not recognised by the marks of this call.
 if replace or stored then
   use_journal()

@@ -18,13 +18,8 @@ use_journal()
 use_documents()
 local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'q', 'u', 'g', 'j')
-local seen = look(known[16], known[17])
-if seen.outcome then
-  force_write()
-  return seen.outcome
-end
-local refusal = late(seen)
-if refusal then return refusal end
+local seen, reply = decided(known[16], known[17])
+if reply then return reply end
 local revision, place = tonumber(known[2] or 0), known[13]
 if known[14] and place and string.sub(place, 28) == ARGV[13] then
   if ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14]) then
@@ -34,7 +29,7 @@ if known[14] and place and string.sub(place, 28) == ARGV[13] then
     return {'stored', tonumber(known[14]), tonumber(held), sequence, format('%.0f', timestamp), own == token and 1 or 0}
   end
 end
-refusal = refused(known[1], revision)
+local refusal = refused(known[1], revision)
 if refusal then return unchanged(seen, known[1], refusal) end
 if (known[1] or '') ~= ARGV[10] or known[8] and tonumber(known[8]) > tonumber(ARGV[11]) then return {'stale'} end
 if rank_of(messages, ARGV[15], tonumber(ARGV[16])) ~= count then return {'stale'} end
@@ -84,24 +79,24 @@ redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'n', known[3] - r
            ':' .. id, head .. pack('>I5I3', revision, mark) .. ARGV[13], '^' .. id, revision, '#' .. revision, size)
 local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
 if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
-local life = known[7]
-if life and former then
+local generation = known[7]
+if generation and former then
   local its = redis.call('HGET', state, ':' .. former)
-  forget_documents(life, {'-' .. struct.unpack('>I8', string.sub(its, 3, 10))})
+  forget_documents(generation, {'-' .. struct.unpack('>I8', string.sub(its, 3, 10))})
 end
 if #ARGV >= at then
-  if not life then
-    life = token
-    redis.call('HSET', state, 'i', life)
+  if not generation then
+    generation = token
+    redis.call('HSET', state, 'i', generation)
   end
-  document(documents_of(life), life, '-' .. ARGV[22], ARGV[21], at, #ARGV, ttl and document_ends(now, ttl))
+  document(documents_of(generation), generation, '-' .. ARGV[22], ARGV[21], at, #ARGV, ttl and document_ends(now, ttl))
 end
-if life then
+if generation then
   redis.call('HSET', state, 'j', note_move(known[18], revision, tonumber(oldest[2]), tonumber(last[2]), ttl))
 end
 announce(revision, now)
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the others may be there for long enough
-  live(ARGV[6], now, known[6], life, known[11] or '0')
+  live(ARGV[6], now, known[6], generation, known[11] or '0')
 end
 return concluded(seen, true, {'stored', revision, replaced, tonumber(ARGV[22]), ARGV[21], 1})

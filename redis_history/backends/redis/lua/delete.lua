@@ -12,16 +12,9 @@ for i = FIRST, #ARGV do
   fields[#fields + 1] = ':' .. ARGV[i]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-local seen = look(known[12], known[13])
-if seen.outcome then
-  force_write()
-  return seen.outcome
-end
-local refusal = late(seen)
-if refusal then return refusal end
 local revision = tonumber(known[2] or 0)
-refusal = refused(known[1], revision)
-if refusal then return unchanged(seen, known[1], refusal) end
+local seen, reply = open_change(known[1], revision, known[12], known[13])
+if reply then return reply end
 
 local members, gone, ids, places, sequences = {}, {}, {}, {}, {}
 local archived, count, originals = {}, 0, tonumber(known[10] or 0)
@@ -79,6 +72,4 @@ forget_documents(known[7], sequences)
 redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'n', known[3] - count, 'c', characters,
            'k', tokens, 'h', revision)
 if known[10] then redis.call('HSET', state, 'm', originals) end
-announce(revision, now)
-if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], known[7], known[8]) end
-return concluded(seen, true, {revision, #ids})
+return close_change(seen, {revision, #ids}, revision, now, known[6], known[7], known[8])

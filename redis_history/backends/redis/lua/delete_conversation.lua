@@ -3,21 +3,14 @@
 -- ARGV  10 milliseconds the log outlives the conversation if somebody watches
 --       11 channel that those who watch listen to; '': they may do without
 --
--- Returns {1} if it existed, {1, life} if search documents are still to be removed (reap.lua), {0} if not,
+-- Returns {1} if it existed, {1, generation} if search documents are still to be removed (purge.lua), {0} if not,
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local seen = look(known[8], known[9])
-if seen.outcome then
-  force_write()
-  return seen.outcome
-end
-local refusal = late(seen)
-if refusal then return refusal end
-refusal = refused(epoch, revision)
-if refusal then return unchanged(seen, epoch, refusal) end
+local seen, reply = open_change(epoch, revision, known[8], known[9])
+if reply then return reply end
 if not epoch then return unchanged(seen, false, {0}) end
 -- With nobody listening the log goes too. If that is not allowed to be asked or cannot be known, somebody may be.
 local function listeners()
@@ -34,10 +27,10 @@ if not watched or type(redis.pcall('XADD', log, 'MAXLEN', '~', ARGV[4], (revisio
 else
   redis.call('PEXPIRE', log, ARGV[10])
 end
-local buried = bury(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
+local pending = schedule_purge(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
 redis.call('UNLINK', messages)
 set_aside(seen)
 forget_archives(state, known[7])
 redis.call('ZREM', registry, ARGV[5])
 if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision + 1) end
-return concluded(seen, false, {1, buried})
+return concluded(seen, false, {1, pending})

@@ -13,20 +13,13 @@ local FEW, LOOKED_AT = 1000, 1000
 local id = ARGV[10]
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'h', 'q', 'u', 'g', 'j')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
-local seen = look(known[16], known[17])
-if seen.outcome then
-  force_write()
-  return seen.outcome
-end
-local refusal = late(seen)
-if refusal then return refusal end
-refusal = refused(known[1], revision)
-if refusal then return unchanged(seen, known[1], refusal) end
+local seen, reply = open_change(known[1], revision, known[16], known[17])
+if reply then return reply end
 if known[8] ~= id or not place or not compaction then return unchanged(seen, known[1], {'unknown'}) end
 local held, c, k, former = string.match(redis.call('HGET', state, '#' .. compaction), '^(%d+) (%d+) (%d+) %x+ ?(.*)$')
 local _, _, sequence, _, timestamp, _, own_c, own_k = struct.unpack('>BBI8Bi8I8I4I4', place)
 local member = locate_live(messages, format('%.0f', timestamp), sequence, id)
-local archive, life = archive_of(state, compaction), known[7]
+local archive, generation = archive_of(state, compaction), known[7]
 held = tonumber(held)
 local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
 local copy = archive .. ':' .. ARGV[16]
@@ -114,11 +107,9 @@ if #rest > 0 then
   set('w', table.concat(rest))
   set('m', known[11] - held + (former ~= '' and 1 or 0))
 end
-if life and moved then
+if generation and moved then
   set('j', note_move(known[18], revision, moved[2], moved[3], ARGV[6] ~= '' and ARGV[6] or known[6]))
 end
 redis.call('HSET', state, unpack(hset))
-forget_documents(life, {-sequence})
-announce(revision, now)
-if ARGV[6] ~= '' or known[6] then live(ARGV[6], now, known[6], life, #rest > 0 and known[10]) end
-return concluded(seen, true, {revision, held, tonumber(compaction), former})
+forget_documents(generation, {-sequence})
+return close_change(seen, {revision, held, tonumber(compaction), former}, revision, now, known[6], generation, #rest > 0 and known[10])

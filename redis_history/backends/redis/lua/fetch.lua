@@ -1,7 +1,7 @@
 -- Reads messages that a search has found, with those before and after each. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   then the document of each message
--- ARGV  1 life of the documents   2 how many to read before and after each
+-- ARGV  1 generation of the documents   2 how many to read before and after each
 --       then the sequence of each, of a summary with a minus
 --
 -- Returns for each {members from first to last, which of them it is (from 0), 1 if they are archived}, or {} if it is

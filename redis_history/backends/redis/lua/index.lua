@@ -16,13 +16,13 @@ end
 local known = redis.call('HMGET', state, unpack(fields))
 if not known[1] then return 0 end
 marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {}
-local now, life, written, ends = clock(), known[2], 0, nil
-if not life then
-  life = token
-  redis.call('HSET', state, 'i', life)
+local now, generation, written, ends = clock(), known[2], 0, nil
+if not generation then
+  generation = token
+  redis.call('HSET', state, 'i', generation)
 end
 if known[3] then ends = document_ends(now, known[3]) end
-local prefix, at = documents_of(life), 11 + 2 * count
+local prefix, at = documents_of(generation), 11 + 2 * count
 local archives = archives_in(known[5])
 
 -- Whether a message is archived now: it may have moved since it was read.
@@ -41,7 +41,7 @@ for i = 1, count do
   if place and string.sub(place, 36, 51) == ARGV[10 + 2 * i] and (live_summary or not marks[i]) then
     local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
     local archived = not live_summary and is_archived(timestamp, sequence, string.sub(ARGV[9 + 2 * i], 2))
-    document(prefix, life, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, false, archived)
+    document(prefix, generation, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, false, archived)
     written = written + 1
   end
   at = to + 1

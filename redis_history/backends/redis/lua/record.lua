@@ -8,15 +8,8 @@ use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local seen = look(known[6], known[7])
-if seen.outcome then
-  force_write()
-  return seen.outcome
-end
-local refusal = late(seen)
-if refusal then return refusal end
-refusal = refused(epoch, revision)
-if refusal then return unchanged(seen, epoch, refusal) end
+local seen, reply = open_change(epoch, revision, known[6], known[7])
+if reply then return reply end
 
 local now = clock()
 revision = revision + 1
@@ -36,6 +29,4 @@ if not epoch then
   write_log(revision, 'record', ARGV[10], begin())
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
-announce(revision, now)
-if ARGV[6] ~= '' or known[3] then live(ARGV[6], now, known[3], known[4], known[5]) end
-return concluded(seen, true, revision)
+return close_change(seen, revision, revision, now, known[3], known[4], known[5])

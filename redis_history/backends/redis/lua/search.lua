@@ -5,16 +5,16 @@
 --       is the conversation (from 1), whose value is put in here, and these; the first one counts the documents of the
 --       conversation
 --
--- Returns {life of the documents or '', messages (archived ones too), documents, then for each further command how many
+-- Returns {generation of the documents or '', messages (archived ones too), documents, then for each further command how many
 -- it found, and sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers
 -- differ some messages have no document (yet), and nothing further is asked; documents is -1 if mark.lua must be called
 -- first. The error of a command is returned as it is.
 local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j')
-local life, count = known[1] or '', (known[2] or 0) + (known[3] or 0)
-if life == '' then return {life, count, 0} end
-if ARGV[1] == '1' and known[4] then return {life, count, -1} end
-local answer, at = {life, count, 0}, 2
-local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. life .. ':'
+local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0)
+if generation == '' then return {generation, count, 0} end
+if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
+local answer, at = {generation, count, 0}, 2
+local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. generation .. ':'
 
 -- Of keys and scores as text: a fifth of the time that the caller would need to read them one by one.
 local function short(reply)
@@ -22,7 +22,7 @@ local function short(reply)
   -- The nearest by vector come without scores.
   local step = #reply % 2 == 1 and string.sub(reply[3] or '', 1, 4) ~= 'rhd:' and 2 or 1
   for i = 2, #reply, step do
-    if string.sub(reply[i], 1, #prefix) == prefix then -- asked for by life; that it is of this conversation is seen here
+    if string.sub(reply[i], 1, #prefix) == prefix then -- asked for by generation; that it is of this conversation is seen here
       items[size + 1], items[size + 2] = string.sub(reply[i], #prefix + 1), step == 2 and reply[i + 1] or '0'
       size = size + 2
     end
@@ -35,7 +35,7 @@ while at <= #ARGV do
   for i = at + 2, at + 1 + ARGV[at] do
     command[#command + 1] = ARGV[i]
   end
-  command[tonumber(ARGV[at + 1])] = life
+  command[tonumber(ARGV[at + 1])] = generation
   at = at + ARGV[at] + 2
   local reply = redis.pcall(unpack(command))
   if reply.err then return reply end

@@ -9,20 +9,15 @@ use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g')
 local revision, place = tonumber(known[2] or 0), known[6]
-local seen = look(known[11], known[12])
-if seen.outcome then
-  force_write()
-  return seen.outcome
-end
-local refusal = late(seen)
-if refusal then return refusal end
+local seen, reply = decided(known[11], known[12])
+if reply then return reply end
 if place and string.sub(place, 28) == ARGV[11] then
   local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I5', place)
   if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
     return unchanged(seen, true, changed .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp))
   end
 end
-refusal = refused(known[1], revision)
+local refusal = refused(known[1], revision)
 if refusal then return unchanged(seen, known[1], refusal) end
 if not place then return unchanged(seen, known[1], {'unknown'}) end
 
@@ -44,18 +39,16 @@ redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'c', known[3] - c
 note_places(seen, true, {{id, place}})
 if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
-local life, named = known[7], id == known[9] and -sequence or sequence
+local generation, named = known[7], id == known[9] and -sequence or sequence
 if #ARGV > 12 then
-  if not life then
-    life = token
-    redis.call('HSET', state, 'i', life)
+  if not generation then
+    generation = token
+    redis.call('HSET', state, 'i', generation)
   end
   local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[5], nil
   if ttl then ends = document_ends(now, ttl) end
-  document(documents_of(life), life, named, timestamp, 13, #ARGV, ends)
-elseif life then -- a document that tells of the former content must not be found
-  redis.call('UNLINK', documents_of(life) .. named)
+  document(documents_of(generation), generation, named, timestamp, 13, #ARGV, ends)
+elseif generation then -- a document that tells of the former content must not be found
+  redis.call('UNLINK', documents_of(generation) .. named)
 end
-announce(revision, now)
-if ARGV[6] ~= '' or known[5] then live(ARGV[6], now, known[5], known[7], known[8]) end
-return concluded(seen, true, revision .. ' ' .. sequence .. ' ' .. timestamp_text)
+return close_change(seen, revision .. ' ' .. sequence .. ' ' .. timestamp_text, revision, now, known[5], known[7], known[8])

@@ -1,7 +1,8 @@
--- Removes documents of messages that all left at once. See _document.lua.
+-- Removes search documents of messages that were all removed at once. See _document.lua.
 --
--- KEYS  1 graves (hash: name of a grave and the beginning of its documents' keys)   2 grave (sorted set: the messages that left)
--- ARGV  1 name of the grave   2 how many to remove at most
+-- KEYS  1 pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
+--       2 pending delete (sorted set: the messages that were removed)
+-- ARGV  1 name of the pending delete   2 how many to remove at most
 -- Returns how many are still to be removed.
 local prefix = redis.call('HGET', KEYS[1], ARGV[1])
 if not prefix then return 0 end
