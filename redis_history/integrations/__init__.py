@@ -3,6 +3,7 @@
 | module | extra | implements |
 |---|---|---|
 | `agent_framework` | `agent-framework` | a `HistoryProvider` of Microsoft Agent Framework |
+| `google_adk` | `google-adk` | a `BaseSessionService` of Google's Agent Development Kit |
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
 | `llama_index` | `llama-index` | a `BaseChatStore` |
 | `mcp_server` | `mcp` | a server of the Model Context Protocol |

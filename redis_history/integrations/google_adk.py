@@ -1,0 +1,246 @@
+"""A session service for Google's Agent Development Kit (ADK): each session is a conversation, each event a message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from redis_history import AsyncHistoryStore, Conversation, Message, Participant
+from redis_history._ids import new_id
+from redis_history.errors import (
+    ConversationExistsError,
+    ConversationNotFoundError,
+    InvalidInputError,
+    MessageConflictError,
+    RevisionConflictError,
+)
+from redis_history.formats import from_gemini, to_gemini
+from redis_history.formats._notes import stored_value
+from redis_history.integrations._extras import missing
+
+try:
+    from google.adk.errors.already_exists_error import AlreadyExistsError
+    from google.adk.errors.session_not_found_error import SessionNotFoundError
+    from google.adk.events import Event
+    from google.adk.sessions import BaseSessionService, Session, State
+    from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+except ImportError as error:
+    raise missing("google-adk", error) from error
+
+__all__ = ["AdkSessionService"]
+
+_KEY = "adk"  # of metadata and of provider_meta
+_PAGE = 1000
+
+
+class AdkSessionService(BaseSessionService):
+    """The sessions of ADK applications, in `store`. The caller closes the store.
+
+    The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata hold the
+    state of the session. State shared by an application (`app:`) or a user (`user:`) is in the metadata of another
+    conversation, without messages. Concurrent changes of state are merged key by key. An event and its change of state
+    are two writes: if a process dies between them, the event is stored and the state is not changed.
+    """
+
+    def __init__(self, store: AsyncHistoryStore) -> None:
+        self._store = store
+
+    async def create_session(
+        self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
+    ) -> Session:
+        """Create a session. Raises AlreadyExistsError if this user of the application has one of this id."""
+        session_id = (session_id or "").strip() or str(uuid.uuid4())
+        shared, own = _split(state or {})
+        record = Conversation(
+            conversation_id=_id(app_name, user_id, session_id),
+            user_id=user_id,
+            agent_name=app_name,
+            metadata={_KEY: _dump({"session_id": session_id, "state": own})},
+        )
+        try:
+            created = await self._store.create_conversation(record)
+        except ConversationExistsError as error:
+            raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
+        await self._merge_shared(app_name, user_id, shared)
+        return await self._session(created, [])
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """The session with its events, oldest first, as far as `config` asks for them; None if there is none."""
+        conversation_id = _id(app_name, user_id, session_id.strip())
+        recent = config.num_recent_events if config is not None else None
+        found, messages = await asyncio.gather(
+            self._store.get_conversation(conversation_id),
+            self._store.get(conversation_id, limit=None if recent is None else max(recent, 1)),
+        )
+        if found is None or _KEY not in found.metadata:
+            return None
+        events = [event for message in messages if (event := _event(message)) is not None]
+        session = await self._session(found, events)
+        if recent == 0:
+            session.events = []
+        if config is not None and config.after_timestamp is not None:
+            too_old = [at for at, event in enumerate(events) if event.timestamp < config.after_timestamp]
+            session.events = session.events[too_old[-1] + 1 :] if too_old else session.events
+        return session
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """The sessions of the application, or of one of its users, without events; the last changed is the last."""
+        found: list[Conversation] = []
+        while len(page := await self._page(app_name, user_id, len(found))) == _PAGE:
+            found += page
+        sessions = [await self._session(one, []) for one in [*found, *page] if "session_id" in _note(one)]
+        return ListSessionsResponse(
+            sessions=sorted(sessions, key=lambda one: (one.last_update_time, one.user_id, one.id))
+        )
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session with its events. Shared state stays."""
+        await self._store.delete_conversation(_id(app_name, user_id, session_id.strip()))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """The state of a user in an application, with keys without the prefix `user:`."""
+        return await self._shared(_id(app_name, user_id))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Append an event, with its change of state. A repeated event (same id and content) is stored once. Raises
+        SessionNotFoundError."""
+        if event.partial:
+            return event
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
+        conversation_id = _id(session.app_name, session.user_id, session.id)
+        message = _message(event)
+        try:
+            try:
+                done = await self._store.append(conversation_id, message, must_exist=True)
+            except MessageConflictError:  # another event has the same id
+                done = await self._store.append(conversation_id, _message(event, with_id=False), must_exist=True)
+        except ConversationNotFoundError as error:
+            raise SessionNotFoundError(f"Session {session.id} not found.") from error
+        shared, own = _split(event.actions.state_delta if event.actions else {})
+        await self._merge_shared(session.app_name, session.user_id, shared)
+        if own:
+            await self._merge(conversation_id, own)
+        if done.duplicate:
+            return event
+        session.last_update_time = event.timestamp
+        return self._commit_event_to_session(session, event)
+
+    async def _page(self, app_name: str, user_id: str | None, offset: int) -> list[Conversation]:
+        return await self._store.list_conversations(agent_name=app_name, user_id=user_id, limit=_PAGE, offset=offset)
+
+    async def _session(self, record: Conversation, events: list[Event]) -> Session:
+        app_name, user_id = str(record.agent_name), str(record.user_id)
+        of_app, of_user = await asyncio.gather(self._shared(_id(app_name)), self._shared(_id(app_name, user_id)))
+        note = _note(record)
+        state = {
+            **note["state"],
+            **{State.APP_PREFIX + key: value for key, value in of_app.items()},
+            **{State.USER_PREFIX + key: value for key, value in of_user.items()},
+        }
+        last = events[-1].timestamp if events else record.updated_at.timestamp() if record.updated_at else 0.0
+        return Session(
+            id=note["session_id"], app_name=app_name, user_id=user_id, state=state, events=events, last_update_time=last
+        )
+
+    async def _shared(self, conversation_id: str) -> dict[str, Any]:
+        found = await self._store.get_conversation(conversation_id)
+        return {} if found is None else dict(_note(found).get("state", {}))
+
+    async def _merge_shared(self, app_name: str, user_id: str, shared: Mapping[str, dict[str, Any]]) -> None:
+        for conversation_id, delta in ((_id(app_name), shared["app"]), (_id(app_name, user_id), shared["user"])):
+            if delta:
+                await self._merge(conversation_id, delta)
+
+    async def _merge(self, conversation_id: str, delta: Mapping[str, Any]) -> None:
+        """Set keys of the state in a record. The loser of a race reads again."""
+        while True:
+            found = await self._store.get_conversation(conversation_id)
+            note = {"state": {}} if found is None else _note(found)
+            note["state"] = {**note.get("state", {}), **delta}
+            try:
+                if found is None:
+                    record = Conversation(conversation_id=conversation_id, metadata={_KEY: _dump(note)})
+                    await self._store.create_conversation(record)
+                else:
+                    metadata = {**found.metadata, _KEY: _dump(note)}
+                    await self._store.update_conversation(
+                        conversation_id, metadata=metadata, expected_revision=found.revision
+                    )
+                return
+            except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
+                continue
+
+
+def _id(*names: str) -> str:
+    """The conversation of a session, or of the state of an application or user. No two of them share one."""
+    return "/".join(["adk", *(quote(name, safe="") for name in names)])
+
+
+def _note(record: Conversation) -> dict[str, Any]:
+    note = record.metadata.get(_KEY)
+    return json.loads(note) if isinstance(note, str) else {}
+
+
+def _dump(note: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(note)
+    except TypeError as error:
+        raise InvalidInputError(f"the state of a session must consist of JSON values: {error}") from error
+
+
+def _split(delta: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The shared state without its prefixes, and the session's own. Temporary state is left out."""
+    shared: dict[str, dict[str, Any]] = {"app": {}, "user": {}}
+    own: dict[str, Any] = {}
+    for key, value in delta.items():
+        if key.startswith(State.APP_PREFIX):
+            shared["app"][key.removeprefix(State.APP_PREFIX)] = value
+        elif key.startswith(State.USER_PREFIX):
+            shared["user"][key.removeprefix(State.USER_PREFIX)] = value
+        elif not key.startswith(State.TEMP_PREFIX):
+            own[key] = value
+    return shared, own
+
+
+def _message(event: Event, *, with_id: bool = True) -> Message:
+    """The message for an event: its content as parts, and the rest in `provider_meta`."""
+    raw = event.model_dump(mode="json", exclude_none=True)
+    content = raw.pop("content", None)
+    converted = from_gemini([content]) if content else []
+    note, packed = stored_value(raw)
+    meta: dict[str, Any] = {"text" if packed else "event": note, "content": len(converted)}
+    if len(converted) == 1:
+        [base] = converted
+    else:  # no content, or more than one message can hold
+        base = Message(role="assistant", parts=[part for one in converted for part in one.parts])  # type: ignore[arg-type]
+        meta["raw"] = json.dumps(content)
+    author = event.author
+    return Message(
+        id=event.id if with_id and event.id else new_id(),
+        role=base.role,
+        parts=base.parts,
+        participant=None if author in ("", "user") else Participant("agent", author),
+        provider_meta={**base.provider_meta, _KEY: meta},
+    )
+
+
+def _event(message: Message) -> Event | None:
+    """The event of a message. A message that ADK did not write becomes an event with its content."""
+    meta = message.provider_meta.get(_KEY)
+    if isinstance(meta, Mapping):
+        raw = json.loads(meta["text"]) if "text" in meta else dict(meta["event"])
+        content = json.loads(meta["raw"]) if "raw" in meta else to_gemini([message], shape="original")[0]
+        return Event.model_validate({**raw, "content": content})
+    contents = to_gemini([message])
+    if not contents or message.timestamp is None:
+        return None
+    who = message.participant
+    author = "user" if message.role == "user" or who is None else who.display_name or who.id
+    return Event(id=message.id, author=author, timestamp=message.timestamp.timestamp(), content=contents[0])  # type: ignore[arg-type]

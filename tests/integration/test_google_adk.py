@@ -1,0 +1,165 @@
+"""The contract of ADK's session services, side by side with its own in-memory service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events import Event, EventActions
+from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.genai import types
+
+from redis_history import AsyncHistoryStore, user
+from redis_history.integrations.google_adk import AdkSessionService
+from tests.support.servers import RealServer
+
+
+@pytest.fixture
+async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+@pytest.fixture(params=["adk", "redis"])
+def service(request: pytest.FixtureRequest, store: AsyncHistoryStore) -> BaseSessionService:
+    return InMemorySessionService() if request.param == "adk" else AdkSessionService(store)
+
+
+WHERE = {"app_name": "shop", "user_id": "ann/1"}
+
+
+def event(text: str | None, author: str = "user", **more: Any) -> Event:
+    part = [] if text is None else [types.Part(text=text)]
+    role = "user" if author == "user" else "model"
+    return Event(
+        author=author, invocation_id="i", content=types.Content(role=role, parts=part) if part else None, **more
+    )
+
+
+def delta(**state: Any) -> EventActions:
+    return EventActions(state_delta={key.replace("__", ":"): value for key, value in state.items()})
+
+
+async def read(service: BaseSessionService, session_id: str, **config: Any) -> Session:
+    found = await service.get_session(
+        **WHERE, session_id=session_id, config=GetSessionConfig(**config) if config else None
+    )
+    assert found is not None
+    return found
+
+
+async def test_events_come_back_equal(service: BaseSessionService) -> None:
+    session = await service.create_session(**WHERE, session_id=" s/1 ", state={"a": 1})
+    assert session.id == "s/1"
+    blob = types.Blob(data=b"12", mime_type="image/png")
+    call = types.FunctionCall(id="c1", name="find", args={"q": 2**70})
+    result = types.FunctionResponse(id="c1", name="find", response={"r": [1, None]})
+    parts = [types.Part(text="hm", thought=True, thought_signature=b"s"), types.Part(function_call=call)]
+    events = [
+        event("Hi"),
+        Event(author="bot", content=types.Content(role="model", parts=parts), long_running_tool_ids={"c1"}),
+        Event(author="bot", content=types.Content(role="user", parts=[types.Part(function_response=result)])),
+        Event(author="bot", content=types.Content(role="model", parts=[types.Part(inline_data=blob)])),
+        event(None, "bot", actions=delta(b=[1], temp__c=3), error_code="E"),
+    ]
+    for one in events:
+        await service.append_event(session, one)
+    found = await read(service, "s/1")
+    assert found.events == session.events == events
+    assert found.state == {"a": 1, "b": [1]}
+    assert session.state == {"a": 1, "b": [1], "temp:c": 3}
+    assert found.last_update_time == events[-1].timestamp
+
+
+async def test_parts_of_the_events_are_read(service: BaseSessionService) -> None:
+    session = await service.create_session(**WHERE, session_id="s")
+    for number in range(5):
+        await service.append_event(session, event(f"{number}", timestamp=100.0 + number))
+    for config, expected in (
+        ({"num_recent_events": 2}, "34"),
+        ({"num_recent_events": 0}, ""),
+        ({"after_timestamp": 102.0}, "234"),
+        ({"after_timestamp": 101.0, "num_recent_events": 2}, "34"),
+        ({"after_timestamp": 200.0}, ""),
+    ):
+        found = await read(service, "s", **config)
+        texts = [one.content.parts[0].text for one in found.events if one.content and one.content.parts]
+        assert "".join(map(str, texts)) == expected, config
+
+
+async def test_state_has_scopes(service: BaseSessionService) -> None:
+    first = await service.create_session(**WHERE, session_id="1", state={"app:a": 1, "user:u": 2, "own": 3})
+    second = await service.create_session(**WHERE, session_id="2")
+    other = await service.create_session(app_name="shop", user_id="bob", session_id="1")
+    assert first.state == {"app:a": 1, "user:u": 2, "own": 3}
+    assert second.state == {"app:a": 1, "user:u": 2}
+    assert other.state == {"app:a": 1}
+    await service.append_event(second, event("x", actions=delta(app__a=5, user__u=6, own=7)))
+    assert (await read(service, "1")).state == {"app:a": 5, "user:u": 6, "own": 3}
+    assert (await read(service, "2")).state == {"app:a": 5, "user:u": 6, "own": 7}
+    assert await service.get_user_state(**WHERE) == {"u": 6}
+    assert await service.get_user_state(app_name="shop", user_id="bob") == {}
+
+
+async def test_sessions_are_listed_and_deleted(service: BaseSessionService) -> None:
+    for number in range(3):
+        session = await service.create_session(**WHERE, session_id=f"{number}", state={"user:u": 1, "n": number})
+    await service.create_session(app_name="shop", user_id="bob", session_id="0")
+    await service.create_session(app_name="other", user_id="ann/1", session_id="0")
+    await service.append_event(session, event("x"))
+    listed = (await service.list_sessions(**WHERE)).sessions
+    assert [(one.id, one.events, one.state) for one in listed] == [
+        (f"{n}", [], {"user:u": 1, "n": n}) for n in range(3)
+    ]
+    assert len((await service.list_sessions(app_name="shop")).sessions) == 4
+    assert (await service.list_sessions(app_name="none")).sessions == []
+    await service.delete_session(**WHERE, session_id="1")
+    await service.delete_session(**WHERE, session_id="1")
+    assert await service.get_session(**WHERE, session_id="1") is None
+    assert [one.id for one in (await service.list_sessions(**WHERE)).sessions] == ["0", "2"]
+
+
+async def test_wrong_uses_raise_the_errors_of_the_framework(service: BaseSessionService) -> None:
+    session = await service.create_session(**WHERE, session_id="s")
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(**WHERE, session_id="s")
+    await service.delete_session(**WHERE, session_id="s")
+    with pytest.raises(SessionNotFoundError):
+        await service.append_event(session, event("x"))
+    assert await service.get_session(**WHERE, session_id="s") is None
+
+
+async def test_a_repeated_event_is_stored_once_and_a_partial_one_never(service: BaseSessionService) -> None:
+    session = await service.create_session(**WHERE, session_id="s")
+    one = event("x", actions=delta(n=1))
+    await service.append_event(session, one)
+    await service.append_event(session, one.model_copy(deep=True))
+    await service.append_event(session, event("y", id=one.id))
+    await service.append_event(session, event("z", partial=True))
+    assert len((await read(service, "s")).events) == len(session.events) == 2
+
+
+async def test_concurrent_changes_of_shared_state_are_merged(store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(store)
+    sessions = [await service.create_session(**WHERE, session_id=f"{number}") for number in range(8)]
+    await asyncio.gather(
+        *(
+            service.append_event(session, event("x", actions=delta(**{f"app__k{number}": number})))
+            for number, session in enumerate(sessions)
+        )
+    )
+    assert (await read(service, "0")).state == {f"app:k{number}": number for number in range(8)}
+
+
+async def test_messages_of_elsewhere_are_events(store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(store)
+    await service.create_session(**WHERE, session_id="s")
+    [listed] = await store.list_conversations(agent_name="shop")
+    await store.append(listed.conversation_id, user("From the web", id="m1"))
+    [found] = (await read(service, "s")).events
+    assert (found.id, found.author, found.content.parts[0].text) == ("m1", "user", "From the web")  # type: ignore
