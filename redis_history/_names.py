@@ -6,6 +6,7 @@ from redis_history._async.namespace_subscription import AsyncNamespaceSubscripti
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._async.stored_history import AsyncRedisHistory
 from redis_history._async.subscription import AsyncSubscription
+from redis_history._capture import capture
 from redis_history._sync.capturing import Capture, Turn
 from redis_history._sync.compressor import Compressor
 from redis_history._sync.namespace_subscription import NamespaceSubscription
@@ -14,7 +15,6 @@ from redis_history._sync.stored_history import RedisHistory
 from redis_history._sync.subscription import Subscription
 from redis_history._version import __version__
 from redis_history.capabilities import Capabilities
-from redis_history.capturing.capture import capture
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
 from redis_history.compaction.summaries import Summarizer

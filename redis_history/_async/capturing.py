@@ -1,4 +1,4 @@
-"""Records the turns of an agent. Nothing that goes wrong here reaches the agent."""
+"""Records the turns of an agent. No error of recording reaches the agent."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = ["AsyncAppends", "AsyncCapture", "AsyncTurn"]
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between two tries of the background, beside those that the store itself waits.
+#: Seconds between two attempts of the background worker, in addition to the retries of the store.
 _PAUSE = 0.1
 
 
 class AsyncAppends(Protocol):
-    """What a capture needs of a store."""
+    """The methods of a store that `capture` needs."""
 
     async def append(self, conversation_id: str, message: Message) -> Any: ...
 
     async def append_many(self, conversation_id: str, messages: Sequence[Message]) -> Any: ...
 
 
-class _Line:
-    """Who waits to write to one conversation."""
+class _Turnstile:
+    """Lets one turn at a time write to a conversation, in the order of arrival."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -53,10 +53,10 @@ class _Line:
 
 
 class AsyncCapture(AsyncWrapping):
-    """What `capture` gives: a decorator for agents, and a context manager that is closed at its end.
+    """A decorator for agents, made by `capture`, and a context manager that closes it.
 
-    `recorded` and `failed` count messages; `last_error` is why the last one failed. All its methods may be called from
-    many at once; messages of one conversation are written in the order in which they came.
+    `recorded` and `failed` count messages; `last_error` is the reason of the last failure. All methods may be called
+    concurrently; messages of one conversation are written in the order in which they came.
     """
 
     def __init__(self, store: AsyncAppends, settings: Settings) -> None:
@@ -66,59 +66,55 @@ class AsyncCapture(AsyncWrapping):
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()
-        self._lines: dict[tuple[int, str], _Line] = {}
+        self._turnstiles: dict[tuple[int, str], _Turnstile] = {}
         self._unfinished: set[Any] = set()
         self._queue: deque[tuple[str, list[Message]]] = deque()
         self._pending = 0
-        self._ring: Signal | None = None
-        self._empty: Signal | None = None
+        self._wake: Signal | None = None
+        self._idle: Signal | None = None
         self._worker: Job | None = None
         self._closed = False
         reset_after_fork(self)
 
     @property
     def pending(self) -> int:
-        """Messages that wait to be recorded in the background."""
+        """The number of messages that wait to be recorded in the background."""
         return self._pending
 
     def turn(self, message: Any = None, *, conversation_id: str | None = None) -> AsyncTurn:
-        """One turn, to use with `with`: entering it records `message`. `conversation_id` is that of this turn, if it is
-        not fixed for the whole capture. What cannot be read as a message is reported, not raised."""
-        try:
-            found, inbound = self._settings.read_turn(message, conversation_id)
-        except Exception as error:  # noqa: BLE001 -- of the caller's functions, too; it is reported
-            return AsyncTurn(self, None, [], error)
-        return AsyncTurn(self, found, inbound, None)
+        """One turn, for `with`: entering it records `message`. `conversation_id` is that of this turn, if the capture
+        has no fixed one. A value that is not a message is reported, not raised."""
+        return self._read_turn(lambda: self._settings.read_turn(message, conversation_id))
 
     def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncTurn:
-        """The turn that is a call of an agent with these arguments."""
+        return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
+
+    def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> AsyncTurn:
         try:
-            conversation_id, inbound = self._settings.read_call(signature, args, kwargs)
-        except Exception as error:  # noqa: BLE001 -- of the caller's functions, too; it is reported
+            return AsyncTurn(self, *read(), None)
+        except Exception as error:  # noqa: BLE001 -- also errors of the caller's functions; entering reports it
             return AsyncTurn(self, None, [], error)
-        return AsyncTurn(self, conversation_id, inbound, None)
 
     async def _record(self, conversation_id: str, messages: list[Message]) -> None:
-        """Write messages as one change, after all that came before for this conversation. Raises nothing."""
+        """Write messages as one change, after all earlier ones of this conversation. Raises nothing."""
         if not messages:
             return
         try:
             if self._settings.background:
                 await self._enqueue(conversation_id, messages)
             else:
-                await uninterrupted(lambda: self._in_line(conversation_id, messages), self._unfinished)
-        except Exception as error:  # noqa: BLE001 -- such as a system that gives no more threads
+                await uninterrupted(lambda: self._append_in_order(conversation_id, messages), self._unfinished)
+        except Exception as error:  # noqa: BLE001 -- such as a system without free threads
             await self._report(error, conversation_id, messages)
 
     async def _report(self, error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
-        """Count, keep and tell what was not recorded."""
         with self._mutex:
             self.failed += max(len(messages), 1)
             self.last_error = error
         on_error = self._settings.on_error
         if on_error is None:
             where = "" if conversation_id is None else f" of conversation {conversation_id[:80]!r}"
-            # An outage fails many appends, all in the same way: there the text says all.
+            # An outage fails many appends in the same way, without a need for the traceback.
             trace = None if isinstance(error, RedisHistoryError) else error
             _logger.warning("a turn%s is not recorded: %s", where, error, exc_info=trace)
             return
@@ -128,21 +124,21 @@ class AsyncCapture(AsyncWrapping):
             _logger.exception("the on_error of a capture failed")
 
     async def flush(self) -> None:
-        """Return when all that came before is recorded, or reported."""
+        """Wait until all earlier messages are recorded or reported."""
         await settle(self._unfinished)
-        while self._pending and self._empty is not None:
-            await self._empty.wait(_PAUSE)
+        while self._pending and self._idle is not None:
+            await self._idle.wait(_PAUSE)
 
     async def aclose(self) -> None:
-        """Record what is pending, and end. If the backend is away, what is pending is reported instead. The store stays
-        open."""
+        """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
+        stays open."""
         await settle(self._unfinished)
         self._closed = True
         worker, self._worker = self._worker, None
-        if worker is not None and self._ring is not None:
-            self._ring.set()
-            while self._pending and self._empty is not None:
-                await self._empty.wait(_PAUSE)
+        if worker is not None and self._wake is not None:
+            self._wake.set()
+            while self._pending and self._idle is not None:
+                await self._idle.wait(_PAUSE)
             await worker.stop()
 
     async def __aenter__(self) -> AsyncCapture:
@@ -154,26 +150,26 @@ class AsyncCapture(AsyncWrapping):
         await self.aclose()
 
     def forget(self) -> None:
-        """In a forked child: what is pending is the parent's to write."""
+        """Reset a forked child: its parent writes the pending messages."""
         self._mutex = threading.Lock()
-        self._lines = {}
+        self._turnstiles = {}
         self._queue.clear()
         self._pending = 0
-        self._ring = self._empty = self._worker = None
+        self._wake = self._idle = self._worker = None
 
-    async def _in_line(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (place(), conversation_id)  # a lock is of one event loop
+    async def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
+        where = (place(), conversation_id)  # a lock belongs to one event loop
         with self._mutex:
-            line = self._lines.setdefault(where, _Line())
-            line.waiting += 1
+            turnstile = self._turnstiles.setdefault(where, _Turnstile())
+            turnstile.waiting += 1
         try:
-            async with line.lock:
+            async with turnstile.lock:
                 error = await self._append(conversation_id, messages)
         finally:
             with self._mutex:
-                line.waiting -= 1
-                if not line.waiting:
-                    self._lines.pop(where, None)
+                turnstile.waiting -= 1
+                if not turnstile.waiting:
+                    self._turnstiles.pop(where, None)
         if error is not None:
             await self._report(error, conversation_id, messages)
 
@@ -183,7 +179,7 @@ class AsyncCapture(AsyncWrapping):
                 await self._store.append(conversation_id, messages[0])
             else:
                 await self._store.append_many(conversation_id, messages)
-        except Exception as error:  # noqa: BLE001 -- whatever a store raises must not reach the agent
+        except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
             return error
         with self._mutex:
             self.recorded += len(messages)
@@ -196,52 +192,47 @@ class AsyncCapture(AsyncWrapping):
                 error = StoreClosedError("the capture was closed")
             elif self._pending + len(messages) > self._settings.max_pending:
                 error = BackendUnavailableError(
-                    f"{self._pending:,} messages wait already to be recorded, which is all that max_pending allows"
+                    f"{self._pending:,} messages are pending, and max_pending is {self._settings.max_pending:,}"
                 )
             else:
                 self._pending += len(messages)
                 self._queue.append((conversation_id, messages))
                 if self._worker is None:
-                    self._ring, self._empty = Signal(), Signal()
+                    self._wake, self._idle = Signal(), Signal()
                     self._worker = spawn(self._work, "redis_history-capture")
-                if self._ring is not None and self._empty is not None:
-                    self._empty.clear()
-                    self._ring.set()
+                if self._wake is not None and self._idle is not None:
+                    self._idle.clear()
+                    self._wake.set()
         if error is not None:
             await self._report(error, conversation_id, messages)
 
     async def _work(self) -> None:
-        ring, empty = self._ring, self._empty
-        while ring is not None and empty is not None:
+        wake, idle = self._wake, self._idle
+        while wake is not None and idle is not None:
             if not self._queue:
-                empty.set()
+                idle.set()
                 if self._closed:
                     return
-                await ring.wait(60)
-                ring.clear()
+                await wake.wait(60)
+                wake.clear()
                 continue
-            empty.clear()
-            conversation_id, messages = self._queue[0]
-            error = await self._append(conversation_id, messages)
-            if isinstance(error, BackendUnavailableError) and not self._closed:
+            idle.clear()
+            error = await self._append(*self._queue[0])
+            unavailable = isinstance(error, BackendUnavailableError)
+            if unavailable and not self._closed:
                 await sleep(_PAUSE)  # then the same messages, with the same ids
                 continue
-            await self._done(error)
-
-    async def _done(self, error: Exception | None) -> None:
-        """The first of the queue is recorded, or given up; when closing, all others with it if the backend is away."""
-        given_up = len(self._queue) if self._closed and isinstance(error, BackendUnavailableError) else 1
-        for _ in range(given_up):
-            conversation_id, messages = self._queue.popleft()
-            if error is not None:
-                await self._report(error, conversation_id, messages)
-            with self._mutex:
-                self._pending -= len(messages)
+            for _ in range(len(self._queue) if unavailable else 1):  # closing gives up all that is pending
+                conversation_id, messages = self._queue.popleft()
+                if error is not None:
+                    await self._report(error, conversation_id, messages)
+                with self._mutex:
+                    self._pending -= len(messages)
 
 
 class AsyncTurn:
-    """One call of an agent: what it was given is recorded on entering, what it gives back by `reply`; what it streams,
-    collected by `add`, on leaving, marked as incomplete if an error leaves."""
+    """One call of an agent. Entering records the input, `reply` the result. Leaving records the chunks that `add`
+    collected, marked as incomplete if an error is raised."""
 
     def __init__(
         self, capture: AsyncCapture, conversation_id: str | None, inbound: list[Message], error: Exception | None
@@ -251,16 +242,20 @@ class AsyncTurn:
         self._capture = capture
         self._error = error
         self._chunks: list[Any] = []
+        self._entered = False
 
     async def reply(self, result: Any) -> None:
-        """Record what the agent gives back."""
-        await self._answer(lambda settings: settings.read_result(result), incomplete=False)
+        """Record the result of the agent."""
+        await self._answer(lambda: self._capture._settings.read_result(result), incomplete=False)
 
     def add(self, chunk: Any) -> None:
-        """A piece of what the agent streams."""
+        """Collect a chunk that the agent streams."""
         self._chunks.append(chunk)
 
     async def __aenter__(self) -> AsyncTurn:
+        entered, self._entered = self._entered, True
+        if entered:
+            return self  # a returned stream belongs to the turn of the call
         if self._error is not None:
             await self._capture._report(self._error, None, [])
         elif self.conversation_id is not None:
@@ -272,17 +267,15 @@ class AsyncTurn:
     ) -> None:
         if self._chunks:
             chunks, self._chunks = self._chunks, []
-            await self._answer(lambda settings: settings.read_chunks(chunks), incomplete=error is not None)
+            await self._answer(lambda: self._capture._settings.read_chunks(chunks), incomplete=error is not None)
 
-    async def _answer(self, read: Callable[[Settings], list[Message]], *, incomplete: bool) -> None:
+    async def _answer(self, read: Callable[[], list[Message]], *, incomplete: bool) -> None:
         if self.conversation_id is None:
             return
-        capture = self._capture
-        settings = capture._settings
+        inbound = self.inbound[-1] if self.inbound else None
         try:
-            inbound = self.inbound[-1] if self.inbound else None
-            messages = answering(read(settings), inbound, settings.agent, incomplete=incomplete)
-        except Exception as error:  # noqa: BLE001 -- of the caller's functions, too; it is reported
-            await capture._report(error, self.conversation_id, [])
-            return
-        await capture._record(self.conversation_id, messages)
+            messages = answering(read(), inbound, self._capture._settings.agent, incomplete=incomplete)
+        except Exception as error:  # noqa: BLE001 -- also errors of the caller's functions
+            await self._capture._report(error, self.conversation_id, [])
+        else:
+            await self._capture._record(self.conversation_id, messages)

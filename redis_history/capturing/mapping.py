@@ -23,8 +23,6 @@ from redis_history.model import (
     user,
 )
 
-__all__ = ["INCOMPLETE", "answering", "as_participant", "from_chunks", "from_inbound", "from_outbound"]
-
 #: Metadata key of a message whose stream was closed early or failed.
 INCOMPLETE = "incomplete"
 
@@ -43,7 +41,7 @@ def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
 
     Raises InvalidInputError for anything else.
     """
-    if isinstance(value, list | tuple) and value and not all(isinstance(item, _PARTS) for item in value):
+    if isinstance(value, list | tuple) and value and not _are_parts(value):
         value = value[-1]
     if isinstance(value, Message):
         return [value]  # unchanged: it may already be stored, and different content would be a conflict
@@ -53,9 +51,7 @@ def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
 def from_outbound(value: Any) -> list[Message]:
     """Convert a Message, text, a chat dict, parts or a list of these; None gives no message. Raises InvalidInputError
     for anything else."""
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(item, _PARTS) for item in value):
-            return [assistant(list(value))]
+    if isinstance(value, list | tuple) and not _are_parts(value):
         return [message for item in value for message in _messages(item, "assistant", "outbound")]
     return _messages(value, "assistant", "outbound")
 
@@ -134,6 +130,7 @@ def as_participant(who: Participant | str | None, kind: Literal["user", "agent"]
 
 
 def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list[Message]:
+    """A single message from any of the accepted values; none for None and blank text."""
     make = user if role == "user" else assistant
     if value is None:
         return []
@@ -143,13 +140,17 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
         return [make(value)] if value.strip() else []
     if isinstance(value, _PARTS):
         return [make(value)]
-    if isinstance(value, list | tuple) and all(isinstance(item, _PARTS) for item in value):
-        return [make(list(value))]
+    if isinstance(value, list | tuple) and _are_parts(value):
+        return [make(*value)]
     if isinstance(value, Mapping) and ("content" in value or "text" in value or "tool_calls" in value):
         return [_from_mapping(value, role)]
     raise InvalidInputError(
         f"a value of type {type(value).__name__} is not a Message, text or a chat dict: pass {name}="
     )
+
+
+def _are_parts(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(value, _PARTS) for value in values)
 
 
 def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) -> Message:

@@ -14,17 +14,16 @@ from redis_history.capturing.mapping import from_chunks, from_inbound, from_outb
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Participant
 
-__all__ = ["MAX_PENDING", "OnError", "Settings"]
-
 #: Called with the error, the conversation id (None if unknown) and the messages that were not recorded.
 OnError = Callable[[Exception, str | None, list[Message]], object]
 MAX_PENDING = 1000
+IdOrFunction = str | Callable[..., str] | None
 
 
 class Settings(Struct, frozen=True):
     """The validated options of `capture`. Raises ConfigurationError, InvalidConversationIdError."""
 
-    conversation_id: str | Callable[..., str] | None = None
+    conversation_id: IdOrFunction = None
     agent: Participant | None = None
     user: Participant | None = None
     inbound: Callable[..., Any] | None = None

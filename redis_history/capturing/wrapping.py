@@ -6,27 +6,13 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from redis_history.errors import ConfigurationError
 
-__all__ = ["AsyncWrapping", "Wrapping"]
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Turn(Protocol):
-    def add(self, chunk: Any) -> None: ...
-    def reply(self, result: Any) -> None: ...
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *error: Any) -> None: ...
-
-
-class _AsyncTurn(Protocol):
-    def add(self, chunk: Any) -> None: ...
-    async def reply(self, result: Any) -> None: ...
-    async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *error: Any) -> None: ...
+#: Begins the turn of a call with these arguments, positional and by name.
+_TurnOf = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 class AsyncWrapping:
@@ -37,12 +23,11 @@ class AsyncWrapping:
 
     def __call__(self, function: F) -> F:
         """Wrap the agent. Raises ConfigurationError for a function that is not asynchronous."""
-        turn_of = functools.partial(self._turn_of, _signature(function))
-        if _is(inspect.isasyncgenfunction, function):
-            return _wrapped(function, _async_streaming(lambda args, kwargs: (turn_of(args, kwargs), function)))
-        if _is(inspect.iscoroutinefunction, function):
-            return _wrapped(function, _async_calling(turn_of, function))
-        raise ConfigurationError(f"{_name(function)} must be asynchronous: capture it with a HistoryStore instead")
+        wrapped = _wrapped_async(function, functools.partial(self._turn_of, _signature(function)))
+        if wrapped is None:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            raise ConfigurationError(f"{name} must be asynchronous: capture it with a HistoryStore instead")
+        return wrapped
 
 
 class Wrapping:
@@ -55,19 +40,24 @@ class Wrapping:
         """Wrap the agent. Raises ConfigurationError for an object that is not callable."""
         if not callable(function):
             raise ConfigurationError(f"capture decorates a function, not {function!r}")
-        turn_of = functools.partial(self._turn_of, _signature(function))
-        if _is(inspect.isasyncgenfunction, function):
-            return _wrapped(
-                function, _async_streaming(lambda args, kwargs: (_InThread(turn_of(args, kwargs)), function))
-            )
-        if _is(inspect.iscoroutinefunction, function):
-            return _wrapped(function, _async_calling(lambda *call: _InThread(turn_of(*call)), function))
-        if _is(inspect.isgeneratorfunction, function):
-            return _wrapped(function, _streaming(lambda args, kwargs: (turn_of(args, kwargs), function)))
-        return _wrapped(function, _calling(turn_of, function))
+        turn_of: _TurnOf = functools.partial(self._turn_of, _signature(function))
+        wrapped = _wrapped_async(function, lambda args, kwargs: _InThread(turn_of(args, kwargs)))
+        if wrapped is None:
+            wrap = _streaming if _is(inspect.isgeneratorfunction, function) else _calling
+            wrapped = cast(F, functools.wraps(function)(wrap(turn_of, function)))
+        return wrapped
 
 
-def _async_calling(turn_of: Callable[..., _AsyncTurn], function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped_async(function: F, turn_of: _TurnOf) -> F | None:
+    """The wrapper of an asynchronous function; None for others."""
+    if _is(inspect.isasyncgenfunction, function):
+        return cast(F, functools.wraps(function)(_async_streaming(turn_of, function)))
+    if _is(inspect.iscoroutinefunction, function):
+        return cast(F, functools.wraps(function)(_async_calling(turn_of, function)))
+    return None
+
+
+def _async_calling(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., Any]:
     async def calling(*args: Any, **kwargs: Any) -> Any:
         turn = turn_of(args, kwargs)
         async with turn:
@@ -75,18 +65,17 @@ def _async_calling(turn_of: Callable[..., _AsyncTurn], function: Callable[..., A
             if not isinstance(result, AsyncIterator):
                 await turn.reply(result)
                 return result
-        return _async_streaming(lambda *_: (_Entered(turn), lambda: result))()
+        return _async_streaming(lambda *_: turn, lambda: result)()
 
     return calling
 
 
-def _async_streaming(begin: Callable[..., Any]) -> Callable[..., AsyncGenerator[Any, Any]]:
+def _async_streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., AsyncGenerator[Any, Any]]:
     """Wrap the agent's generator, and add each item to the turn."""
 
     async def streaming(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        turn, function = begin(args, kwargs)
         inner = function(*args, **kwargs)
-        async with turn:
+        async with turn_of(args, kwargs) as turn:
             try:
                 item = await anext(inner)
                 while True:
@@ -109,24 +98,22 @@ def _async_streaming(begin: Callable[..., Any]) -> Callable[..., AsyncGenerator[
     return streaming
 
 
-def _calling(turn_of: Callable[..., _Turn], function: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., Any]:
     def calling(*args: Any, **kwargs: Any) -> Any:
-        turn = turn_of(args, kwargs)
-        with turn:
+        with turn_of(args, kwargs) as turn:
             result = function(*args, **kwargs)
             if not isinstance(result, Iterator):
                 turn.reply(result)
                 return result
-        return _streaming(lambda *_: (_Entered(turn), lambda: result))()
+        return _streaming(lambda *_: turn, lambda: result)()
 
     return calling
 
 
-def _streaming(begin: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
+def _streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
     def streaming(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        turn, function = begin(args, kwargs)
         inner = function(*args, **kwargs)
-        with turn:
+        with turn_of(args, kwargs) as turn:
             try:
                 item = next(inner)
                 while True:
@@ -152,35 +139,19 @@ def _streaming(begin: Callable[..., Any]) -> Callable[..., Generator[Any, Any, A
 class _InThread:
     """A synchronous turn, for an agent in an event loop."""
 
-    def __init__(self, turn: _Turn) -> None:
+    def __init__(self, turn: Any) -> None:
         self._turn = turn
         self.add = turn.add
 
     async def reply(self, result: Any) -> None:
         await asyncio.shield(asyncio.to_thread(self._turn.reply, result))
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> _InThread:
         await asyncio.shield(asyncio.to_thread(self._turn.__enter__))
+        return self
 
     async def __aexit__(self, *error: Any) -> None:
         await asyncio.shield(asyncio.to_thread(self._turn.__exit__, *error))
-
-
-class _Entered:
-    """A turn that has already been entered."""
-
-    def __init__(self, turn: Any) -> None:
-        self._turn = turn
-        self.add = turn.add
-
-    def __enter__(self) -> None: ...
-    async def __aenter__(self) -> None: ...
-
-    def __exit__(self, *error: Any) -> None:
-        self._turn.__exit__(*error)
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._turn.__aexit__(*error)
 
 
 def _is(test: Callable[[Any], bool], function: Any) -> bool:
@@ -195,11 +166,3 @@ def _signature(function: Any) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions have no signature
         return None
-
-
-def _wrapped(function: F, wrapper: Any) -> F:
-    return cast(F, functools.wraps(function)(wrapper))
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))

@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from redis_history._async.capturing import AsyncAppends, AsyncCapture
 from redis_history._sync.capturing import Appends, Capture
 from redis_history.capturing.mapping import as_participant
-from redis_history.capturing.settings import MAX_PENDING, OnError, Settings
+from redis_history.capturing.settings import MAX_PENDING, IdOrFunction, OnError, Settings
 from redis_history.errors import InvalidInputError
 from redis_history.model import Participant
 
 __all__ = ["capture"]
 
 
+class _Options(TypedDict, total=False):
+    agent: Participant | str | None
+    user: Participant | str | None
+    inbound: Callable[..., Any] | None
+    outbound: Callable[[Any], Any] | None
+    on_error: OnError | None
+    background: bool
+    max_pending: int
+
+
 @overload
-def capture(
-    store: AsyncAppends,
-    conversation_id: str | Callable[..., str] | None = None,
-    *,
-    agent: Participant | str | None = None,
-    user: Participant | str | None = None,
-    inbound: Callable[..., Any] | None = None,
-    outbound: Callable[[Any], Any] | None = None,
-    on_error: OnError | None = None,
-    background: bool = False,
-    max_pending: int = MAX_PENDING,
-) -> AsyncCapture: ...
+def capture(store: AsyncAppends, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> AsyncCapture: ...
 @overload
-def capture(
-    store: Appends,
-    conversation_id: str | Callable[..., str] | None = None,
-    *,
-    agent: Participant | str | None = None,
-    user: Participant | str | None = None,
-    inbound: Callable[..., Any] | None = None,
-    outbound: Callable[[Any], Any] | None = None,
-    on_error: OnError | None = None,
-    background: bool = False,
-    max_pending: int = MAX_PENDING,
-) -> Capture: ...
+def capture(store: Appends, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> Capture: ...
 def capture(
     store: Any,
-    conversation_id: str | Callable[..., str] | None = None,
+    conversation_id: IdOrFunction = None,
     *,
     agent: Participant | str | None = None,
     user: Participant | str | None = None,
@@ -67,17 +55,16 @@ def capture(
 
     Errors of recording never reach the agent. Raises InvalidInputError or ConfigurationError for invalid options.
     """
-    append = getattr(store, "append", None)
-    if append is None or not hasattr(store, "append_many"):
+    if not hasattr(store, "append") or not hasattr(store, "append_many"):
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     settings = Settings(
-        conversation_id,
-        as_participant(agent, "agent", "agent"),
-        as_participant(user, "user", "user"),
-        inbound,
-        outbound,
-        on_error,
-        background,
-        max_pending,
+        conversation_id=conversation_id,
+        agent=as_participant(agent, "agent", "agent"),
+        user=as_participant(user, "user", "user"),
+        inbound=inbound,
+        outbound=outbound,
+        on_error=on_error,
+        background=background,
+        max_pending=max_pending,
     )
-    return AsyncCapture(store, settings) if inspect.iscoroutinefunction(append) else Capture(store, settings)
+    return (AsyncCapture if inspect.iscoroutinefunction(store.append) else Capture)(store, settings)
