@@ -181,9 +181,10 @@ def check_shape(shape: Shape) -> None:
     check_choice(shape, "shape", get_args(Shape), InvalidInputError)
 
 
-def opaque(form: str, block: Any) -> UnknownPart:
+def opaque(form: str, block: Any, kind: str | None = None) -> UnknownPart:
     """An opaque part for a block without an equivalent. Its type gets a prefix, so it cannot match a known type."""
-    kind = block.get("type") if isinstance(block, Mapping) else None
+    if kind is None and isinstance(block, Mapping):
+        kind = block.get("type")
     block, packed = (block, False) if isinstance(block, str) else stored_value(block)
     return UnknownPart(data={"type": f"{form}/{kind}", "json" if packed else "block": block})
 

@@ -5,24 +5,30 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from redis_history import AsyncHistoryStore, HistoryStore, Message
-from redis_history.errors import ConfigurationError
-from redis_history.formats import from_langchain, to_langchain
+from redis_history._ids import MAX_ID_BYTES
+from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError
+from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.integrations._extras import checked_id, missing
 from redis_history.model.pairs import without_lone_results
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
-    from langchain_core.messages import BaseMessage, messages_from_dict, messages_to_dict
+    from langchain_core.messages import BaseMessage, RemoveMessage, messages_from_dict, messages_to_dict
 except ImportError as error:
     raise missing("langchain", error) from error
 
 __all__ = ["LangChainHistory"]
 
 _BATCH = 500  # messages in one atomic change
+_ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
+_PART = "#part-"  # in ids of messages that are parts of one stored message
 
 
 class LangChainHistory(BaseChatMessageHistory):
@@ -30,8 +36,13 @@ class LangChainHistory(BaseChatMessageHistory):
 
     Synchronous methods use `store`. Asynchronous methods use `async_store`; without it they use `store` in a thread.
     `limit` returns only that number of the newest messages, without tool results whose call is not among them, because
-    models reject these. Ids of LangChain messages are kept, but need not be unique: a message that is added twice is
-    stored twice.
+    models reject these. `on_loss` is called with each `Loss`: content of other frameworks that LangChain's messages
+    cannot represent; without it a warning is logged.
+
+    The id of a LangChain message is its id in the store, as in the state of a LangGraph graph: a message that is added
+    again is stored once, one with other content replaces the message of its id, and a `RemoveMessage` removes it. So
+    the messages of a state can be added after every step, and only what is new or changed is written. A message without
+    an id is always added; all messages that are read have one.
 
     Raises InvalidConversationIdError, and ConfigurationError if there is no store.
     """
@@ -43,6 +54,7 @@ class LangChainHistory(BaseChatMessageHistory):
         *,
         async_store: AsyncHistoryStore | None = None,
         limit: int | None = None,
+        on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
         if store is None and async_store is None:
@@ -51,6 +63,7 @@ class LangChainHistory(BaseChatMessageHistory):
         self.limit = limit
         self._store = store
         self._async_store = async_store
+        self._on_loss = on_loss
 
     @property
     def messages(self) -> list[BaseMessage]:  # an attribute in the base class
@@ -62,10 +75,23 @@ class LangChainHistory(BaseChatMessageHistory):
         self._sync().restore(self.session_id, _ours(messages))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages in this order, in atomic batches of 500."""
-        ours = _ours(messages)
-        for at in range(0, len(ours), _BATCH):
-            self._sync().append_many(self.session_id, ours[at : at + _BATCH])
+        """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
+        store, key = self._sync(), self.session_id
+        for change in _changes(messages):
+            if change is None:
+                store.clear(key)
+            elif isinstance(change, str):
+                store.delete_messages(key, [change])
+            else:
+                if _is_short(change):
+                    with suppress(MessageConflictError):
+                        store.append_many(key, _ours(change))
+                        continue
+                changed, new = _difference(change, store.get(key, include_archived=True))
+                for message in changed:
+                    with suppress(MessageNotFoundError):  # it was compacted or deleted
+                        store.update_message(key, message)
+                store.append_many(key, new)
 
     def clear(self) -> None:
         """Remove all messages, but keep the conversation."""
@@ -80,12 +106,26 @@ class LangChainHistory(BaseChatMessageHistory):
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """See `add_messages`."""
-        if self._async_store is None:
+        store = self._async_store
+        if store is None:
             await super().aadd_messages(messages)
             return
-        ours = _ours(messages)
-        for at in range(0, len(ours), _BATCH):
-            await self._async_store.append_many(self.session_id, ours[at : at + _BATCH])
+        key = self.session_id
+        for change in _changes(messages):
+            if change is None:
+                await store.clear(key)
+            elif isinstance(change, str):
+                await store.delete_messages(key, [change])
+            else:
+                if _is_short(change):
+                    with suppress(MessageConflictError):
+                        await store.append_many(key, _ours(change))
+                        continue
+                changed, new = _difference(change, await store.get(key, include_archived=True))
+                for message in changed:
+                    with suppress(MessageNotFoundError):  # it was compacted or deleted
+                        await store.update_message(key, message)
+                await store.append_many(key, new)
 
     async def aclear(self) -> None:
         """See `clear`."""
@@ -102,7 +142,8 @@ class LangChainHistory(BaseChatMessageHistory):
         return True  # `__len__` must not make an empty history false
 
     def _theirs(self, messages: list[Message]) -> list[BaseMessage]:
-        return _theirs(messages if self.limit is None else without_lone_results(messages))
+        kept = messages if self.limit is None else without_lone_results(messages)
+        return [theirs for message in kept for theirs in _theirs(message, self._on_loss)]
 
     def _sync(self) -> HistoryStore:
         if self._store is None:
@@ -110,11 +151,51 @@ class LangChainHistory(BaseChatMessageHistory):
         return self._store
 
 
+def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | str | None]:
+    """The changes that these messages mean, in order: messages to add, the id of one to remove, None to remove all."""
+    batch: dict[Any, BaseMessage] = {}
+    for index, message in enumerate(messages):
+        removes = isinstance(message, RemoveMessage)
+        if not removes:
+            batch[message.id or index] = message  # the last message of an id, in the place of the first
+        if batch and (removes or len(batch) == _BATCH):
+            yield list(batch.values())
+            batch = {}
+        if removes:
+            yield None if message.id == _ALL else str(message.id)
+    if batch:
+        yield list(batch.values())
+
+
+def _is_short(messages: list[BaseMessage]) -> bool:
+    """Whether these are probably new, and not a state that is saved again: then reading what is stored can wait."""
+    return len(messages) <= 2 and not any(_PART in (message.id or "") for message in messages)
+
+
+def _difference(messages: list[BaseMessage], stored: list[Message]) -> tuple[list[Message], list[Message]]:
+    """The messages that differ from the stored ones of their ids, and those that are new."""
+    found = [_theirs(message, lambda loss: None) for message in stored]
+    known = {theirs.id: theirs for one in found for theirs in one}
+    # A message that another framework stored as a part of a larger one cannot be changed here.
+    several = {theirs.id for one in found if len(one) > 1 for theirs in one}
+    changed = [m for m in messages if m.id in known and known[m.id] != m and m.id not in several]
+    return _ours(changed), _ours([message for message in messages if message.id not in known])
+
+
 def _ours(messages: Sequence[BaseMessage]) -> list[Message]:
-    dicts: list[dict[str, Any]] = messages_to_dict(messages)
-    return from_langchain(dicts)
+    found = []
+    for dump in messages_to_dict(messages):
+        id_ = dump["data"].get("id")
+        usable = isinstance(id_, str) and id_ != "" and len(id_.encode(errors="replace")) <= MAX_ID_BYTES
+        if usable:
+            dump["data"].pop("id")
+        (message,) = from_langchain([dump])
+        found.append(replace(message, id=id_) if usable else message)
+    return found
 
 
-def _theirs(messages: Sequence[Message]) -> list[BaseMessage]:
-    found: list[BaseMessage] = messages_from_dict(to_langchain(messages))
+def _theirs(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:
+    found: list[BaseMessage] = messages_from_dict(to_langchain([message], on_loss=on_loss))
+    for index, theirs in enumerate(found):
+        theirs.id = theirs.id or (f"{message.id}{_PART}{index}" if index else message.id)
     return found

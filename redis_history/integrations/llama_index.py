@@ -1,10 +1,14 @@
-"""A chat store for LlamaIndex, on top of a HistoryStore."""
+"""Chat stores for LlamaIndex, on top of a HistoryStore: one for `Memory`, one for the older chat memories."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from redis_history import (
     AttachmentPart,
@@ -18,21 +22,27 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.formats import Loss, OnLoss
-from redis_history.integrations._extras import missing
+from redis_history.errors import MessageNotFoundError, RevisionConflictError
+from redis_history.formats import OnLoss
+from redis_history.formats._content import parsed
+from redis_history.formats._losses import Losses
+from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
+from redis_history.integrations._extras import missing, plain_or
 
 try:
-    from llama_index.core.base.llms.types import ChatMessage, MessageRole
+    from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.storage.chat_store.base import BaseChatStore
+    from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 except ImportError as error:
     raise missing("llama-index", error) from error
 
-__all__ = ["LlamaIndexChatStore"]
+__all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore"]
 
 _FORM = "llama_index"
 _PAGE = 200
 _BATCH = 500
+_ARCHIVED = "llama_index_archived"  # key of provider_meta
 _ROLES: dict[str, Role] = {
     "user": "user",
     "system": "system",
@@ -96,16 +106,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def get_keys(self) -> list[str]:
         """The ids of all conversations that have messages."""
-        return list(self._keys())
-
-    def _keys(self) -> Iterator[str]:
-        seen: set[str] = set()
-        while page := self._store.list_conversations(limit=_PAGE, offset=len(seen)):
-            new = [one for one in page if one.conversation_id not in seen]
-            seen.update(one.conversation_id for one in new)
-            yield from (one.conversation_id for one in new if one.message_count)
-            if not new:
-                return
+        return list(_keys(self._store))
 
     def _removed(self, key: str, message: Message) -> ChatMessage | None:
         if not self._store.delete_messages(key, [message.id]):
@@ -113,21 +114,161 @@ class LlamaIndexChatStore(BaseChatStore):
         return next(iter(_theirs(message, self._on_loss)), None)
 
 
+class LlamaIndexMemoryStore(AsyncDBChatStore):
+    """The store of a LlamaIndex `Memory`: pass it as `chat_store` of `Memory.from_defaults`.
+
+    Keys are conversation ids. Methods use the store in threads, so that they work in any event loop. The caller must
+    close the store. Messages that `Memory` archives stay in the conversation, with a mark in `provider_meta`.
+    `on_loss` is called with each `Loss`; without it a warning is logged.
+    """
+
+    _store: HistoryStore = PrivateAttr()
+    _on_loss: OnLoss | None = PrivateAttr()
+
+    def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
+        super().__init__()
+        self._store = store
+        self._on_loss = on_loss
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "LlamaIndexMemoryStore"
+
+    async def get_messages(
+        self,
+        key: str,
+        status: MessageStatus | None = MessageStatus.ACTIVE,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> list[ChatMessage]:
+        """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`."""
+        found = await asyncio.to_thread(self._read, key, status)
+        theirs = [one for message in found for one in _theirs(message, self._on_loss)][offset or 0 :]
+        return theirs if limit is None else theirs[:limit]
+
+    async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
+        """The number of messages of this status."""
+        return len(await self.get_messages(key, status))
+
+    async def add_message(self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE) -> None:
+        """Append a message."""
+        await self.add_messages(key, [message], status)
+
+    async def add_messages(
+        self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Append messages in this order, in atomic batches of 500."""
+        ours = _with_status(messages, status)
+        for at in range(0, len(ours), _BATCH):
+            await asyncio.to_thread(self._store.append_many, key, ours[at : at + _BATCH])
+
+    async def set_messages(
+        self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
+    ) -> None:
+        """Replace all messages. Up to 1,000 messages are one atomic change."""
+        await asyncio.to_thread(self._store.restore, key, _with_status(messages, status))
+
+    async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
+        messages = await asyncio.to_thread(self._read, key, None)
+        if not 0 <= idx < len(messages):
+            return None
+        deleted = await asyncio.to_thread(self._store.delete_messages, key, [messages[idx].id])
+        return next(iter(_theirs(messages[idx], self._on_loss)), None) if deleted else None
+
+    async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
+        """Delete the messages of this status. None deletes the conversation."""
+        if status is None:
+            await asyncio.to_thread(self._store.delete_conversation, key)
+        elif found := await asyncio.to_thread(self._read, key, status):
+            await asyncio.to_thread(self._store.delete_messages, key, [message.id for message in found])
+
+    async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Delete the oldest `n` active messages and return them. Concurrent calls return different messages."""
+        return await asyncio.to_thread(self._take_oldest, key, n, archive=False)
+
+    async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
+        """Archive the oldest `n` active messages and return them. Concurrent calls return different messages."""
+        return await asyncio.to_thread(self._take_oldest, key, n, archive=True)
+
+    async def get_keys(self) -> list[str]:
+        """The ids of all conversations that have messages."""
+        return await asyncio.to_thread(lambda: list(_keys(self._store)))
+
+    def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
+        archived = {MessageStatus.ACTIVE: False, MessageStatus.ARCHIVED: True}
+        messages = self._store.get(key)
+        return [one for one in messages if status is None or _is_archived(one) == archived[status]]
+
+    def _take_oldest(self, key: str, n: int, *, archive: bool) -> list[ChatMessage]:
+        taken: list[ChatMessage] = []
+        while len(taken) < n:
+            record = self._store.get_conversation(key)
+            active = self._read(key, MessageStatus.ACTIVE)
+            if record is None or not active:
+                break
+            revision = record.revision
+            try:
+                for message in active:
+                    if len(taken) >= n:
+                        break
+                    if archive:
+                        marked = _marked(message)
+                        revision = self._store.update_message(key, marked, expected_revision=revision).revision
+                    else:
+                        self._store.delete_messages(key, [message.id], expected_revision=revision)
+                        revision += 1
+                    taken += _theirs(message, self._on_loss)
+            except (RevisionConflictError, MessageNotFoundError):
+                continue  # another writer was faster: read again
+        return taken
+
+
+def _keys(store: HistoryStore) -> Iterator[str]:
+    seen: set[str] = set()
+    while page := store.list_conversations(limit=_PAGE, offset=len(seen)):
+        new = [one for one in page if one.conversation_id not in seen]
+        seen.update(one.conversation_id for one in new)
+        yield from (one.conversation_id for one in new if one.message_count)
+        if not new:
+            return
+
+
+def _is_archived(message: Message) -> bool:
+    return _ARCHIVED in message.provider_meta
+
+
+def _marked(message: Message) -> Message:
+    # A repeated identical update succeeds at any revision. So two calls must write different messages.
+    return replace(message, provider_meta={**message.provider_meta, _ARCHIVED: {"by": uuid.uuid4().hex}})
+
+
+def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list[Message]:
+    ours = map(_ours, messages)
+    return [_marked(message) for message in ours] if status == MessageStatus.ARCHIVED else list(ours)
+
+
 def _ours(theirs: ChatMessage) -> Message:
     dump = theirs.model_dump(mode="json")
+    dump["additional_kwargs"] = plain_or(theirs.additional_kwargs, dump["additional_kwargs"])
+    for block, dumped in zip(theirs.blocks, dump["blocks"], strict=True):
+        if isinstance(block, ToolCallBlock):
+            dumped["tool_kwargs"] = plain_or(block.tool_kwargs, dumped["tool_kwargs"])
     parts = tuple(_parts(dump))
     message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts)
     # If the parts cannot restore the original exactly, keep the original as well.
-    if [again.model_dump(mode="json") for again in _built(message, None)] == [dump]:
-        return message
-    return Message(role=message.role, parts=parts, provider_meta={_FORM: dump})
+    with Losses(_FORM, lambda loss: None) as losses:
+        if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:
+            return message
+    return replace(message, provider_meta=with_note(_FORM, dump) or {})
 
 
 def _theirs(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
-    dump = message.provider_meta.get(_FORM)
-    if isinstance(dump, dict) and tuple(_parts(dump)) == message.parts:
+    dump = dict(note_of(message, _FORM))
+    if dump and tuple(_parts(dump)) == message.parts:
         return [ChatMessage.model_validate(dump)]
-    return _built(message, on_loss)  # from another framework, or edited
+    with Losses(_FORM, on_loss) as losses:
+        return _built(message, losses)  # from another framework, or edited
 
 
 def _parts(dump: dict[str, Any]) -> Iterator[Part]:
@@ -169,19 +310,16 @@ def _part(block: dict[str, Any]) -> Part:
         case {"block_type": "document", "url": str(url)}:
             mime, title = block.get("document_mimetype"), block.get("title")
             return AttachmentPart(modality="document", reference=url, name=title, mime_type=mime)
-    return UnknownPart(data={"type": f"{_FORM}/{block.get('block_type')}", "block": block})
+    return opaque(_FORM, block, str(block.get("block_type")))
 
 
 def _arguments(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+    """The value of arguments, which may be JSON text. A value that cannot be stored stays or becomes text."""
+    found, is_text = stored_value(parsed(value))
+    return value if is_text and isinstance(value, str) else found
 
 
-def _built(message: Message, on_loss: OnLoss | None) -> list[ChatMessage]:
+def _built(message: Message, losses: Losses) -> list[ChatMessage]:
     """Build ChatMessages from the parts. Each tool result gets its own message."""
     out: list[ChatMessage] = []
     blocks: list[dict[str, Any]] = []
@@ -194,8 +332,10 @@ def _built(message: Message, on_loss: OnLoss | None) -> list[ChatMessage]:
             out.append(ChatMessage(role=MessageRole.TOOL, content=text, additional_kwargs=kwargs))
         elif (block := _block(part)) is not None:
             blocks.append(block)
-        elif on_loss is not None:
-            on_loss(Loss(message.id, index, f"a {type(part).__name__.removesuffix('Part').lower()} part"))
+            if isinstance(part, ReasoningPart) and part.signature is not None:
+                losses.add(message.id, index, "the signature of reasoning")
+        else:
+            losses.add(message.id, index, f"a {type(part).__name__.removesuffix('Part').lower()} part")
     if blocks or not message.parts:
         role = "user" if message.role == "tool" else message.role
         out.append(ChatMessage.model_validate({"role": role, "blocks": blocks}))
@@ -211,8 +351,8 @@ def _block(part: Part) -> dict[str, Any] | None:
         case ToolUsePart():
             kwargs = part.input if isinstance(part.input, dict | str) else json.dumps(part.input)
             return {"block_type": "tool_call", "tool_call_id": part.id, "tool_name": part.name, "tool_kwargs": kwargs}
-        case UnknownPart() if part.type.startswith(f"{_FORM}/"):
-            block: dict[str, Any] = part.data["block"]
+        case UnknownPart():
+            block: dict[str, Any] | None = foreign_block(_FORM, part)
             return block
         case AttachmentPart() if part.reference is not None and "://" in part.reference:
             kind = part.modality if part.modality in _FILES else "document"

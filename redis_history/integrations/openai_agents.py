@@ -6,8 +6,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from redis_history import AsyncHistoryStore, Message
+from redis_history._validation import refuse
 from redis_history.errors import RevisionConflictError
-from redis_history.formats import from_openai_responses, to_openai_responses
+from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import checked_id, missing
 from redis_history.model.pairs import OpenCalls
 
@@ -27,44 +28,61 @@ _BATCH = 500  # messages in one atomic change
 class AgentsSession(Session):
     """The items of the conversation `session_id`. The caller must close the store, unless `from_url` created it.
 
-    All items of a reply are stored as one message. Messages of other frameworks are converted to items; content that
-    items cannot represent is left out and logged as a warning.
+    All items of a reply are stored as one message. Messages of other frameworks are converted to items; `on_loss` is
+    called with each `Loss`, content that items cannot represent. Without it a warning is logged.
+
+    `session_settings`: a `SessionSettings`, or a dict of its fields. Items without type and role, such as those of the
+    SDK's `EncryptedSession`, are stored and returned unchanged.
     """
 
     def __init__(
-        self, session_id: str, store: AsyncHistoryStore, *, session_settings: SessionSettings | None = None
+        self,
+        session_id: str,
+        store: AsyncHistoryStore,
+        *,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        on_loss: OnLoss | None = None,
     ) -> None:
         self.session_id = checked_id(session_id)
-        self.session_settings = session_settings or SessionSettings()
+        self.session_settings = _settings(session_settings)
         self._store = store
+        self._on_loss = on_loss
         self._owned = False
 
     @classmethod
     def from_url(
-        cls, session_id: str, url: str, *, session_settings: SessionSettings | None = None, **options: Any
+        cls,
+        session_id: str,
+        url: str,
+        *,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        on_loss: OnLoss | None = None,
+        **options: Any,
     ) -> AgentsSession:
         """Create a session and its store. `url` and `options` are those of the store; `close` closes it."""
-        session = cls(session_id, AsyncHistoryStore(url, **options), session_settings=session_settings)
+        store = AsyncHistoryStore(url, **options)
+        session = cls(session_id, store, session_settings=session_settings, on_loss=on_loss)
         session._owned = True
         return session
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The newest `limit` items, oldest first. None uses the limit of `session_settings`; without one, all items.
 
-        Tool outputs whose call is not among the newest `limit` items are left out, because the API rejects them.
+        The API rejects a tool output without its call, and a call without the reasoning before it. So items whose call
+        or reasoning is not among the newest `limit` are left out.
         """
-        if limit is None and self.session_settings is not None:
-            limit = self.session_settings.limit
         if limit is None:
-            return _items(await self._store.get(self.session_id))
+            limit = _settings(self.session_settings).limit
+        if limit is None:
+            return self._items(await self._store.get(self.session_id))
         if limit <= 0:
             return []
         wanted = limit
         while True:  # a message can become any number of items, also none
             messages = await self._store.get(self.session_id, limit=wanted)
-            items = _items(messages)
-            if len(items) >= limit or len(messages) < wanted:
-                return _without_lone_outputs(items[-limit:])
+            found = [self._items([message]) for message in messages]
+            if sum(map(len, found)) >= limit or len(messages) < wanted:
+                return _whole_pairs(found, limit)
             wanted *= 4
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
@@ -81,7 +99,7 @@ class AgentsSession(Session):
             if record is None or not newest:
                 return None
             message = newest[0]
-            items = _items([message])
+            items = self._items([message])
             left = from_openai_responses([dict(item) for item in items[:-1]])
             try:
                 mine = await self._shortened(message, left, record.revision)
@@ -105,27 +123,41 @@ class AgentsSession(Session):
         """Remove all items, but keep the conversation."""
         await self._store.clear(self.session_id)
 
+    def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
+        return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
+
     async def close(self) -> None:
         """Close the store if `from_url` created it."""
         if self._owned:
             await self._store.aclose()
 
 
-def _items(messages: list[Message]) -> list[TResponseInputItem]:
-    return to_openai_responses(messages, shape="original")  # type: ignore[return-value]
+def _settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:
+    if isinstance(settings, dict):
+        return SessionSettings(**settings)
+    if settings is not None and not isinstance(settings, SessionSettings):
+        refuse(settings, "session_settings", "None, a SessionSettings or a dict of its fields")
+    return settings or SessionSettings()
 
 
-def _without_lone_outputs(items: list[TResponseInputItem]) -> list[TResponseInputItem]:
+def _whole_pairs(messages: list[list[TResponseInputItem]], limit: int) -> list[TResponseInputItem]:
+    """The newest items of these messages, without those that need an item before them."""
+    excess = sum(map(len, messages)) - limit
     calls: OpenCalls[bool] = OpenCalls()
     found = []
-    for item in items:
-        call_id = item.get("call_id")
-        if isinstance(call_id, str):
-            if not str(item.get("type")).endswith("_output"):
-                calls.call(call_id, None, True)
-            elif not calls.answer(call_id, None):
-                continue
-        found.append(item)
+    for items in messages:
+        cut, rest = items[: max(excess, 0)], items[max(excess, 0) :]
+        excess -= len(items)
+        if any(item.get("type") == "reasoning" for item in cut):
+            continue
+        for item in rest:
+            call_id = item.get("call_id")
+            if isinstance(call_id, str):
+                if not str(item.get("type")).endswith("_output"):
+                    calls.call(call_id, None, True)
+                elif not calls.answer(call_id, None):
+                    continue
+            found.append(item)
     return found
 
 

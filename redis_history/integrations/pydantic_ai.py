@@ -25,12 +25,15 @@ from redis_history import (
     UnknownPart,
 )
 from redis_history.errors import InvalidMessageError
-from redis_history.formats import Loss, OnLoss
-from redis_history.integrations._extras import checked_id, missing
+from redis_history.formats import OnLoss
+from redis_history.formats._content import parsed, split_data_url
+from redis_history.formats._losses import Losses
+from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
+from redis_history.integrations._extras import checked_id, missing, plain_or
 from redis_history.model.pairs import without_lone_results
 
 try:
-    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+    from pydantic_ai.messages import BaseToolCallPart, BaseToolReturnPart, ModelMessage, ModelMessagesTypeAdapter
 except ImportError as error:
     raise missing("pydantic-ai", error) from error
 
@@ -73,7 +76,14 @@ class PydanticAIHistory:
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
     """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each."""
-    dumps = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    messages = list(messages)
+    dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    for message, dump in zip(messages, dumps, strict=True):
+        for part, raw in zip(message.parts, dump["parts"], strict=True):
+            if isinstance(part, BaseToolCallPart):
+                raw["args"] = plain_or(part.args, raw["args"])
+            elif isinstance(part, BaseToolReturnPart):
+                raw["content"] = plain_or(part.content, raw["content"])
     return [message for dump in dumps for message in _ours(dump)]
 
 
@@ -82,16 +92,16 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
     content of other frameworks that Pydantic AI cannot represent."""
     dumps: list[dict[str, Any]] = []
     names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
-    for message in messages:
-        names |= {part.id: part.name for part in message.tool_uses}
-        note = message.provider_meta.get(_FORM)
-        parts = list(_theirs(message, names, on_loss))
-        if isinstance(note, dict) and note.get("inside") and dumps:
-            dumps[-1]["parts"] += parts
-        elif parts or not message.parts:
+    with Losses(_FORM, on_loss) as losses:
+        for message in messages:
+            names |= {part.id: part.name for part in message.tool_uses}
+            note = note_of(message, _FORM)
+            parts = list(_theirs(message, names, losses))
             kind = "response" if message.role == "assistant" else "request"
-            around = note.get("around") if isinstance(note, dict) else None
-            dumps.append({**(around or {"kind": kind}), "parts": parts})
+            if note.get("inside") and dumps and dumps[-1]["kind"] == kind:
+                dumps[-1]["parts"] += parts
+            elif parts or not message.parts:
+                dumps.append({**note.get("around", {"kind": kind}), "parts": parts})
     try:
         return ModelMessagesTypeAdapter.validate_python(dumps)
     except ValueError as error:
@@ -108,65 +118,58 @@ def _ours(dump: dict[str, Any]) -> Iterator[Message]:
         if raw["part_kind"] == "retry-prompt" and not raw.get("tool_name"):
             own = "user"
         if role not in (None, own):
-            yield Message(role=role, parts=tuple(parts), provider_meta={_FORM: note})
+            yield Message(role=role, parts=tuple(parts), provider_meta=with_note(_FORM, note) or {})
             note, parts = {"inside": True}, []
         role = own
         parts += _parts(raw)
     empty: Role = "assistant" if dump["kind"] == "response" else "user"
-    yield Message(role=role or empty, parts=tuple(parts), provider_meta={_FORM: note})
+    yield Message(role=role or empty, parts=tuple(parts), provider_meta=with_note(_FORM, note) or {})
 
 
 def _parts(raw: dict[str, Any]) -> Iterator[Part]:
     """The parts for one message part of Pydantic AI. The first part keeps the other fields, to restore the original."""
     rest = {key: value for key, value in raw.items() if value is not None and key not in ("content", "args")}
-    meta = {_FORM: rest}
     content = raw.get("content")
-    match raw["part_kind"]:
-        case "system-prompt" | "text" | "user-prompt" if isinstance(content, str):
-            yield TextPart(text=content, provider_meta=meta)
-        case "user-prompt":
-            meta[_FORM] = {**rest, "content": content}
-            for index, item in enumerate(content or [""]):
-                yield _item(item, meta if index == 0 else {_FORM: {"inside": True}})
-        case "thinking" if isinstance(content, str):
-            signature = raw.get("signature")
-            owner = _SIGNED_BY.get(str(raw.get("provider_name")).partition("-")[0])
-            marks = {owner: {"id": raw["id"]} if raw.get("id") else {"type": "thinking"}} if owner and signature else {}
-            kept = {key: value for key, value in rest.items() if key != "signature"}
-            yield ReasoningPart(text=content, signature=signature, provider_meta={_FORM: kept, **marks})
-        case "tool-call":
-            args = raw.get("args")
-            if isinstance(args, str):
-                rest["args"] = "text"
-                args = _parsed(args)
-            elif args is None:
-                rest["args"] = "none"
-            yield ToolUsePart(
-                id=raw["tool_call_id"], name=raw["tool_name"], input={} if args is None else args, provider_meta=meta
-            )
-            if rest.get("args") == "text" and json.dumps(args) != raw["args"]:
-                rest["args"] = {"text": raw["args"]}
-        case "tool-return":
-            yield ToolResultPart(
-                tool_use_id=raw["tool_call_id"],
-                content=content,
-                is_error=raw.get("outcome", "success") != "success",
-                name=raw["tool_name"],
-                provider_meta=meta,
-            )
-        case "retry-prompt" if raw.get("tool_name"):
-            yield ToolResultPart(
-                tool_use_id=raw["tool_call_id"],
-                content=content,
-                is_error=True,
-                name=raw["tool_name"],
-                provider_meta=meta,
-            )
-        case _:
-            yield UnknownPart(data={"type": f"{_FORM}/{raw['part_kind']}", "block": raw})
+    kind = raw["part_kind"]
+    if kind in ("system-prompt", "text", "user-prompt") and isinstance(content, str):
+        yield TextPart(text=content, provider_meta=with_note(_FORM, rest))
+    elif kind == "user-prompt":
+        meta = with_note(_FORM, {**rest, "content": content})
+        for index, item in enumerate(content or [""]):
+            yield _item(item, meta if index == 0 else {_FORM: {"inside": True}})
+    elif kind == "thinking" and isinstance(content, str):
+        signature = raw.get("signature")
+        owner = _SIGNED_BY.get(str(raw.get("provider_name")).partition("-")[0])
+        marks = {owner: {"id": raw["id"]} if raw.get("id") else {"type": "thinking"}} if owner and signature else {}
+        rest.pop("signature", None)
+        meta = {**(with_note(_FORM, rest) or {}), **marks}
+        yield ReasoningPart(text=content, signature=signature, provider_meta=meta)
+    elif kind == "tool-call":
+        args = raw.get("args")
+        value, is_text = stored_value({} if args is None else parsed(args))
+        if isinstance(args, str) and (is_text or isinstance(value, str)):
+            value, rest["args"] = args, "text"
+        elif isinstance(args, str):
+            rest["args"] = "text" if json.dumps(value) == args else {"text": args}
+        elif args is None or is_text:
+            rest["args"] = "none" if args is None else "parsed"
+        meta = with_note(_FORM, rest)
+        yield ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=meta)
+    elif kind == "tool-return" or (kind == "retry-prompt" and raw.get("tool_name")):
+        value, is_text = stored_value(content)
+        rest |= {"parsed": True} if is_text else {}
+        yield ToolResultPart(
+            tool_use_id=raw["tool_call_id"],
+            content=value,
+            is_error=kind == "retry-prompt" or raw.get("outcome", "success") != "success",
+            name=raw["tool_name"],
+            provider_meta=with_note(_FORM, rest),
+        )
+    else:
+        yield opaque(_FORM, raw, kind)
 
 
-def _item(item: Any, meta: dict[str, Any]) -> Part:
+def _item(item: Any, meta: dict[str, Any] | None) -> Part:
     match item:
         case str():
             return TextPart(text=item, provider_meta=meta)
@@ -187,32 +190,28 @@ def _item(item: Any, meta: dict[str, Any]) -> Part:
     return TextPart(text="", provider_meta=meta)  # the first part keeps the original
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _theirs(message: Message, names: Mapping[str, str], on_loss: OnLoss | None) -> Iterator[dict[str, Any]]:
+def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:
     spoken = message.role == "assistant"
     for index, part in enumerate(message.parts):
-        if isinstance(part, UnknownPart) and part.type.startswith(f"{_FORM}/"):
-            yield part.data["block"]
+        note = note_of(part, _FORM)
+        if note.get("inside"):
             continue
-        note = (getattr(part, "provider_meta", None) or {}).get(_FORM)
-        if isinstance(note, dict) and note.get("inside"):
-            continue
-        found = _again(part, note) if isinstance(note, dict) else _anew(part, message.role, names)
-        if found is not None and (found["part_kind"] in _SPOKEN) == spoken:
+        if isinstance(part, UnknownPart):
+            found, lost = foreign_block(_FORM, part), None
+        elif note:
+            found, lost = _again(part, note), None
+        else:
+            found, lost = _anew(part, message.role, names)
+        if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _SPOKEN) == spoken):
             yield found
-        elif on_loss is not None:
-            on_loss(Loss(message.id, index, f"a {type(part).__name__.removesuffix('Part').lower()} part"))
+        else:
+            lost = f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {message.role}"
+        losses.add(message.id, index, lost)
 
 
-def _again(part: Part, note: dict[str, Any]) -> dict[str, Any] | None:
+def _again(part: Part, note: Mapping[str, Any]) -> dict[str, Any] | None:
     """The original part of Pydantic AI, with the current content of `part`."""
-    rest = {key: value for key, value in note.items() if key != "args"}
+    rest = {key: value for key, value in note.items() if key not in ("args", "parsed")}
     match part:
         case TextPart() if "content" not in note:
             return {**rest, "content": part.text}
@@ -223,41 +222,51 @@ def _again(part: Part, note: dict[str, Any]) -> dict[str, Any] | None:
         case ToolUsePart():
             return {**rest, "tool_name": part.name, "tool_call_id": part.id, "args": _args(part, note.get("args"))}
         case ToolResultPart():
-            return {**rest, "content": part.content}
+            return {**rest, "content": parsed(part.content) if note.get("parsed") else part.content}
     return None
 
 
 def _args(part: ToolUsePart, form: Any) -> Any:
     if form == "none" and not part.input:
         return None
-    if isinstance(form, dict) and _parsed(form["text"]) == part.input:
+    if form == "parsed":
+        return parsed(part.input)
+    if isinstance(form, dict) and parsed(form["text"]) == part.input:
         return form["text"]
     if form is not None or not isinstance(part.input, dict):
         return part.input if isinstance(part.input, str) else json.dumps(part.input)
     return part.input
 
 
-def _anew(part: Part, role: Role, names: Mapping[str, str]) -> dict[str, Any] | None:
-    """The part of Pydantic AI for a part of another framework."""
+def _anew(part: Part, role: Role, names: Mapping[str, str]) -> tuple[dict[str, Any] | None, str | None]:
+    """The part of Pydantic AI for a part of another framework, and what was lost."""
     match part:
         case TextPart():
             kind = {"assistant": "text", "system": "system-prompt"}.get(role, "user-prompt")
-            return {"part_kind": kind, "content": part.text}
+            return {"part_kind": kind, "content": part.text}, None
         case ReasoningPart():
-            return {"part_kind": "thinking", "content": part.text}
+            lost = None if part.signature is None else "the signature of reasoning"
+            return {"part_kind": "thinking", "content": part.text}, lost
         case ToolUsePart():
             args = part.input if isinstance(part.input, dict | str) else json.dumps(part.input)
-            return {"part_kind": "tool-call", "tool_name": part.name, "args": args, "tool_call_id": part.id}
+            return {"part_kind": "tool-call", "tool_name": part.name, "args": args, "tool_call_id": part.id}, None
         case ToolResultPart():
             id_ = part.tool_use_id
             name = part.name or names.get(id_) or "unknown"
             outcome = {"outcome": "failed"} if part.is_error else {}
-            told = {"tool_name": name, "content": part.content, "tool_call_id": id_}
-            return {"part_kind": "tool-return", **told, **outcome}
-        case AttachmentPart() if part.reference is not None and part.reference.startswith(("http://", "https://")):
-            kind = part.modality if part.modality in ("image", "audio", "video") else "document"
-            item = {"kind": f"{kind}-url", "url": part.reference}
-            if part.mime_type:
-                item["media_type"] = part.mime_type
-            return {"part_kind": "user-prompt", "content": [item]}
-    return None
+            result = {"tool_name": name, "content": part.content, "tool_call_id": id_}
+            return {"part_kind": "tool-return", **result, **outcome}, None
+        case AttachmentPart() if (item := _file(part)) is not None:
+            return {"part_kind": "user-prompt", "content": [item]}, None if part.name is None else "the name of a file"
+    return None, None
+
+
+def _file(part: AttachmentPart) -> dict[str, Any] | None:
+    mime, data = split_data_url(part.reference)
+    if data is not None:
+        return {"kind": "binary", "data": data, "media_type": mime or part.mime_type or "application/octet-stream"}
+    if part.reference is None or not part.reference.startswith(("http://", "https://")):
+        return None
+    kind = part.modality if part.modality in ("image", "audio", "video") else "document"
+    typed = {"media_type": part.mime_type} if part.mime_type else {}
+    return {"kind": f"{kind}-url", "url": part.reference, **typed}

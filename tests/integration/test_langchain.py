@@ -1,16 +1,18 @@
-"""The expectations of LangChain's own tests for its Redis history, and what ours adds."""
+"""LangChain: the expectations of its own tests for a Redis history, ids of messages, and states of LangGraph."""
 
 from __future__ import annotations
 
+import math
 import threading
+import uuid
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError, InvalidMessageError
 from redis_history.integrations.langchain import LangChainHistory
 from tests.conftest import Servers
@@ -40,14 +42,102 @@ EVERY = [
 ]
 
 
+def add_messages(state: list[BaseMessage], more: list[BaseMessage]) -> list[BaseMessage]:
+    """What LangGraph's reducer of this name makes of a state: each message gets an id, and replaces that of its id."""
+    for message in (*state, *more):
+        message.id = message.id or str(uuid.uuid4())
+    return list({message.id: message for message in (*state, *more)}.values())
+
+
+def equal(found: list[BaseMessage], expected: list[BaseMessage]) -> bool:
+    """Every message that is read has an id."""
+    assert all(message.id for message in found)
+    pairs = zip(found, expected, strict=True)
+    return found == [given if given.id else given.model_copy(update={"id": message.id}) for message, given in pairs]
+
+
 def test_every_kind_of_message_comes_back_equal(store: Any) -> None:
     history = LangChainHistory("s", store)
     history.add_messages(EVERY)
-    assert history.messages == EVERY
+    assert equal(history.messages, EVERY)
     assert len(history) == len(EVERY)
     for message in EVERY:
         history.add_message(message)
-    assert history.messages == [*EVERY, *EVERY], "what is added twice is there twice"
+    without_id = [message for message in EVERY if not message.id]
+    assert equal(history.messages, [*EVERY, *without_id])
+
+
+def test_a_message_with_an_id_is_stored_once(store: Any) -> None:
+    history = LangChainHistory("s", store)
+    for _ in range(3):
+        history.add_messages([HumanMessage("q", id="1"), AIMessage("a", id="2")])
+        history.add_messages([HumanMessage("q", id="1"), AIMessage("a", id="2"), HumanMessage("r", id="3")])
+    assert [message.id for message in history.messages] == ["1", "2", "3"]
+    long = HumanMessage("long", id="x" * 2000)
+    history.add_message(long)
+    assert history.messages[-1] == long
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_state_that_is_saved_again_writes_only_what_changed(
+    server: RealServer, namespace: str, store: Any, kind: str
+) -> None:
+    foreign = [
+        user("hi", id="u", participant=Participant("user", "ann")),
+        assistant("I look.", tool_use("1", "f"), tool_use("2", "f"), id="a", metadata={"channel_id": "C"}),
+        tool(tool_result("1", "x"), tool_result("2", "y"), id="t"),
+    ]
+    store.append_many("s", foreign)
+    async with AsyncHistoryStore(server.url, namespace=namespace) as async_store:
+        history = LangChainHistory("s", store, async_store=async_store)
+
+        async def save(messages: list[BaseMessage]) -> int:
+            if kind == "async":
+                await history.aadd_messages(messages)
+            else:
+                history.add_messages(messages)
+            return store.get_conversation("s").revision
+
+        before = store.get("s")
+        state = add_messages([], history.messages)
+        assert len(state) == 4, "one message for each result"
+        revision = await save(state)
+        assert store.get("s") == before
+        assert revision == store.get_conversation("s").revision == 1
+        state = add_messages(state, [AIMessage("done"), HumanMessage("more", id="h")])
+        assert [await save(state), await save(state)] == [2, 2]
+        state = add_messages(state, [HumanMessage("more!", id="h")])
+        assert [await save(state), await save(state)] == [3, 3]
+        assert store.get("s")[:3] == before, "nothing of the other framework's messages is lost"
+        assert [message.text for message in store.get("s")[3:]] == ["done", "more!"]
+        assert await save([RemoveMessage(id="h"), RemoveMessage(id="never stored")]) == 4
+        assert history.messages == state[:-1]
+        await save([RemoveMessage(id="__remove_all__"), HumanMessage("anew", id="n")])
+        assert [message.id for message in history.messages] == ["n"]
+
+
+def test_a_state_that_is_saved_after_compaction_adds_nothing_old(store: Any) -> None:
+    history = LangChainHistory("s", store)
+    state: list[BaseMessage] = [HumanMessage(str(n), id=str(n)) for n in range(6)]
+    history.add_messages(state)
+    store.compact("s", through=store.get("s")[3], summary="0 to 3")
+    history.add_messages([*state, AIMessage("new", id="new")])
+    assert [message.text for message in store.get("s")[1:]] == ["4", "5", "new"]
+
+
+def test_integers_of_any_size_and_nan_survive(store: Any) -> None:
+    history = LangChainHistory("s", store)
+    call = {"name": "f", "args": {"n": 2**70, "x": [-(2**65)]}, "id": "c", "type": "tool_call"}
+    messages = [
+        AIMessage("", tool_calls=[call], response_metadata={"n": 2**70}),
+        ToolMessage("x", tool_call_id="c", artifact={"n": 2**70}),
+        HumanMessage([{"type": "new", "n": 2**70}]),
+    ]
+    history.add_messages(messages)
+    assert equal(history.messages, messages)
+    history.add_message(AIMessage("", tool_calls=[{**call, "args": {"x": float("nan")}}]))
+    assert math.isnan(history.messages[-1].tool_calls[0]["args"]["x"])
+    assert store.get("s")[0].tool_uses[0].input == '{"n": 1180591620717411303424, "x": [-36893488147419103232]}'
 
 
 def test_sessions_are_apart_and_shared_by_name(store: Any) -> None:
@@ -133,8 +223,6 @@ def test_what_is_no_message_changes_nothing(store: Any) -> None:
     with pytest.raises(InvalidMessageError):
         history.add_messages([HumanMessage("a"), HumanMessage("\ud800")])
     assert history.messages == []
-    history.add_message(RemoveMessage(id="x"))
-    assert isinstance(history.messages[0], RemoveMessage)
 
 
 def test_threads_lose_nothing(store: Any) -> None:
@@ -161,7 +249,7 @@ async def test_asynchronous_methods(server: RealServer, namespace: str, kind: st
         with HistoryStore(server.url, namespace=namespace) as store:
             history = LangChainHistory("s", store, async_store=async_store if kind == "async" else None)
             await history.aadd_messages(EVERY)
-            assert await history.aget_messages() == EVERY
+            assert equal(await history.aget_messages(), EVERY)
             await history.aclear()
             assert await history.aget_messages() == []
 

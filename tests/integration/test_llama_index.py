@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base import BaseChatStore
+from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from redis_history import HistoryStore, assistant, tool, tool_result, tool_use, user
-from redis_history.integrations.llama_index import LlamaIndexChatStore
+from redis_history import AttachmentPart, HistoryStore, ReasoningPart, assistant, tool, tool_result, tool_use, user
+from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from tests.support.servers import RealServer
 
 KEY = "chat-history"
@@ -131,6 +133,87 @@ def test_messages_of_elsewhere(store: Any) -> None:
     assert (hello.content, looked.content, found.content) == ("hi", "I look.", '{"rain": true}')
     assert found.additional_kwargs == {"tool_call_id": "c"}
     assert losses == []
+
+
+def test_integers_of_any_size_and_nan_survive(chats: Any) -> None:
+    calls = [ToolCallBlock(tool_call_id="c", tool_name="f", tool_kwargs={"n": n}) for n in (2**70, float("inf"))]
+    messages = [
+        said("x", metadata={"n": 2**70}),
+        ChatMessage(role="assistant", blocks=calls),
+        said("y", score=float("inf")),
+    ]
+    chats.set_messages(KEY, messages)
+    assert chats.get_messages(KEY) == messages
+
+
+def test_content_that_cannot_be_represented_is_reported(store: Any) -> None:
+    losses: list[Any] = []
+    signed = ReasoningPart("hm", signature="c2ln")
+    store.append(KEY, assistant(signed, AttachmentPart(reference="file-1"), "x", id="m"))
+    (message,) = LlamaIndexChatStore(store, on_loss=losses.append).get_messages(KEY)
+    assert [block.block_type for block in message.blocks] == ["thinking", "text"]
+    assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0), ("m", 1)]
+
+
+async def test_the_store_of_a_memory(store: Any) -> None:
+    chats = LlamaIndexMemoryStore(store)
+    active, archived = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
+    await chats.add_messages(KEY, EVERY[:4])
+    await chats.add_message(KEY, EVERY[4], archived)
+    assert await chats.get_messages(KEY) == EVERY[:4]
+    assert await chats.get_messages(KEY, None, limit=2, offset=1) == EVERY[1:3]
+    assert await chats.archive_oldest_messages(KEY, 2) == EVERY[:2]
+    assert await chats.get_messages(KEY, archived) == [*EVERY[:2], EVERY[4]]
+    assert [await chats.count_messages(KEY, status) for status in (active, archived, None)] == [2, 3, 5]
+    assert await chats.delete_oldest_messages(KEY, 1) == [EVERY[2]]
+    assert await chats.delete_oldest_messages(KEY, 9) == [EVERY[3]]
+    assert await chats.delete_oldest_messages(KEY, 9) == []
+    assert await chats.delete_message(KEY, 1) == EVERY[1]
+    assert await chats.delete_message(KEY, 9) is None
+    assert await chats.get_keys() == [KEY]
+    await chats.delete_messages(KEY, archived)
+    assert await chats.get_messages(KEY, None) == []
+    await chats.set_messages(KEY, EVERY)
+    assert await chats.get_messages(KEY) == EVERY
+    await chats.delete_messages(KEY)
+    assert await chats.get_keys() == []
+
+
+async def test_concurrent_archiving_takes_each_message_once(store: Any) -> None:
+    chats = LlamaIndexMemoryStore(store)
+    await chats.add_messages(KEY, [said(str(n)) for n in range(8)])
+    calls = [chats.archive_oldest_messages(KEY, 1), *(chats.delete_oldest_messages(KEY, 2) for _ in range(3))]
+    taken = await asyncio.gather(*calls)
+    assert sorted(str(message.content) for one in taken for message in one) == [str(n) for n in range(7)]
+    assert [message.content for message in await chats.get_messages(KEY)] == ["7"]
+
+
+async def test_a_memory_holds_what_one_in_sqlite_does(store: Any) -> None:
+    """Also after a restart, and when messages are archived because there are too many."""
+    memories = []
+    for number in range(2):  # ours is made anew for each half
+        for chats in (LlamaIndexMemoryStore(store), *([None] if number == 0 else [])):
+            options: dict[str, Any] = {} if chats is None else {"chat_store": chats}
+            memories.append(
+                Memory.from_defaults(
+                    session_id="s", token_limit=60, chat_history_token_ratio=0.5, token_flush_size=10, **options
+                )
+            )
+    first, theirs, second = memories
+    for ours, numbers in ((first, range(6)), (second, range(6, 12))):
+        for n in numbers:
+            turn = [said(f"question number {n}"), said(f"answer number {n}", MessageRole.ASSISTANT)]
+            await ours.aput_messages(turn)
+            await theirs.aput_messages(turn)
+        assert await ours.aget() == await theirs.aget()
+        for status in MessageStatus:
+            assert await ours.aget_all(status) == await theirs.aget_all(status)
+    assert len(await second.aget_all(MessageStatus.ARCHIVED)) > 10
+    second.put(said("from synchronous code"))
+    assert second.get()[-1].content == "from synchronous code"
+    await second.areset()
+    assert await second.aget_all() == []
+    await theirs.sql_store._async_engine.dispose()
 
 
 def test_more_than_one_page_of_keys(store: Any) -> None:

@@ -7,9 +7,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from agents import Agent, ModelResponse, RunConfig, Runner, SQLiteSession, Usage
+from agents.extensions.memory.encrypt_session import EncryptedSession
 from agents.memory import Session, SessionSettings
+from agents.models.interface import Model
+from openai.types.responses import ResponseOutputMessage, ResponseOutputText, ResponseReasoningItem
 
 from redis_history import AsyncHistoryStore, assistant, tool, tool_result, tool_use, user
+from redis_history.errors import ConfigurationError
 from redis_history.integrations.openai_agents import AgentsSession
 from tests.conftest import Servers
 from tests.support.servers import RealServer
@@ -44,6 +49,31 @@ TRICKY = [
     "a\u2028b",
     "",
 ]
+
+
+class ScriptedModel(Model):
+    """Answers with reasoning and a text, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Any] = []
+
+    async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+        self.inputs.append([dict(item) for item in input])
+        number = len(self.inputs)
+        text = ResponseOutputText(type="output_text", text=f"answer {number}", annotations=[], logprobs=[])
+        return ModelResponse(
+            output=[
+                ResponseReasoningItem(type="reasoning", id=f"rs_{number}", summary=[], encrypted_content="c2ln"),
+                ResponseOutputMessage(
+                    type="message", id=f"msg_{number}", role="assistant", status="completed", content=[text]
+                ),
+            ],
+            usage=Usage(),
+            response_id=None,
+        )
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
 
 
 async def test_items_come_back_equal(store: Any) -> None:
@@ -105,20 +135,73 @@ async def test_sessions_are_apart(store: Any) -> None:
     assert await two.get_items() == [said("2")]
 
 
-async def test_a_limit_leaves_out_outputs_whose_call_was_cut_off(store: Any) -> None:
+async def test_a_limit_leaves_out_items_that_need_one_before_them(store: Any) -> None:
     session = AgentsSession("s", store)
     items = [*REPLY, said("q")]
     await session.add_items(items)
-    assert [len(await session.get_items(limit=limit)) for limit in range(1, 8)] == [1, 1, 1, 3, 5, 6, 7]
+    # Without its reasoning, the API rejects the calls of a reply, and without these their outputs.
+    assert [len(await session.get_items(limit=limit)) for limit in range(1, 8)] == [1, 1, 1, 1, 1, 1, 7]
+    await session.clear_session()
+    await session.add_items(items[1:])
+    assert [len(await session.get_items(limit=limit)) for limit in range(1, 7)] == [1, 1, 1, 3, 5, 6]
     assert await session.get_items(limit=4) == [items[3], items[5], items[6]]
 
 
-async def test_the_limit_of_the_settings(store: Any) -> None:
-    session = AgentsSession("s", store, session_settings=SessionSettings(limit=2))
+@pytest.mark.parametrize("settings", [SessionSettings(limit=2), {"limit": 2}])
+async def test_the_limit_of_the_settings(store: Any, settings: Any) -> None:
+    session = AgentsSession("s", store, session_settings=settings)
     await session.add_items([said(str(n)) for n in range(5)])
+    assert session.session_settings == SessionSettings(limit=2)
     assert await session.get_items() == [said("3"), said("4")]
     assert len(await session.get_items(limit=4)) == 4
+    session.session_settings = None
+    assert len(await session.get_items()) == 5
     assert AgentsSession("s", store).session_settings == SessionSettings()
+    with pytest.raises(ConfigurationError):
+        AgentsSession("s", store, session_settings=2)  # type: ignore[arg-type]
+
+
+async def test_an_encrypted_session_over_it(store: Any) -> None:
+    inner = AgentsSession("s", store)
+    session = EncryptedSession("s", inner, "a secret")
+    items = [said("Hi"), *REPLY, said("Fine.", "assistant")]
+    await session.add_items(items[:3])
+    await session.add_items(items[3:])
+    assert await session.get_items() == items
+    assert "I look." not in repr(await store.get("s"))
+    assert await session.get_items(limit=2) == items[-2:]
+    session.session_settings = SessionSettings(limit=3)
+    assert await session.get_items() == items[-3:]
+    assert [await session.pop_item() for _ in items] == items[::-1]
+    assert await session.pop_item() is None
+
+
+async def test_items_are_returned_as_they_were_given(store: Any) -> None:
+    session = AgentsSession("s", store)
+    items = [
+        {"id": "msg_1"},
+        {"type": "reasoning", "summary": [], "encrypted_content": "c2ln"},  # reasoning_item_id_policy="omit"
+        {"type": "reasoning", "id": None, "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"n": 1180591620717411303424}'},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "new", "n": 2**70}]},
+        {"type": "message", "role": "user", "content": "x", "n": 2**70},
+    ]
+    await session.add_items(items)
+    assert await session.get_items() == items
+
+
+async def test_a_run_without_ids_of_reasoning_sends_none(store: Any) -> None:
+    """The second turn sends what the SDK's own session would have sent."""
+    sent: dict[str, Any] = {}
+    for name, session in (("ours", AgentsSession("s", store)), ("theirs", SQLiteSession("s"))):
+        model = ScriptedModel()
+        agent = Agent(name="a", model=model)
+        config = RunConfig(reasoning_item_id_policy="omit", tracing_disabled=True)
+        for text in ("one", "two"):
+            await Runner.run(agent, text, session=session, run_config=config)  # type: ignore[arg-type]
+        sent[name] = model.inputs
+    assert sent["ours"] == sent["theirs"]
+    assert [item.get("id") for item in sent["ours"][1] if item.get("type") == "reasoning"] == [None]
 
 
 async def test_a_session_with_a_store_of_its_own(server: RealServer, namespace: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import (
     BinaryContent,
+    BinaryImage,
     ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -20,10 +21,22 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_result, tool_use, user
+from redis_history import (
+    AsyncHistoryStore,
+    AttachmentPart,
+    HistoryStore,
+    ReasoningPart,
+    assistant,
+    system,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.formats import to_anthropic
 from redis_history.integrations.pydantic_ai import PydanticAIHistory, from_pydantic_ai, to_pydantic_ai
 from tests.support.servers import RealServer
+from tests.unit.format_cases import through_storage
 
 PICTURE = BinaryContent(data=b"\xff\xfe", media_type="image/png")
 EVERY = [
@@ -100,6 +113,35 @@ def test_histories_of_elsewhere() -> None:
     assert losses == []
     assert to_pydantic_ai([user(tool_use("c", "f"))], on_loss=losses.append) == []
     assert len(losses) == 1
+
+
+def test_integers_of_any_size_and_nan_survive() -> None:
+    messages = [
+        ModelResponse(
+            parts=[
+                ToolCallPart("f", {"n": 2**70}, tool_call_id="1"),
+                ToolCallPart("f", '{"n":  1180591620717411303424}', tool_call_id="2"),
+                ToolCallPart("f", {"x": float("inf")}, tool_call_id="3"),
+            ],
+            provider_details={"n": 2**70},
+        ),
+        ModelRequest(parts=[ToolReturnPart("f", {"n": 2**70}, tool_call_id="1", metadata={"n": 2**70})]),
+    ]
+    stored = through_storage(from_pydantic_ai(messages))
+    assert to_pydantic_ai(stored) == messages
+    assert stored[0].tool_uses[0].input == '{"n": 1180591620717411303424}'
+
+
+def test_content_of_other_frameworks_is_kept_or_reported() -> None:
+    losses: list[Any] = []
+    file = AttachmentPart(modality="image", reference="data:image/png;base64,//4=")
+    said = [
+        user(file, AttachmentPart(reference="file-1"), id="u"),
+        assistant(ReasoningPart("hm", signature="c2ln"), id="a"),
+    ]
+    asked, _ = to_pydantic_ai(said, on_loss=losses.append)
+    assert asked.parts[0].content == [BinaryImage(data=b"\xff\xfe", media_type="image/png")]
+    assert [(loss.message_id, loss.part) for loss in losses] == [("u", 1), ("a", 0)]
 
 
 def test_an_edited_text_is_not_turned_back() -> None:
