@@ -101,14 +101,14 @@ class _OpenAI(ChatFormat):
     def write_block(self, part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
         if isinstance(part, ReasoningPart) and note_of(part, _FORM).get("key") in _REASONING:
             return None, None
-        block, lost = write_block(_FORM, part, _write, shape)
         if isinstance(part, UnknownPart) and self._call(part, shape) is not None:
             return None, None
+        block, lost = write_block(_FORM, part, _write, shape)
         if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
             return block, lost
         if block["type"] == "refusal" and role != "assistant":
             return {"type": "text", "text": block["refusal"]}, None
-        return (block, lost) if block["type"] in _BLOCKS.get(role, ("text",)) else (None, _not_possible(part, role))
+        return (block, lost) if block["type"] in _BLOCKS.get(role, ("text",)) else (None, f"a file of role {role}")
 
     def write_result(self, part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
         note = note_of(part, _FORM)
@@ -171,14 +171,10 @@ def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
         return {"type": kind, kind: part.text}, None
     block = _file(part, shape) if isinstance(part, AttachmentPart) else None
     if block is None:
-        return None, _not_possible(part)
+        reasoning = isinstance(part, ReasoningPart)
+        return None, "reasoning of another provider" if reasoning else "a file that the API does not accept"
     uploaded_image = block["type"] == "file" and isinstance(part, AttachmentPart) and part.modality == "image"
     return block, "the modality image of an uploaded file" if uploaded_image else None
-
-
-def _not_possible(part: Part, role: Role | None = None) -> str:
-    kind = type(part).__name__.removesuffix("Part").lower()
-    return f"a {kind} part of this kind" if role is None else f"a {kind} part in a message of role {role}"
 
 
 def _file(part: AttachmentPart, shape: Shape) -> Json | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import msgspec
 import pytest
@@ -168,6 +169,89 @@ def test_a_reply_is_made_fit_for_a_request():
     reply = {"role": "assistant", "content": "hi", "provider_specific_fields": {}, "reasoning_content": "x"}
     (item,) = to_openai_chat(from_openai_chat([reply]), shape="request")
     assert item == {"role": "assistant", "content": "hi", "reasoning_content": "x"}
+
+
+def test_a_request_reports_keys_with_content_and_keeps_reasoning_details():
+    details = [{"type": "reasoning.encrypted", "data": "c2ln"}]
+    tools = [{"type": "python", "output": "4"}]
+    reply = {"role": "assistant", "content": "4", "reasoning_details": details, "executed_tools": tools, "usage": None}
+    messages = through_storage(from_openai_chat([reply]))
+    losses: list[Loss] = []
+    assert to_openai_chat(messages, shape="request", on_loss=losses.append) == [
+        {"role": "assistant", "content": "4", "reasoning_details": details}
+    ]
+    assert [(loss.message_id, "executed_tools" in loss.reason) for loss in losses] == [(messages[0].id, True)]
+    assert to_openai_chat(messages, on_loss=pytest.fail) == [reply]
+
+
+@pytest.mark.parametrize("shape", ["valid", "original", "request"])
+def test_blocks_of_anthropic_stay_in_its_system_messages(shape):
+    block = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}
+    theirs = [{"role": "user", "content": "x"}, {"role": "system", "content": [block]}]
+    assert to_anthropic(through_storage(from_anthropic(theirs)), shape=shape, on_loss=pytest.fail) == theirs
+
+
+def test_items_of_responses_without_type_or_id_stay_as_they_are():
+    items = [
+        {"id": "msg_1"},
+        {"type": None, "role": "user", "content": "x"},
+        {"type": "reasoning", "summary": [], "encrypted_content": "c2ln"},
+        {"payload": "gAAAA", "kid": "k", "v": 1},
+    ]
+    messages = through_storage(from_openai_responses(items))
+    assert to_openai_responses(messages, shape="original", on_loss=pytest.fail) == items
+    (thought,) = (item for item in to_openai_responses(messages) if item.get("type") == "reasoning")
+    assert thought["id"], "the types of the API require one"
+
+
+HUGE = {"n": 2**70, "list": [-(2**64), 1.5]}
+CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"n": 1180591620717411303424}'}}
+
+
+@every_format
+def test_integers_of_any_size_survive(format_):
+    theirs = {
+        "anthropic": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": HUGE}], "u": 2**70},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": HUGE, "x": 2**70}]},
+            {"role": "user", "content": [{"type": "new", "n": 2**70}]},
+        ],
+        "gemini": [
+            {"role": "model", "parts": [{"function_call": {"id": "c", "name": "f", "args": HUGE}}]},
+            {"role": "user", "parts": [{"function_response": {"id": "c", "name": "f", "response": {"output": HUGE}}}]},
+            {"role": "user", "parts": [{"new": 2**70}]},
+        ],
+        "mistral": [
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": HUGE}}]},
+            {"role": "tool", "tool_call_id": "c", "content": [HUGE]},
+        ],
+        "openai_chat": [
+            {"role": "assistant", "content": None, "tool_calls": [CALLED], "usage": HUGE},
+            {"role": "tool", "tool_call_id": "c", "content": [HUGE]},
+        ],
+        "openai_responses": [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"n": 1180591620717411303424}'},
+            {"type": "function_call_output", "call_id": "c", "output": [HUGE]},
+            {"type": "message", "role": "assistant", "content": "x", "n": 2**70},
+        ],
+    }[format_.name]
+    messages = through_storage(format_.from_(theirs))
+    assert format_.to(messages, shape="original", on_loss=pytest.fail) == theirs
+    assert [(use.id, type(use.input)) for m in messages for use in m.tool_uses] == [("c", str)]
+    for other in FORMATS:
+        assert "1180591620717411303424" in str(other.to(messages, on_loss=lambda loss: None))
+
+
+def test_numbers_that_are_not_finite_survive():
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {"x": math.inf}}
+    theirs = [{"role": "assistant", "content": [call]}]
+    messages = through_storage(from_anthropic(theirs))
+    assert to_anthropic(messages, on_loss=pytest.fail) == theirs
+    call["input"]["x"] = math.nan
+    (message,) = through_storage(from_anthropic(theirs))
+    assert message.tool_uses[0].input == '{"x": NaN}'
+    assert math.isnan(to_anthropic([message])[0]["content"][0]["input"]["x"])
+    assert to_openai_chat([message])[0]["tool_calls"][0]["function"]["arguments"] == '{"x": NaN}'
 
 
 def test_blocks_of_one_provider_in_a_result_become_those_of_another():
