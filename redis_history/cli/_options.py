@@ -73,6 +73,16 @@ class Moment(_Time):
             self.fail(f"{value!r} is not a time: write 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
 
 
+class Age(Moment):
+    """A time or an age, as in `Moment`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        found = super().convert(value, param, ctx)
+        if isinstance(found, str):
+            self.fail(f"{value!r} is not a time: write 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
+        return found
+
+
 def named_function(name: str) -> Any:
     """The object at `package.module:function`. Raises click.UsageError."""
     module, _, attribute = name.partition(":")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from redis_history._sync.store import HistoryStore
 from redis_history.cli._completion import conversation_ids
-from redis_history.cli._options import Id, language, message_filters, offset, parts_shown
+from redis_history.cli._options import Age, Id, language, message_filters, offset, parts_shown
 from redis_history.cli._output import complain, console, counted, name, one_line, put
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._timeline import Timeline, who
@@ -32,6 +32,13 @@ _ALL = 1_000_000
 _HEADINGS = ("ID", "TITLE", "MESSAGES", "TOKENS", "CHANGED", "USER", "AGENT")
 _NARROW = 60  # characters
 _AGES = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d", 86_400))
+_SORTS: dict[str, tuple[Callable[[Conversation], Any], bool]] = {
+    "changed": (lambda one: one.updated_at.timestamp() if one.updated_at else 0.0, True),
+    "created": (lambda one: one.created_at.timestamp() if one.created_at else 0.0, True),
+    "messages": (lambda one: one.message_count, True),
+    "tokens": (lambda one: one.tokens, True),
+    "title": (lambda one: (one.title or "").casefold(), False),
+}
 _NO_SEARCH = """\
 Name one conversation with --conversation, which works on any server. Or use a server with search, such as Redis 8:
 see `redis-history doctor`"""
@@ -46,7 +53,23 @@ _BLANK = re.compile(r"\s")
 @click.option("--all", "every", is_flag=True, help="Show all conversations.")
 @click.option("--user", metavar="ID", help="Only conversations of this owner: 1 is the number, '\"1\"' the text.")
 @click.option("--agent", metavar="NAME", help="Only conversations of this agent.")
-def ls_command(context: Context, /, limit: int, offset: int, every: bool, user: str | None, agent: str | None) -> None:
+@click.option("--title", metavar="TEXT", help="Only conversations with this text in the title, in any case.")
+@click.option("--since", type=Age(), metavar="TIME",
+              help="Only conversations that changed after a time, such as 2026-01-31T12:00 or 2h.")  # fmt: skip
+@click.option("--sort", type=click.Choice(tuple(_SORTS)), default="changed", show_default=True,
+              help="The order: the newest, largest or first in the alphabet first.")  # fmt: skip
+def ls_command(
+    context: Context,
+    /,
+    limit: int,
+    offset: int,
+    every: bool,
+    user: str | None,
+    agent: str | None,
+    title: str | None,
+    since: datetime | None,
+    sort: str,
+) -> None:
     """List conversations, the last changed first.
 
     Prints a table on a terminal. Elsewhere, prints a line for each conversation, with tabs between id, title, number of
@@ -54,8 +77,18 @@ def ls_command(context: Context, /, limit: int, offset: int, every: bool, user: 
     """
     wanted = _ALL if every else limit
     owner = None if user is None else owner_of(user)
+    chosen = title is not None or since is not None or sort != "changed"
+    page = {"limit": _ALL} if chosen else {"limit": wanted + 1, "offset": offset}
     with open_store(context) as store:
-        found = store.list_conversations(user_id=owner, agent_name=agent, limit=wanted + 1, offset=offset)
+        found = store.list_conversations(user_id=owner, agent_name=agent, **page)
+    if chosen:  # the server keeps only the order of the last change
+        key, reverse = _SORTS[sort]
+        found = [
+            one
+            for one in sorted(found, key=key, reverse=reverse)
+            if (title or "").casefold() in (one.title or "").casefold()
+            and (since is None or (one.updated_at is not None and one.updated_at > since))
+        ][offset : offset + wanted + 1]
     shown = found[:wanted]
     screen = console()
     if context.json:
@@ -69,7 +102,7 @@ def ls_command(context: Context, /, limit: int, offset: int, every: bool, user: 
     if len(found) > wanted:
         click.echo(f"There are more: --offset {offset + wanted}, or --all", err=True)
     elif not shown and not context.json:
-        whose = "such conversations" if user or agent or offset else "conversations"
+        whose = "such conversations" if chosen or user or agent or offset else "conversations"
         click.echo(f"There are no {whose} in the namespace '{name(context.namespace)}'.", err=True)
 
 

@@ -106,9 +106,8 @@ def _counts(replay: Replay) -> str:
 def _line(conversation_id: str, message: Message) -> Text:
     calls = [f"calls {use.name}()" for use in message.tool_uses]
     what = one_line("; ".join(filter(None, (message.text, *calls))), 72)
-    return Text.assemble(
-        (one_line(conversation_id[-20:]), "dim"), "  ", (one_line(who(message), 16), "cyan"), f"  {what}"
-    )
+    parts = (one_line(conversation_id[-20:]), "dim"), "  ", (one_line(who(message), 16), "cyan"), f"  {what}"
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def _report(context: Context, replay: Replay) -> None:

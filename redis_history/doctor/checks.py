@@ -173,7 +173,7 @@ def _memory(found: Capabilities, answers: Answers, where: Where) -> Finding:
     used = max((int(info.get("used_memory", 0)) for info in answers.info), default=0)
     limits = [int(info.get("maxmemory", 0)) for info in answers.info]
     limit = min((one for one in limits if one), default=0)
-    said = f"{found.eviction or 'policy unknown'}, {_size(used)} in use" + (f" of {_size(limit)}" if limit else "")
+    said = f"{found.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
     if found.eviction not in (None, "noeviction"):
         text = f"{said}: when memory is full, the server deletes conversations"
         return Finding("memory", "problem", text, where.config("maxmemory-policy", "noeviction"))
@@ -183,7 +183,7 @@ def _memory(found: Capabilities, answers: Answers, where: Where) -> Finding:
     return Finding("memory", "ok", said)
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
     for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -72,12 +72,21 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM " in str(error))
 
 
+def connection_refusal(error: BaseException | None) -> OSError | None:
+    """The error of the operating system if nothing listens at the address; redis-py chains it."""
+    while error is not None and not isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def translate(error: Exception, server: str) -> BackendError:
     """The error of our own tree that says what `error` means; `server` is the address, without secrets."""
     text = str(error) or type(error).__name__
     if isinstance(error, MasterNotFoundError):  # redis-py shows the whole of its clients
         reasons = dict.fromkeys(_SENTINEL_SAID.findall(text))
         text = ": ".join(filter(None, (text.partition(" : ")[0], "; ".join(reasons))))
+    if type(error) is ConnectionError and (refusal := connection_refusal(error)) is not None:
+        text = f"nothing listens there ({refusal.strerror})"
     if isinstance(error, AuthenticationError | AuthorizationError):
         return BackendRefusedError(f"{server} refused the user name or password: {text}", reason="credentials")
     if isinstance(error, NoPermissionError) or "ACL failure in script" in text:

@@ -1,0 +1,112 @@
+"""`redis-history say`, `rename`, `delete` and `stats`; `ls` with a choice and an order; a server that is not there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from redis_history import Conversation, HistoryStore, user
+from tests.support.commands import Done, command, environment, run
+from tests.support.servers import RealServer, free_port
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+@pytest.fixture
+def on(server: RealServer, namespace: str) -> Any:
+    def on(*arguments: str, **options: Any) -> Done:
+        return run("--url", server.url, "--namespace", namespace, *arguments, **options)
+
+    return on
+
+
+def test_say_appends_a_message_once(store: HistoryStore, on: Any) -> None:
+    (first,) = on("say", "c", "Hello, suitcase", "--as", "ann", "--message-id", "m1", "--json").lines
+    assert first == {"conversation_id": "c", "id": "m1", "revision": 1, "duplicate": False}
+    (again,) = on("say", "c", "Hello, suitcase", "--as", "ann", "--message-id", "m1", "--json").lines
+    assert again["duplicate"] is True
+    assert on("say", "c", "--role", "assistant", "--as", "desk", stdin=b"Two\nlines\n").returncode == 0
+    one, two = store.get("c")
+    assert one.participant is not None
+    assert two.participant is not None
+    assert (one.role, one.participant.kind, one.text) == ("user", "user", "Hello, suitcase")
+    assert (two.role, two.participant.kind, two.text) == ("assistant", "agent", "Two\nlines")
+    assert [hit.message.id for hit in store.search_all("suitcase")] == ["m1"], "it is in the search index"
+    assert on("say", "c", "-", stdin=b"\n").returncode == 2
+
+
+def test_rename_sets_and_removes_the_title(store: HistoryStore, on: Any) -> None:
+    store.append("c", user("x"))
+    for title, stored in (("Lost suitcase", "Lost suitcase"), ("", None)):
+        assert on("rename", "c", title).returncode == 0
+        record = store.get_conversation("c")
+        assert record is not None
+        assert record.title == stored
+    assert on("rename", "missing", "x").returncode == 1
+
+
+def test_delete_asks_first(store: HistoryStore, on: Any) -> None:
+    for name in ("a", "b"):
+        store.append(name, user("x"))
+    assert on("delete", "a").returncode == 2
+    assert len(store.list_conversations()) == 2
+    done = on("delete", "a", "missing", "--yes", "--json")
+    assert done.returncode == 1
+    assert done.lines == [{"conversation_id": "a", "deleted": True}, {"conversation_id": "missing", "deleted": False}]
+    assert [one.conversation_id for one in store.list_conversations()] == ["b"]
+
+
+def test_stats_counts_and_names_the_largest(store: HistoryStore, on: Any) -> None:
+    store.append_many("large", [user("x" * 1000) for _ in range(50)])
+    store.append("small", user("x"))
+    (told,) = on("stats", "-n", "1", "--json").lines
+    assert (told["conversations"], told["messages"], told["documents"]) == (2, 51, 51)
+    (largest,) = told["largest"]
+    assert (largest["conversation_id"], largest["messages"]) == ("large", 50)
+    assert 10_000 < largest["message_bytes"] < 200_000
+    assert largest["log_bytes"] > 0
+    shown = on("stats").stdout
+    assert "large" in shown
+    assert "51 messages in the search index" in shown
+
+
+def test_ls_chooses_and_sorts(store: HistoryStore, on: Any) -> None:
+    for name, title, count in (("a", "Zebra", 1), ("b", "apple pie", 3), ("c", None, 2)):
+        store.create_conversation(Conversation(name, title=title))
+        store.append_many(name, [user("x") for _ in range(count)])
+
+    def listed(*options: str) -> list[str]:
+        return [one["conversation_id"] for one in on("--json", "ls", *options).lines]
+
+    assert listed("--sort", "messages") == ["b", "c", "a"]
+    assert listed("--sort", "messages", "--limit", "1", "--offset", "1") == ["c"]
+    assert listed("--sort", "title") == ["c", "b", "a"]
+    assert listed("--sort", "created") == ["c", "b", "a"]
+    assert listed("--title", "APPLE") == ["b"]
+    assert listed("--since", "1h") == ["c", "b", "a"]
+    assert listed("--since", "0s") == []
+    assert on("ls", "--since", "5.3").returncode == 2
+
+
+def test_a_refused_connection_is_reported_at_once_at_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    argv = command("--url", f"redis://127.0.0.1:{free_port()}", "ls")
+    began = time.monotonic()
+    with subprocess.Popen(argv, stderr=theirs, env=environment()) as process:
+        os.close(theirs)
+        shown = os.read(ours, 65_536).decode()
+        waited = time.monotonic() - began
+        assert process.wait(60) == 3
+    os.close(ours)
+    assert "nothing listens there" in shown
+    assert waited < 1.9, "without the two seconds for a server that starts"
