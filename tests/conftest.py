@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real servers, one of a kind for each worker, and checks that nothing is left behind."""
+"""Fixtures for all tests: the real servers of each worker, and checks that tests clean up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts what runs in the background so, and it is inherited: tests that interrupt need the usual way.
+        # Inherited from a shell that runs this in the background. Tests of interrupts need the default.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--full"):
         settings.load_profile("full")
@@ -78,13 +78,13 @@ class Servers:
                 with client.pipeline(transaction=False) as pipe:
                     for pattern in Keyspace(namespace).patterns:
                         for key in client.scan_iter(match=pattern, count=1000):
-                            pipe.unlink(key)  # each for itself: in a cluster they are of many slots
+                            pipe.unlink(key)  # one by one: in a cluster they are in many slots
                     pipe.execute()
             if node.binary.search:
                 drop_indexes(client, namespace)
 
     def listeners(self, kind: str, channel: bytes | None) -> list[int]:
-        """How many listen to a channel (None: to any pattern), for each node of the server."""
+        """How many clients listen to a channel (None: to any pattern), for each node of the server."""
         server = self(kind)
         counts = []
         for node in getattr(server, "nodes", [server]):
@@ -107,10 +107,10 @@ class Servers:
 
 
 def drop_indexes(client: Any, namespace: str) -> None:
-    """Take away what indexes a namespace has, as a test that is over does not need them."""
+    """Drop the search indexes of a namespace."""
     for index in client.execute_command("FT._LIST"):
         if index.startswith(Keyspace(namespace).index + b":"):
-            with contextlib.suppress(redis.ResponseError):  # another worker's look at the same list
+            with contextlib.suppress(redis.ResponseError):  # dropped by another worker
                 client.execute_command("FT.DROPINDEX", index)
 
 
@@ -141,6 +141,16 @@ def own_server() -> Iterator[Callable[..., RealServer]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[RealCluster]:
+    """A cluster for this test alone, which it may rearrange."""
+    cluster = RealCluster()
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Stores on the real server of the session, each in a namespace of its own."""
+"""Stores on the real server of the session, each in its own namespace."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
-from tests.support.servers import RealServer, until, wait_until
+from tests.support.faces import open_store
+from tests.support.servers import RealServer, wait_until
 
 QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
 
@@ -59,21 +60,6 @@ async def test_lost_notifications_only_delay(own_server: Callable[..., RealServe
             await writer.append("c", user(str(number)))
         events = [await subscription.get(timeout=10) for _ in range(5)]
         assert [event.revision for event in events if event is not None] == [1, 2, 3, 4, 5]
-
-
-async def test_without_permission_to_configure_changes_arrive_by_poll(
-    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
-) -> None:
-    server = own_server()
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-config")
-    url = f"unix://app:secret@{server.socket}"
-    async with AsyncHistoryStore(url, poll_interval=0.1) as store, store.subscribe("c") as subscription:
-        await store.append("c", user("x"))
-        assert isinstance(await subscription.get(timeout=10), MessagesAppended)
-        await until(lambda: "CONFIG SET notify-keyspace-events" in caplog.text)
-        await store.append("c", user("y"))
-        assert isinstance(await subscription.get(timeout=10), MessagesAppended)
 
 
 async def test_a_restarted_server_is_followed_on(own_server: Callable[..., RealServer]) -> None:
@@ -137,52 +123,42 @@ async def test_a_flushed_server_gives_a_reset(own_server: Callable[..., RealServ
         assert event.revision == 1
 
 
-@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("outage", ["hangs", "away"])
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_get_returns_in_time_during_an_outage(
     own_server: Callable[..., RealServer], face: str, outage: str, every: bool
 ) -> None:
-    """And the events that its reads found afterwards are all there, once and in order."""
+    """Long before the deadline of retries. Afterwards it returns all events, once and in order."""
     server = own_server(options=("--appendfsync", "always"))
     names = ["c"] if every else ["c", "d"]
-    async with AsyncHistoryStore(server.url, poll_interval=0.05, retry=QUICK) as async_store:
-        with HistoryStore(server.url, poll_interval=0.05, retry=QUICK) as store:
-            subscriptions: list[Any] = []
+    patient = RetryPolicy(deadline=60.0, longest_wait=0.05)
+    async with open_store(face, server.url, poll_interval=0.05, retry=patient) as store:
+        subscriptions = [store.subscribe_all()] if every else [store.subscribe(name) for name in names]
+        for one in subscriptions:
+            await one.open()
+            assert await one.get(timeout=0) is None
+        if outage == "hangs":
+            os.kill(server.pid, signal.SIGSTOP)
+        else:
+            server.kill()
+        for one in subscriptions:
+            for timeout in (0.2, 0, 0.001):
+                before = time.monotonic()
+                assert await one.get(timeout=timeout) is None
+                assert time.monotonic() - before < 10
+        if outage == "hangs":
+            os.kill(server.pid, signal.SIGCONT)
+        else:
+            await asyncio.to_thread(server.start)
+        for number in range(3):
             for name in names:
-                one: Any = (store if face == "sync" else async_store).subscribe(name)
-                if every:
-                    one = (store if face == "sync" else async_store).subscribe_all()
-                if face == "async":
-                    await one.open()
-                subscriptions.append(one)
-
-            async def get(one: Any, timeout: float) -> Any:
-                return await (asyncio.to_thread(one.get, timeout) if face == "sync" else one.get(timeout))
-
-            for one in subscriptions:
-                assert await get(one, 0) is None
-            if outage == "hangs":
-                os.kill(server.pid, signal.SIGSTOP)
-            else:
-                server.kill()
-            for one in subscriptions:
-                for timeout, most in ((0.5, 1.5), (0.2, 1.2), (0, 2.0), (0.001, 1.0)):
-                    before = time.monotonic()
-                    assert await get(one, timeout) is None
-                    assert time.monotonic() - before < most
-            if outage == "hangs":
-                os.kill(server.pid, signal.SIGCONT)
-            else:
-                await asyncio.to_thread(server.start)
-            for number in range(3):
-                for name in names:
-                    await async_store.append(name, user(str(number)))
-            for one in subscriptions:
-                events = [await get(one, 20) for _ in range(3)]
-                assert [event.revision for event in events] == [1, 2, 3]
-                assert await get(one, 0.2) is None
-                await (asyncio.to_thread(one.close) if face == "sync" else one.aclose())
+                await store.append(name, user(str(number)))
+        for one in subscriptions:
+            events = [await one.get(timeout=20) for _ in range(3)]
+            assert [event.revision for event in events] == [1, 2, 3]
+            assert await one.get(timeout=0.1) is None
+            await one.aclose()
 
 
 async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_server: Callable[..., RealServer]) -> None:
@@ -194,7 +170,7 @@ async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_serv
         try:
             before = time.monotonic()
             assert await one.get(timeout=0.3) is None
-            assert time.monotonic() - before < 1.5
+            assert time.monotonic() - before < 10
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert await one.get(timeout=1) is None, "it begins now: not with what was there"

@@ -1,4 +1,4 @@
-"""A cluster changes under a store: slots move, shards come, connections break; nothing is lost or doubled."""
+"""A cluster changes under a store: slots move, shards join, connections break; each message stays stored once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from redis_history.errors import (
     ConfigurationError,
     UnsupportedServerError,
 )
-from tests.conformance.conftest import Awaitable
 from tests.conftest import Servers
 from tests.support.chance import untouched
 from tests.support.cluster import RealCluster
+from tests.support.faces import open_store
 from tests.support.servers import RealServer, until, wait_until, wait_until_replicated
 
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
@@ -44,11 +44,7 @@ def _slot(namespace: str, conversation_id: str) -> int:
 
 
 def _store(face: str, cluster: RealCluster, namespace: str, **options: Any) -> Any:
-    """To be entered by `async with`, and its calls awaited, whichever of the two it is."""
-    settings = {"namespace": namespace, "retry": PATIENT, **options}
-    if face == "sync":
-        return Awaitable(HistoryStore(cluster.url, **settings))
-    return AsyncHistoryStore(cluster.url, **settings)
+    return open_store(face, cluster.url, **{"namespace": namespace, "retry": PATIENT, **options})
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
@@ -56,7 +52,7 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
     """Every message once, sequences and revisions dense, and a subscriber has every change in order."""
     slot = _slot(namespace, "c")
     source = cluster.owner(slot)
-    target = next(node for node in cluster.nodes if node is not source)
+    target = cluster.another(slot)
     moves = {"begun": 0, "ended": 0}
     moved = asyncio.Event()
     written: list[list[Any]] = [[], [], []]
@@ -66,8 +62,7 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
             origin = cluster.begin_migration(slot, to)
             moves["begun"] += 1
             wait_until(lambda: moves["begun"] <= min(map(len, written)) // 10, "appends")
-            while cluster.move_keys(slot, origin, to, count=1):
-                pass
+            cluster.move_keys(slot, origin, to, count=1)
             cluster.end_migration(slot, to)
             moves["ended"] += 1
 
@@ -116,7 +111,7 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
 async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealCluster, namespace: str) -> None:
     """Its bucket's list is on one side, its own keys on neither: the nodes say TRYAGAIN until the slot has moved."""
     slot = _slot(namespace, "c")
-    target = next(node for node in cluster.nodes if node is not cluster.owner(slot))
+    target = cluster.another(slot)
     same_slot = next(name for number in range(10_000) if _slot(namespace, name := f"n{number}") == slot)
     async with AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT) as store:
         await store.append("c", user("x"))
@@ -166,10 +161,7 @@ def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> Non
         seen: list[int] = []
         store.on_change("c", lambda event: seen.append(event.revision))
         slot = _slot(namespace, "c")
-        source = cluster.begin_migration(slot, new)
-        while cluster.move_keys(slot, source, new):
-            pass
-        cluster.end_migration(slot, new)
+        cluster.move(slot, new)
         store.append("c", user("after"))  # MOVED: the store learns of the new node
         wait_until(lambda: seen[-1:] == [2] and _listeners(new) == 1, "the change, and a listener on the new node")
         store.append("c", user("again"))
@@ -197,10 +189,7 @@ def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_pri
         new = cluster.add()
         cluster.wait_until_joined()
         slot = _slot(namespace, names[0])
-        source = cluster.begin_migration(slot, new)
-        while cluster.move_keys(slot, source, new):
-            pass
-        cluster.end_migration(slot, new)
+        cluster.move(slot, new)
         for name in names:
             store.append(name, user("2"))
         wait_until(lambda: all(seen == [1, 2] for seen in told.values()), "changes after a slot moved", 30)
@@ -217,27 +206,26 @@ def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_pri
             store.delete_conversation(name)
 
 
+async def _use(store: Any) -> None:
+    """Everything that needs rights, or another way to the nodes, in short."""
+    async with store.subscribe("c") as subscription:
+        await store.append("c", user("x"))
+        assert await subscription.get(timeout=10) is not None
+        assert len(await store.list_conversations()) == 1
+
+
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_the_users_own_client(server_of: Servers, namespace: str, face: str) -> None:
-    cluster: RealCluster = server_of("cluster")
-    port = cluster.nodes[0].port
+    port = server_of("cluster").nodes[0].port
     if face == "sync":
-        with redis.RedisCluster(host="127.0.0.1", port=port) as client:
-            with HistoryStore(client=client, namespace=namespace) as store, store.subscribe("c") as subscription:
-                store.append("c", user("x"))
-                assert subscription.get(timeout=10) is not None
-                assert len(store.list_conversations()) == 1
-            assert client.ping()
-        return
-    async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port, decode_responses=True) as client:
-        async with (
-            AsyncHistoryStore(client=client, namespace=namespace) as store,
-            store.subscribe("c") as subscription,
-        ):
-            await store.append("c", user("x"))
-            assert await subscription.get(timeout=10) is not None
-            assert len(await store.list_conversations()) == 1
-        assert await client.ping()
+        client: Any = redis.RedisCluster(host="127.0.0.1", port=port)
+    else:
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port, decode_responses=True)
+    async with open_store(face, client=client, namespace=namespace) as store:
+        await _use(store)
+    pong = client.ping()
+    assert pong if face == "sync" else await pong
+    await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
 
 
 def test_a_node_that_is_away_is_told_in_bounded_time(server_of: Servers) -> None:
@@ -247,15 +235,14 @@ def test_a_node_that_is_away_is_told_in_bounded_time(server_of: Servers) -> None
     ):
         store.append("c", user("x"))
     port = server_of("cluster").nodes[-1].port
-    with HistoryStore(f"redis+cluster://127.0.0.1:1,127.0.0.1:{port}") as store:  # one that answers is enough
+    with HistoryStore(f"redis+cluster://127.0.0.1:1,127.0.0.1:{port}") as store:  # one node is enough
         assert store.get("c") == []
 
 
 def test_a_cluster_taken_for_a_server_and_the_other_way_round(
     server_of: Servers, own_server: Any, namespace: str
 ) -> None:
-    nodes: list[RealServer] = server_of("cluster").nodes
-    wrong = next(node for node in nodes if node is not server_of("cluster").owner(_slot(namespace, "c")))
+    wrong = server_of("cluster").another(_slot(namespace, "c"))
     with (
         HistoryStore(wrong.url, namespace=namespace) as store,
         pytest.raises(UnsupportedServerError, match="cluster"),
@@ -278,58 +265,30 @@ def _subscriptions(cluster: RealCluster) -> int:
     return sum(map(_listeners, cluster.nodes))
 
 
-def test_all_nodes_are_gone_for_a_while(namespace: str) -> None:
-    """The doorbells come back by themselves: with this poll interval nothing else would tell of the change."""
-    cluster = RealCluster()
-    try:
-        cluster.start()
-        with HistoryStore(cluster.url, namespace=namespace, poll_interval=600, retry=PATIENT) as store:
-            seen: list[int] = []
-            store.on_change("c", lambda event: seen.append(event.revision))
-            store.append("c", user("before"))
-            wait_until(lambda: seen == [1], "the change")
-            for node in cluster.nodes:
-                node.kill()
-            for node in cluster.nodes:
-                node.start()
-            store.append("c", user("after"))
-            wait_until(
-                lambda: seen == [1, 2] and [_listeners(node) for node in cluster.nodes] == [1, 1, 1], "the change"
-            )
-            assert [message.text for message in store.get("c")] == ["before", "after"]
-    finally:
-        cluster.close()
-
-
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_replica_takes_over(face: str, namespace: str) -> None:
-    cluster = RealCluster()
-    try:
-        await asyncio.to_thread(cluster.start)
-        primary = cluster.owner(_slot(namespace, "c"))
-        known = _store(face, cluster, namespace, poll_interval=600)  # not of the replica
-        replica = await asyncio.to_thread(cluster.add_replica, primary)
-        seen: list[int] = []
-        with untouched():
-            async with known as store:
-                await store.on_change("c", lambda event: seen.append(event.revision))
-                await store.append("c", user("before"))
-                await until(lambda: seen == [1])
-                await asyncio.to_thread(wait_until_replicated, primary, replica)
-                primary.kill()
-                waiting = asyncio.create_task(store.append("c", user("after")))
-                cluster.run(replica, "FAILOVER", "TAKEOVER")
-                assert (await waiting).revision == 2
-                await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
-                assert [message.text for message in await store.get("c")] == ["before", "after"]
-                assert await store.list_conversations()
-    finally:
-        cluster.close()
+async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespace: str) -> None:
+    primary = own_cluster.owner(_slot(namespace, "c"))
+    known = _store(face, own_cluster, namespace, poll_interval=600)  # not of the replica
+    replica = await asyncio.to_thread(own_cluster.add_replica, primary)
+    seen: list[int] = []
+    with untouched():
+        async with known as store:
+            await store.on_change("c", lambda event: seen.append(event.revision))
+            await store.append("c", user("before"))
+            await until(lambda: seen == [1])
+            await asyncio.to_thread(wait_until_replicated, primary, replica)
+            primary.kill()
+            waiting = asyncio.create_task(store.append("c", user("after")))
+            own_cluster.run(replica, "FAILOVER", "TAKEOVER")
+            assert (await waiting).revision == 2
+            await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
+            assert [message.text for message in await store.get("c")] == ["before", "after"]
+            assert await store.list_conversations()
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: str) -> None:
-    """Beyond those of docs/operations.md: `cluster|slots` and `asking`."""
+    """Besides the rights in docs/operations.md: `cluster|slots` and `asking`."""
     cluster: RealCluster = server_of("cluster")
     name = f"user-{namespace}"
     rights = (
@@ -344,19 +303,8 @@ async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: 
     hosts = cluster.url.partition("://")[2]
     url = f"redis+cluster://{name}:secret@{hosts}/"
     try:
-        if face == "sync":
-            with HistoryStore(url, namespace=namespace) as store, store.subscribe("c") as subscription:
-                store.append("c", user("x"))
-                assert subscription.get(timeout=10) is not None
-                assert len(store.list_conversations()) == 1
-        else:
-            async with (
-                AsyncHistoryStore(url, namespace=namespace) as store,
-                store.subscribe("c") as subscription,
-            ):
-                await store.append("c", user("x"))
-                assert await subscription.get(timeout=10) is not None
-                assert len(await store.list_conversations()) == 1
+        async with open_store(face, url, namespace=namespace) as store:
+            await _use(store)
         with (
             HistoryStore(url.replace("secret", "wrong"), namespace=namespace) as store,
             pytest.raises(BackendRefusedError, match="password"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,8 +14,7 @@ import redis
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import CompactionConflictError, InvalidInputError
-from tests.acceptance import compactor, writer
-from tests.support.forks import Forked
+from tests.support.forks import Forked, write_messages
 from tests.support.servers import RealServer, lasting, wait_until
 
 KEYS = Keyspace("default").conversation("c")
@@ -42,7 +42,7 @@ def test_what_four_processes_append_while_a_summariser_thinks_stays(
     with HistoryStore(server.url) as store, server.client() as client:
         seen = _fill(store, 300)
         bytes_before = client.zrange(KEYS.messages, 0, -1, withscores=True)
-        writers = [Forked(writer.main, server.url, name, 125) for name in range(4)]
+        writers = [Forked(write_messages, server.url, name, 125) for name in range(4)]
         wait_until(lambda: _arrived(store, 300 + 250), "half of the appends", 120)
         done = store.compact("c", through=seen[-1], summary=_summary("s"), seen=seen)
         assert done.count == 300
@@ -64,7 +64,7 @@ def test_what_is_appended_while_a_long_conversation_expands_stays(own_server: Ca
     with HistoryStore(server.url) as store:
         before = _fill(store, 5000)
         store.compact("c", through=before[2499], summary=_summary("s"))
-        writers = [Forked(writer.main, server.url, name, 200) for name in range(4)]
+        writers = [Forked(write_messages, server.url, name, 200) for name in range(4)]
         count, times = 2501, 0
         while any(process.running for process in writers) or times == 0:
             goal = count + 1
@@ -83,13 +83,37 @@ def test_what_is_appended_while_a_long_conversation_expands_stays(own_server: Ca
             assert client.keys("*:a:*") == []
 
 
+def _compact_until(url: str, name: str, count: int) -> int:
+    """Summarise all but the newest messages, again and again, until `count` messages have arrived. Returns how many
+    summaries were stored."""
+    rounds = done = 0
+    with HistoryStore(url) as store:
+        while True:
+            everything = store.get("c", include_archived=True)
+            arrived = sum(not message.is_summary for message in everything)
+            seen = store.get("c")[:-3]
+            if len(seen) > 1:
+                rounds += 1
+                try:
+                    done += store.compact(
+                        "c", through=seen[-1], summary=_summary(f"{name} {rounds}"), seen=seen
+                    ).changed
+                except CompactionConflictError:
+                    continue
+            if arrived == count:
+                return done
+
+
 def test_four_compactors_and_four_writers(own_server: Callable[..., RealServer], full: bool) -> None:
-    """One summary at any time, nothing lost, and all of it comes back in its order."""
+    """At most one summary at any time, nothing lost, and all of it comes back in its order."""
     server = own_server()
     each = 100 if full else 30
+    count = 10 + 4 * each
     with HistoryStore(server.url) as store:
-        compactors = [Forked(compactor.main, server.url, f"k{name}", 4 * each) for name in range(4)]
-        writers = [Forked(writer.main, server.url, name, each) for name in range(4)]
+        compactors = [Forked(_compact_until, server.url, f"k{name}", count) for name in range(4)]
+        _fill(store, 10)
+        wait_until(lambda: any(message.is_summary for message in store.get("c")), "the compactors", 120)
+        writers = [Forked(write_messages, server.url, name, each) for name in range(4)]
         while any(process.running for process in writers):
             assert sum(message.is_summary for message in store.get("c")) <= 1
         for process in writers:
@@ -97,8 +121,8 @@ def test_four_compactors_and_four_writers(own_server: Callable[..., RealServer],
         done = sum(compactor.result() for compactor in compactors)
         everything = store.get("c", include_archived=True)
         originals = [message for message in everything if not message.is_summary]
-        assert [message.sequence for message in originals] == list(range(1, 4 * each + 1))
-        assert len(everything) - 4 * each == done > 1
+        assert [message.sequence for message in originals] == list(range(1, count + 1))
+        assert len(everything) - count == done > 1
         hits = store.search("c", "1", limit=1000, token_cap=None)
         assert {hit.message.id for hit in hits} >= {f"1-{number}" for number in range(each)}
         for _ in range(done):
@@ -113,7 +137,7 @@ CUTS = (9_990, 7_000, 5_000, 1_500)
 
 
 def _calls(monitor: Any) -> Iterator[list[list[str]]]:
-    """What the clients of a server called until one said "end": each call, and the commands of its script."""
+    """The calls of a server's clients until an ECHO: each with the commands of its script."""
     call: list[list[str]] = []
     while line := monitor.connection.read_response():  # redis-py's own reading joins the words, which may have blanks
         head, _, command = line.decode().partition("] ")
@@ -130,11 +154,9 @@ def _calls(monitor: Any) -> Iterator[list[list[str]]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "given_up"), [("plain", False), ("redis", False), ("plain", True)])
-def test_no_call_holds_the_server_for_long(
-    own_server: Callable[..., RealServer], kind: str, given_up: bool, full: bool
-) -> None:
-    """Of a conversation of 10,000 messages: by what each call does, and with --full in time, too. 20 ms is promised,
-    and the best of three rounds counts, because other processes take this machine's time as well."""
+def test_no_call_holds_the_server_for_long(own_server: Callable[..., RealServer], kind: str, given_up: bool) -> None:
+    """Each call of a conversation of 10,000 messages does a bounded amount of work, and takes at most 20 ms: the best
+    of three rounds counts, because other processes use this machine too."""
     server = own_server(kind)
     with HistoryStore(server.url) as store, server.client() as client:
         if given_up:
@@ -158,7 +180,7 @@ def test_no_call_holds_the_server_for_long(
                     assert len(call) <= 110, name  # 50 documents, each looked for and marked
                     assert sum(map(len, call)) <= 2_500, name  # 1,000 messages, each with its place
             slowest = []
-            for _ in range(3 if full else 0):
+            for _ in range(3):
                 client.slowlog_reset()
                 there_and_back()
                 slowest.append(max(entry["duration"] for entry in client.slowlog_get(10_000)))
@@ -175,7 +197,7 @@ def test_archives_live_and_end_with_their_conversation(own_server: Callable[...,
         store.compact("c", through="old 2", summary=_summary("s1"))
         store.compact("c", through="old 5", summary=_summary("s2"))
         until, number = time.monotonic() + 2.5, 0
-        while time.monotonic() < until:  # long enough for archives that nobody renews to end
+        while time.monotonic() < until:  # long enough for archives to end that no change renews
             store.append("c", user("new", id=f"new {number}"))
             store.delete_messages("c", [f"new {number - 1}"])
             number += 1
@@ -191,7 +213,7 @@ def test_archives_live_and_end_with_their_conversation(own_server: Callable[...,
 
 
 def test_nothing_is_left_of_what_was_cleared(own_server: Callable[..., RealServer], monkeypatch: Any) -> None:
-    """Many documents too: those of archived messages are removed little by little."""
+    """Also when there are many documents: those of archived messages are removed in small steps."""
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         for take_away in (store.clear, store.delete_conversation, lambda name: store.restore(name, [user("x")])):
@@ -222,7 +244,7 @@ def test_what_cannot_be_read_moves_along(own_server: Callable[..., RealServer]) 
 
 
 def _just_before(store: HistoryStore, script: str, act: Callable[[], Any], time: int = 1) -> None:
-    """Let somebody else act once, right before the store sends a script for the first (second, ...) time."""
+    """Call `act` once, right before the store sends a script for the first (second, ...) time."""
     backend: Any = store._backend
     carry_out, sent = backend.carry_out, []
 
@@ -235,6 +257,15 @@ def _just_before(store: HistoryStore, script: str, act: Callable[[], Any], time:
         return carry_out(work, **options)
 
     backend.carry_out = carrying
+
+
+@contextmanager
+def _two_stores(server: RealServer, namespace: str, **options: Any) -> Iterator[tuple[HistoryStore, HistoryStore]]:
+    with (
+        HistoryStore(server.url, namespace=namespace, **options) as one,
+        HistoryStore(server.url, namespace=namespace, **options) as other,
+    ):
+        yield one, other
 
 
 ACTS: dict[str, Callable[[HistoryStore], Any]] = {
@@ -250,7 +281,7 @@ ACTS: dict[str, Callable[[HistoryStore], Any]] = {
 
 @pytest.mark.parametrize("act", ACTS)
 def test_what_changes_at_the_last_moment_is_noticed(server: RealServer, namespace: str, act: str) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+    with _two_stores(server, namespace) as (store, other):
         seen = _fill(store, 20)[:10]
         _just_before(store, "compact", lambda: ACTS[act](other))
         with pytest.raises(CompactionConflictError):
@@ -262,7 +293,7 @@ def test_what_changes_at_the_last_moment_is_noticed(server: RealServer, namespac
 @pytest.mark.parametrize("act", ["edit", "delete", "insert", "delete and insert", "compact", "append"])
 def test_without_seen_it_begins_again(server: RealServer, namespace: str, act: str) -> None:
     acts = {**ACTS, "append": lambda other: other.append("c", user("new", id="x"))}
-    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+    with _two_stores(server, namespace) as (store, other):
         through = _fill(store, 20)[9]
         _just_before(store, "compact", lambda: acts[act](other))
         done = store.compact("c", through=through, summary=_summary("s"))
@@ -281,7 +312,7 @@ def test_without_seen_it_begins_again(server: RealServer, namespace: str, act: s
 
 
 def _given_up(store: HistoryStore, count: int) -> None:
-    """A call that nobody answered, and that its maker gave up."""
+    """A call without a result, whose agent went on without it."""
     store.append_many("c", [assistant(tool_use("1", "f"), id="call"), user("?"), assistant("I go on")])
     _fill(store, count)
 
@@ -307,9 +338,8 @@ LATE: dict[str, Callable[[HistoryStore], Any]] = {
 @pytest.mark.parametrize("act", LATE)
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_result_at_the_last_moment_keeps_its_call(server: RealServer, namespace: str, act: str, time: int) -> None:
-    """Others are appended meanwhile, and do not prevent it."""
-    options: dict[str, Any] = {"namespace": namespace, "log_length": 10}
-    with HistoryStore(server.url, **options) as store, HistoryStore(server.url, **options) as other:
+    """Other messages that are appended meanwhile do not prevent the compaction."""
+    with _two_stores(server, namespace, log_length=10) as (store, other):
         _given_up(store, 20)
         if time == 2:
             _just_before(store, "compact", lambda: LATE["append"](other))
@@ -323,15 +353,15 @@ def test_a_result_at_the_last_moment_keeps_its_call(server: RealServer, namespac
             assert store.get("c")[0].id == "s"
 
 
-def test_appends_without_end_do_not_make_it_read_all_again(server: RealServer, namespace: str) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+def test_after_each_append_only_new_messages_are_read_again(server: RealServer, namespace: str) -> None:
+    with _two_stores(server, namespace) as (store, other):
         _given_up(store, 3000)
         pages: list[None] = []
         for time in range(1, 20):
             _just_before(store, "compact", lambda: LATE["append"](other), time)
             _just_before(store, "page", lambda: pages.append(None), time)
         assert store.compact("c", through="old 9", summary=_summary("s")).count == 13
-        assert len(pages) == 4  # one of the range, three to the end
+        assert len(pages) == 4  # the range, and three more to the end
 
 
 @pytest.mark.parametrize("act", ["append", "insert", "delete", "delete archived", "many"])
@@ -346,7 +376,7 @@ def test_what_changes_while_an_expansion_is_prepared(
         "delete archived": lambda other: other.delete_messages("c", ["old 5"]),
         "many": lambda other: [other.append_many("c", [user("new") for _ in range(600)]) for _ in range(2)],
     }
-    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+    with _two_stores(server, namespace) as (store, other):
         before = _fill(store, 2600)
         store.compact("c", through=before[1299], summary=_summary("s"))
         _just_before(store, script, lambda: acts[act](other), time)
@@ -411,8 +441,8 @@ def test_an_expansion_that_loses_its_copy_keeps_all_messages(
 
 @pytest.mark.parametrize("page", [0, 2, 5, *(pytest.param(page, marks=pytest.mark.full) for page in (1, 3, 4))])
 def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namespace: str, page: int) -> None:
-    """A repeated page is recognised; the first one begins its copy anew, which is then not used."""
-    with HistoryStore(server.url, namespace=namespace) as store, HistoryStore(server.url, namespace=namespace) as other:
+    """A repeated page is recognised. A repeated first page starts the copy again, which is then not used."""
+    with _two_stores(server, namespace) as (store, other):
         before = _fill(store, 2600)
         store.compact("c", through=before[1299], summary=_summary("s"))
         sent: list[Any] = []

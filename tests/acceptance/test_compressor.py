@@ -26,8 +26,7 @@ from redis_history.importers import read_transcripts
 from redis_history.importers.transcript import Transcript
 from redis_history.model.pairs import groups
 from redis_history.tokens import message_tokens
-from tests.acceptance import writer
-from tests.support.forks import Forked
+from tests.support.forks import Forked, write_messages
 from tests.support.models import ModelServer
 from tests.support.sdk import is_valid
 from tests.support.servers import RealServer, wait_until
@@ -130,7 +129,7 @@ def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
         summarizer = f"{SUMMARIZERS}:{'thirty_seconds' if full else 'held'}"
         worker = start(server.url, summarizer, "--max-messages", "299", "--keep-recent", "10", "--lease", "2s")
         worker.until("held")
-        for process in [Forked(writer.main, server.url, f"w{number}", 125) for number in range(4)]:
+        for process in [Forked(write_messages, server.url, f"w{number}", 125) for number in range(4)]:
             process.result(120)
         assert "compressed" not in worker.kinds
         worker.go()

@@ -1,15 +1,16 @@
-"""How subscribers hear of changes: each mode of the doorbell, and none at all."""
+"""How subscribers learn of changes: each mode of the doorbell, and polling."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import inspect
 import os
 import random
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -18,12 +19,15 @@ import redis.asyncio
 
 from redis_history import AsyncHistoryStore, ConversationDeleted, HistoryStore, user
 from redis_history.errors import ConfigurationError
+from tests.conftest import Servers
 from tests.support.cluster import RealCluster
+from tests.support.faces import Awaitable, open_store
 from tests.support.servers import RealServer, wait_until
 
 #: Longer than any test: only the doorbell can bring changes in time.
 NEVER = 600.0
 SOON = 10.0
+FACES = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 def _listeners(server: RealServer) -> int:
@@ -32,7 +36,7 @@ def _listeners(server: RealServer) -> int:
 
 
 def _without_config(server: RealServer, *more: str) -> str:
-    """A URL of a user who may neither read nor write the server's settings."""
+    """A URL of a user without rights to the server's settings."""
     with server.client() as client:
         rights = ("~*", "&*", "+@all", "-config", *more)
         client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rights)
@@ -69,45 +73,37 @@ async def test_a_doorbell_rings_at_once(own_server: Callable[..., RealServer], k
     assert flags == (set() if doorbell == "publish" else {"K", "t"})
 
 
-def test_only_those_who_publish_publish(own_server: Callable[..., RealServer]) -> None:
+def test_only_stores_that_publish_send_publish_commands(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with server.client() as client:
         for doorbell, published in (("auto", 0), ("poll", 0), ("publish", 1)):
             with HistoryStore(server.url, doorbell=doorbell) as store:
                 store.append(doorbell, user("x"))
-                before = client.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"]
+                client.config_resetstat()
                 store.append(doorbell, user("x"))
-                after = client.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"]
-                assert after - before == published
+                assert client.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"] == published
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Callable[..., RealServer], face: str) -> None:
-    """All notifications are lost: every change arrives within the poll interval and one second."""
-    server, interval = own_server(), 1.0
-    async with contextlib.AsyncExitStack() as stack:
+    """Without any notification, each change arrives by the poll."""
+    server, interval = own_server(), 0.5
+    async with AsyncExitStack() as stack:
         readers: list[Any] = []
-        # One has no doorbell; the others' rings nothing, because the server makes no notifications.
+        # The first has turned its doorbell off; the server sends no notifications to the others.
         for url, doorbell in ((server.url, "poll"), (_without_config(server), "auto"), (server.url, "publish")):
-            if face == "sync":
-                store = stack.enter_context(HistoryStore(url, doorbell=doorbell, poll_interval=interval))  # type: ignore[arg-type]
-                readers += [store.subscribe("c3"), store.subscribe_all()]
-            else:
-                async_store = AsyncHistoryStore(url, doorbell=doorbell, poll_interval=interval)  # type: ignore[arg-type]
-                await stack.enter_async_context(async_store)
-                readers += [await async_store.subscribe("c3"), await async_store.subscribe_all()]
+            store = open_store(face, url, doorbell=doorbell, poll_interval=interval)
+            await stack.enter_async_context(store)
+            readers += [store.subscribe("c3"), store.subscribe_all()]
+        await asyncio.gather(*(one.open() for one in readers))
         async with AsyncHistoryStore(server.url) as writer:
             for number in range(4):
-                waiting = [
-                    asyncio.to_thread(one.get, timeout=interval + 1.0) if face == "sync" else one.get(interval + 1.0)
-                    for one in readers
-                ]
-                told = asyncio.gather(*waiting)
+                waiting = asyncio.gather(*(one.get(timeout=SOON) for one in readers))
                 await writer.append("c3", user(str(number)))
-                assert [getattr(event, "revision", None) for event in await told] == [number + 1] * len(readers)
+                assert [getattr(event, "revision", None) for event in await waiting] == [number + 1] * len(readers)
 
 
-async def test_no_connection_listens_where_one_only_looks(own_server: Callable[..., RealServer]) -> None:
+async def test_a_store_that_polls_has_no_listening_connection(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     async with (
         AsyncHistoryStore(server.url, doorbell="poll", poll_interval=0.1) as store,
@@ -129,7 +125,7 @@ async def test_no_connection_listens_where_one_only_looks(own_server: Callable[.
 async def test_a_server_without_notifications_is_told_of_once_and_writers_may_publish(
     own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the mode "auto" a subscriber hears of those writers that publish, though it was told nothing of them."""
+    """In the mode "auto" a subscriber also receives what writers publish."""
     server = own_server()
     async with (
         AsyncHistoryStore(_without_config(server), poll_interval=NEVER) as reader,
@@ -153,7 +149,7 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
             client.client_kill_filter(_type="pubsub")
             await _until(lambda: client.pubsub_numpat() == 2)
             await _until(lambda: len(client.pubsub_channels("*:c:l")) == 2)
-            # Somebody else turns notifications on: they are heard as well.
+            # Another client turns notifications on: they are received as well.
             client.config_set("notify-keyspace-events", "Kt")
         async with AsyncHistoryStore(server.url) as writer, asyncio.timeout(20):
             while bell.doorbell_mode != "keyspace":  # the first may be found because the connection is a new one
@@ -163,7 +159,9 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
     assert caplog.text.count("CONFIG SET notify-keyspace-events") == 1
 
 
-async def test_who_may_not_listen_to_what_is_published_goes_on(own_server: Callable[..., RealServer]) -> None:
+async def test_a_user_who_may_not_listen_to_published_messages_uses_notifications(
+    own_server: Callable[..., RealServer],
+) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kt"))
     url = _without_config(server, "resetchannels", "&__keyspace@0__:rh:{default:*", "&rh:doorbell")
     async with AsyncHistoryStore(url, poll_interval=NEVER) as store, store.subscribe("c") as one:
@@ -173,30 +171,27 @@ async def test_who_may_not_listen_to_what_is_published_goes_on(own_server: Calla
         assert await one.get(timeout=SOON) is not None
 
 
-async def test_what_rings_in_a_cluster(own_cluster: RealCluster) -> None:
-    """Published on one node, heard on all: one connection is enough. Notifications are a node's own."""
-    for doorbell in ("publish", "keyspace"):
-        async with (
-            AsyncHistoryStore(own_cluster.url, doorbell=doorbell, namespace=doorbell, poll_interval=NEVER) as reader,  # type: ignore[arg-type]
-            reader.subscribe_all() as every,
-        ):
-            subscriptions = [reader.subscribe(f"c{number}") for number in range(6)]
-            for number, subscription in enumerate(subscriptions):
-                await reader.append(f"c{number}", user("x"))
+@pytest.mark.parametrize("doorbell", ["publish", "keyspace"])
+async def test_what_rings_in_a_cluster(server_of: Servers, namespace: str, doorbell: Any) -> None:
+    """Published on one node, received on all: one connection is enough. Notifications are sent by each node."""
+    cluster: RealCluster = server_of("cluster")
+    connections = 1 if doorbell == "publish" else 3
+    names = [f"c{number}" for number in range(6)]
+    async with (
+        AsyncHistoryStore(cluster.url, doorbell=doorbell, namespace=namespace, poll_interval=NEVER) as reader,
+        reader.subscribe_all() as every,
+    ):
+        subscriptions = {name: reader.subscribe(name) for name in names}
+        for revision in (1, 2):
+            for name, subscription in subscriptions.items():
+                await reader.append(name, user("x"))
                 assert await subscription.get(timeout=SOON) is not None
-            told = [await every.get(timeout=SOON) for _ in range(6)]
-            assert {event.conversation_id for event in told if event} == {f"c{number}" for number in range(6)}
-            await _until(lambda: sum(map(_listeners, own_cluster.nodes)) == (1 if reader.namespace == "publish" else 3))
+            events = [await every.get(timeout=SOON) for _ in names]
+            assert {(one.conversation_id, one.revision) for one in events if one} == {(n, revision) for n in names}
+            await _until(lambda: sum(map(_listeners, cluster.nodes)) == connections)
             assert reader._backend.doorbell_mode == doorbell  # type: ignore[attr-defined]
-            for node in own_cluster.nodes:
-                with node.client() as client:
-                    client.client_kill_filter(_type="pubsub")
-            await _until(lambda: sum(map(_listeners, own_cluster.nodes)) == (1 if reader.namespace == "publish" else 3))
-            for number, subscription in enumerate(subscriptions):
-                await reader.append(f"c{number}", user("y"))
-                assert await subscription.get(timeout=SOON) is not None
-            told = [await every.get(timeout=SOON) for _ in range(6)]
-            assert all(event is not None and event.revision == 2 for event in told)
+            _kill_pubsub(*cluster.nodes)
+            await _until(lambda: sum(map(_listeners, cluster.nodes)) == connections)
 
 
 def _kill_pubsub(*servers: RealServer) -> int:
@@ -208,7 +203,7 @@ def _kill_pubsub(*servers: RealServer) -> int:
 
 
 def _channels(*servers: RealServer) -> list[Any]:
-    """What anybody listens to, patterns last."""
+    """The channels and patterns that any client listens to."""
     found: list[Any] = []
     for server in servers:
         with server.client() as client:
@@ -217,20 +212,23 @@ def _channels(*servers: RealServer) -> list[Any]:
     return found
 
 
-KILLS = 100
+@pytest.fixture(params=["redis", pytest.param("valkey", marks=pytest.mark.full), "cluster"])
+def nodes(request: pytest.FixtureRequest, own_server: Callable[..., RealServer]) -> tuple[str, list[RealServer]]:
+    """The URL of a server or cluster of this test, and its nodes."""
+    if request.param == "cluster":
+        cluster = request.getfixturevalue("own_cluster")
+        return cluster.url, cluster.nodes
+    server = own_server(request.param)
+    return server.url, [server]
 
 
-@pytest.mark.parametrize("kind", ["redis", "valkey", "cluster"])
-def test_threads_subscribe_while_connections_are_killed(
-    own_server: Callable[..., RealServer], request: pytest.FixtureRequest, kind: str
-) -> None:
-    """No error reaches them; afterwards the doorbell works, and the server has no subscription left over."""
-    where: Any = request.getfixturevalue("own_cluster") if kind == "cluster" else own_server(kind)
-    servers = where.nodes if kind == "cluster" else [where]
+def test_threads_subscribe_while_connections_are_killed(nodes: tuple[str, list[RealServer]], full: bool) -> None:
+    """No error reaches them. Afterwards the doorbell works, and the server has dropped their subscriptions."""
+    url, servers = nodes
     died: list[Any] = []
     before, threading.excepthook = threading.excepthook, died.append
     try:
-        with HistoryStore(where.url, search="off", poll_interval=NEVER) as store, _Rounds(servers) as rounds:
+        with HistoryStore(url, search="off", poll_interval=NEVER) as store, _Rounds(servers, full) as rounds:
             store.append("c", user("x"))
             kept = store.subscribe("c")
 
@@ -250,35 +248,21 @@ def test_threads_subscribe_while_connections_are_killed(
             with ThreadPoolExecutor(6) as pool:
                 assert all(done.result() for done in [pool.submit(churn, number) for number in range(6)])
             rounds.close()
-            backend: Any = store._backend
-            wait_until(lambda: backend.doorbell_mode == "keyspace", "the doorbell")
-            with store.subscribe("fresh") as fresh:
-                for number in range(5):
-                    for name, subscription in (("c", kept), ("fresh", fresh)):
-                        store.append(name, user(str(number)))
-                        event = subscription.get(timeout=SOON)
-                        assert event is not None
-                        assert event.revision == number + (2 if name == "c" else 1)
-            kept.close()
-            wait_until(lambda: set(_channels(*servers)) == {b"rh:doorbell"}, "all else to be unsubscribed from")
+            asyncio.run(_check_that_the_doorbell_works(Awaitable(store), Awaitable(kept), servers))
         wait_until(lambda: _channels(*servers) == [], "the doorbell's end")
     finally:
         threading.excepthook = before
     assert died == []
 
 
-@pytest.mark.parametrize("kind", ["redis", "valkey", "cluster"])
-async def test_tasks_subscribe_while_connections_are_killed(
-    own_server: Callable[..., RealServer], request: pytest.FixtureRequest, kind: str
-) -> None:
-    where: Any = request.getfixturevalue("own_cluster") if kind == "cluster" else own_server(kind)
-    servers = where.nodes if kind == "cluster" else [where]
+async def test_tasks_subscribe_while_connections_are_killed(nodes: tuple[str, list[RealServer]], full: bool) -> None:
+    url, servers = nodes
     reported: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    async with AsyncHistoryStore(where.url, search="off", poll_interval=NEVER) as store:
+    async with AsyncHistoryStore(url, search="off", poll_interval=NEVER) as store:
         await store.append("c", user("x"))
         kept = await store.subscribe("c")
-        with _Rounds(servers) as rounds:
+        with _Rounds(servers, full) as rounds:
 
             async def churn(number: int) -> int:
                 done, chance = 0, random.Random(number)
@@ -302,25 +286,30 @@ async def test_tasks_subscribe_while_connections_are_killed(
 
             assert all(await asyncio.gather(*map(churn, range(8))))
             await asyncio.to_thread(rounds.close)
-        backend: Any = store._backend
-        await _until(lambda: backend.doorbell_mode == "keyspace")
-        async with store.subscribe("fresh") as fresh:
-            for number in range(5):
-                for name, subscription in (("c", kept), ("fresh", fresh)):
-                    await store.append(name, user(str(number)))
-                    event = await subscription.get(timeout=SOON)
-                    assert event is not None
-                    assert event.revision == number + (2 if name == "c" else 1)
-        await kept.aclose()
-        await _until(lambda: set(_channels(*servers)) == {b"rh:doorbell"})
+        await _check_that_the_doorbell_works(store, kept, servers)
     await _until(lambda: _channels(*servers) == [])
     assert reported == []
 
 
-class _Rounds:
-    """Kills the connections of subscribers again and again; `enough` is set when `KILLS` were killed."""
+async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[RealServer]) -> None:
+    """Without polls, for a subscription from before and a new one; closed, they leave no subscription on the server."""
+    await _until(lambda: store._backend.doorbell_mode == "keyspace")
+    async with store.subscribe("fresh") as fresh:
+        for number in range(5):
+            for name, subscription in (("c", kept), ("fresh", fresh)):
+                await store.append(name, user(str(number)))
+                event = await subscription.get(timeout=SOON)
+                assert event is not None
+                assert event.revision == number + (2 if name == "c" else 1)
+    await kept.aclose()
+    await _until(lambda: set(_channels(*servers)) == {b"rh:doorbell"})
 
-    def __init__(self, servers: list[RealServer]) -> None:
+
+class _Rounds:
+    """Kills the connections of subscribers again and again; sets `enough` after 100 of them, or 30 in a short run."""
+
+    def __init__(self, servers: list[RealServer], full: bool) -> None:
+        self._wanted = 100 if full else 30
         self.enough = threading.Event()
         self._end = threading.Event()
         self._servers = servers
@@ -330,7 +319,7 @@ class _Rounds:
         killed = 0
         while not self._end.wait(0.04):
             killed += _kill_pubsub(*self._servers)
-            if killed >= KILLS:
+            if killed >= self._wanted:
                 self.enough.set()
 
     def close(self) -> None:
@@ -345,67 +334,68 @@ class _Rounds:
         self.close()
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_the_mode_tells_of_an_outage(own_server: Callable[..., RealServer], face: str) -> None:
     server = own_server()
-    async with AsyncHistoryStore(server.url, poll_interval=NEVER) as async_store:
-        with HistoryStore(server.url, poll_interval=NEVER) as sync_store:
-            store: Any = sync_store if face == "sync" else async_store
-            bell: Any = store._backend
-            assert bell.doorbell_mode == "poll", "nobody listens yet"
-            one = store.subscribe("c")
-            if face == "async":
-                await one.open()
+    async with open_store(face, server.url, poll_interval=NEVER) as store:
+        bell = store._backend
+        assert bell.doorbell_mode == "poll", "no subscription yet"
+        one = store.subscribe("c")
+        await one.open()
+        await _until(lambda: bell.doorbell_mode == "keyspace")
+        for _ in range(2):
+            server.kill()
+            await _until(lambda: bell.doorbell_mode == "poll")
+            await asyncio.to_thread(server.start)
             await _until(lambda: bell.doorbell_mode == "keyspace")
-            for _ in range(2):
-                server.kill()
-                await _until(lambda: bell.doorbell_mode == "poll")
-                await asyncio.to_thread(server.start)
-                await _until(lambda: bell.doorbell_mode == "keyspace")
-            await (asyncio.to_thread(one.close) if face == "sync" else one.aclose())
+        await one.aclose()
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_the_mode_tells_of_a_server_that_hangs(
     own_server: Callable[..., RealServer], face: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections stay, and nothing comes over them."""
-    for package in ("_sync", "_async"):
-        for name in ("_CHECK", "_QUIET", "_ANSWER"):
-            monkeypatch.setattr(f"redis_history.{package}._doorbell.{name}", 0.3)
+    for name in ("_CHECK", "_QUIET", "_ANSWER"):
+        monkeypatch.setattr(f"redis_history._{face}._doorbell.{name}", 0.3)
     server = own_server()
-    async with AsyncHistoryStore(server.url, poll_interval=NEVER) as async_store:
-        with HistoryStore(server.url, poll_interval=NEVER) as sync_store:
-            store: Any = sync_store if face == "sync" else async_store
-            bell: Any = store._backend
-            one = store.subscribe("c")
-            if face == "async":
-                await one.open()
-            await _until(lambda: bell.doorbell_mode == "keyspace")
-            with server.client() as client:
-                before = client.client_list()
-                await asyncio.sleep(1.0)  # several signs of life are asked for and given
-                after = client.client_list()
-                ids = [line["id"] for line in before if line["sub"] != "0"]
-                assert ids == [line["id"] for line in after if line["sub"] != "0"], "it stayed connected"
-            os.kill(server.pid, signal.SIGSTOP)
-            try:
-                await _until(lambda: bell.doorbell_mode == "poll")
-            finally:
-                os.kill(server.pid, signal.SIGCONT)
-            await _until(lambda: bell.doorbell_mode == "keyspace")
-            await (asyncio.to_thread(one.close) if face == "sync" else one.aclose())
+    async with open_store(face, server.url, poll_interval=NEVER) as store:
+        bell = store._backend
+        one = store.subscribe("c")
+        await one.open()
+        await _until(lambda: bell.doorbell_mode == "keyspace")
+        with server.client() as client:
+            before = client.client_list()
+            await asyncio.sleep(1.0)  # the doorbell checks the connection several times
+            after = client.client_list()
+            ids = [line["id"] for line in before if line["sub"] != "0"]
+            assert ids == [line["id"] for line in after if line["sub"] != "0"], "it stayed connected"
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            await _until(lambda: bell.doorbell_mode == "poll")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        await _until(lambda: bell.doorbell_mode == "keyspace")
+        await one.aclose()
 
 
 async def test_the_mode_of_a_cluster_tells_of_one_node_that_is_away(own_cluster: RealCluster) -> None:
-    async with AsyncHistoryStore(own_cluster.url, search="off", poll_interval=NEVER) as store, store.subscribe("c"):
+    """When all are back, the doorbell is too: with this poll interval nothing else reports the change."""
+    async with (
+        AsyncHistoryStore(own_cluster.url, search="off", poll_interval=NEVER) as store,
+        store.subscribe("c") as changes,
+    ):
         bell: Any = store._backend
         await _until(lambda: bell.doorbell_mode == "keyspace")
-        node = own_cluster.nodes[1]
-        node.kill()
-        await _until(lambda: bell.doorbell_mode == "poll")
-        await asyncio.to_thread(node.start)
-        await _until(lambda: bell.doorbell_mode == "keyspace")
+        for nodes in (own_cluster.nodes[1:2], own_cluster.nodes):
+            for node in nodes:
+                node.kill()
+            await _until(lambda: bell.doorbell_mode == "poll")
+            for node in nodes:
+                await asyncio.to_thread(node.start)
+            await _until(lambda: bell.doorbell_mode == "keyspace")
+        await store.append("c", user("x"))
+        assert await changes.get(timeout=SOON) is not None
 
 
 async def test_the_mode_with_several_event_loops(own_server: Callable[..., RealServer]) -> None:
@@ -459,43 +449,28 @@ def test_the_mode_in_a_forked_child(own_server: Callable[..., RealServer]) -> No
         assert kept.get(timeout=SOON) is not None
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_a_client_whose_connections_are_closed_by_its_owner(
     own_server: Callable[..., RealServer], face: str
 ) -> None:
-    """Whatever that makes a read or a write raise, the doorbell connects again."""
+    """Whichever error that causes, the doorbell connects again."""
     server = own_server()
-    if face == "sync":
-        client = redis.Redis(unix_socket_path=str(server.socket))
-        with HistoryStore(client=client, poll_interval=NEVER) as store, store.subscribe("c") as one:
-            for number in range(5):
-                store.append("c", user(str(number)))
-                assert await asyncio.to_thread(one.get, timeout=SOON) is not None
-                client.connection_pool.disconnect()
-        client.close()
-        return
-    async_client = redis.asyncio.Redis(unix_socket_path=str(server.socket))
-    async with (
-        AsyncHistoryStore(client=async_client, poll_interval=NEVER) as async_store,
-        async_store.subscribe("c") as subscription,
-    ):
+    client: Any = (redis if face == "sync" else redis.asyncio).Redis(unix_socket_path=str(server.socket))
+
+    async def call(method: Callable[[], Any]) -> None:
+        result = method()
+        if inspect.isawaitable(result):
+            await result
+
+    async with open_store(face, client=client, poll_interval=NEVER) as store, store.subscribe("c") as one:
         for number in range(5):
-            await async_store.append("c", user(str(number)))
-            assert await subscription.get(timeout=SOON) is not None
-            await async_client.connection_pool.disconnect()
-    await async_client.aclose()
-
-
-@pytest.fixture
-def own_cluster() -> Any:
-    cluster = RealCluster()
-    try:
-        yield cluster.start()
-    finally:
-        cluster.close()
+            await store.append("c", user(str(number)))
+            assert await one.get(timeout=SOON) is not None
+            await call(client.connection_pool.disconnect)
+    await call(client.close if face == "sync" else client.aclose)
 
 
 @pytest.mark.parametrize("options", [{"doorbell": "loud"}, {"url": "memory://", "doorbell": "poll"}])
-def test_modes_that_make_no_sense(options: dict[str, Any]) -> None:
+def test_invalid_modes(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="doorbell"):
         HistoryStore(**{"url": "redis://localhost", **options})

@@ -6,23 +6,22 @@ import random
 from collections.abc import Callable
 
 from redis_history import HistoryStore
-from tests.acceptance import writer
-from tests.support.forks import Forked
+from tests.support.forks import Forked, write_messages
 from tests.support.servers import RealServer, wait_until
 
 
 def test_eight_writers_killed_at_random(own_server: Callable[..., RealServer], full: bool) -> None:
     server = own_server()
-    writers, count, kills = 8, 1000, 30 if full else 6
+    writers, count, kills = 8, 1000 if full else 300, 30 if full else 6
     chance = random.Random(7)
-    running = {str(index): Forked(writer.main, server.url, str(index), count) for index in range(writers)}
+    running = {str(index): Forked(write_messages, server.url, str(index), count) for index in range(writers)}
     with HistoryStore(server.url) as store:
         for kill in range(1, kills + 1):
             goal = kill * writers * count // (kills + 1)
             wait_until(lambda goal=goal: store.snapshot("c", limit=1).message_count >= goal, f"{goal} messages", 120)
             name = chance.choice(sorted(running))
             running[name].kill()
-            running[name] = Forked(writer.main, server.url, name, count)
+            running[name] = Forked(write_messages, server.url, name, count)
         for process in running.values():
             process.result(300)
         stored = list(store.iter("c", batch=1000))

@@ -11,6 +11,7 @@ import pytest
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, requests, user
 from redis_history.backends.redis.attempts import Attempt
 from redis_history.errors import BackendUnavailableError, MessageConflictError
+from tests.support.faces import open_store
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer
 from tests.support.steps import first_call
@@ -27,7 +28,7 @@ def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: C
         appended = [store.append("c", user(str(number))) for number in range(1000)]
     proxy.close()
     assert proxy.dropped > 200
-    assert not any(item.duplicate for item in appended), "an own earlier try is not a duplicate"
+    assert not any(item.duplicate for item in appended), "an earlier try of the same call is not a duplicate"
     with HistoryStore(server.url) as store:
         stored = store.get("c")
         assert stored == [item.message for item in appended]
@@ -77,29 +78,16 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(
     own_server: Callable[..., RealServer], face: str
 ) -> None:
     server = own_server(options=ALWAYS)
-    retry = RetryPolicy(deadline=20.0, longest_wait=0.05)
-
-    async def append(store: Any, text: str) -> None:
-        if face == "sync":
-            await asyncio.to_thread(store.append, "c", user(text))
-        else:
-            await store.append("c", user(text))
-
-    store: Any = (HistoryStore if face == "sync" else AsyncHistoryStore)(server.url, retry=retry)
-    await append(store, "before")
-    server.kill()
-    waiting = asyncio.create_task(append(store, "during"))
-    done, _ = await asyncio.wait([waiting], timeout=0.2)
-    assert not done
-    await asyncio.to_thread(server.start)
-    await waiting
-    await append(store, "after")
-    if face == "sync":
-        store.close()
-    else:
-        await store.aclose()
-    with HistoryStore(server.url) as reader:
-        assert [message.text for message in reader.get("c")] == ["before", "during", "after"]
+    async with open_store(face, server.url, retry=RetryPolicy(deadline=20.0, longest_wait=0.05)) as store:
+        await store.append("c", user("before"))
+        server.kill()
+        waiting = asyncio.create_task(store.append("c", user("during")))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        await asyncio.to_thread(server.start)
+        await waiting
+        await store.append("c", user("after"))
+        assert [message.text for message in await store.get("c")] == ["before", "during", "after"]
 
 
 def test_a_dead_server_is_told_in_bounded_time(own_server: Callable[..., RealServer]) -> None:
@@ -113,7 +101,7 @@ def test_a_dead_server_is_told_in_bounded_time(own_server: Callable[..., RealSer
 
 
 def test_a_message_that_was_changed_before_its_append_is_repeated(server: RealServer, namespace: str) -> None:
-    """The reply of an append is lost, and somebody edits the message before it is sent again: it is no conflict."""
+    """The reply of an append is lost, and the message is edited before the retry: that is not a conflict."""
     with HistoryStore(server.url, namespace=namespace) as store:
         backend: Any = store._backend
         with server.client() as client:

@@ -1,4 +1,4 @@
-"""A backend of one's own that has nothing for those who follow all conversations: they list, and compare."""
+"""A custom backend without an operation to poll all conversations: subscriptions list and compare."""
 
 from __future__ import annotations
 

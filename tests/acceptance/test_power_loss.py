@@ -1,8 +1,8 @@
-"""Power fails: of the append-only file only what was fsynced is left. A tracer of system calls sees what that is.
+"""A power loss leaves only the fsynced part of the append-only file. A tracer of system calls measures it.
 
-Killing a server proves nothing about its disk, because the system keeps what was written. So each fsync of the server
-is watched; at the moment of an acknowledgement, what was written before the last finished fsync began is what would be
-left. That is looked at for every acknowledgement, and at the end the file is cut there and a server started on it.
+Killing a server proves nothing about its disk, because the system keeps its writes. So the test traces each fsync. At
+the moment of an acknowledgement, a power loss would leave only writes from before the last finished fsync began. The
+test checks this for every acknowledgement; at the end it cuts the file there, and starts a server on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CALL = re.compile(r"(write|fdatasync|fsync)\((\d+)(?:<([^>]*)>)?")
 
 @dataclass
 class Trace:
-    """What a server did with the file it appends to: when an fsync had ended, and how much was written before it."""
+    """The fsyncs of an append-only file: when each had ended, and how much was written before it."""
 
     fsynced: list[tuple[float, int]] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ def test_what_is_confirmed_to_be_on_disk_survives(own_server: Callable[..., Real
 
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
 def test_what_only_the_server_has_may_be_lost(own_server: Callable[..., RealServer], kind: str) -> None:
-    """So the test above can fail."""
+    """Shows that the test above can fail."""
     server = own_server(kind)
     tracer = Tracer(server)
     acknowledged = _acknowledged(server, 50, _append)
@@ -133,6 +133,7 @@ def test_what_only_the_server_has_may_be_lost(own_server: Callable[..., RealServ
     assert _lost(tracer.file, tracer.end(), acknowledged) >= 25
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
 def test_servers_that_are_refused_confirm_what_may_be_lost(own_server: Callable[..., RealServer], kind: str) -> None:
     """If this fails for a newer server, it need not be refused any more."""

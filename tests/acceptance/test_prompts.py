@@ -77,7 +77,7 @@ def test_order_and_pairs_hold_while_eight_agents_write(server: RealServer, names
                     assert part.content == f"found by {number}"
             order = [positions[message.id] for message in found.messages if not message.tool_results]
             assert order == sorted(order)
-            # Of the others all that they said, and nothing of their tools.
+            # All texts of the others, without their tools.
             assert len(found.messages) == STEPS * (5 + 2 * (AGENTS - 1))
             assert found.report.counts == {"other_agent_tools": STEPS * 3 * (AGENTS - 1)}
             addressed = assemble_prompt(

@@ -1,6 +1,6 @@
 """Real conversations of every kind, many of them: imported, listed, read back equal, deleted, and nothing is left.
 
-`--full` takes 2,000 conversations, each transcript many times under other ids; otherwise there are 200.
+`--full` takes 2,000 conversations, each transcript many times under other ids; otherwise there are 80.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH = 200
 
 
 def _take(transcripts: list[Transcript], count: int) -> Iterator[tuple[str, Transcript]]:
-    """So many conversations, each under an id of its own, the kinds mixed."""
+    """`count` conversations under unique ids, the kinds mixed."""
     for number, transcript in enumerate(islice(cycle(transcripts), count)):
         yield f"{number // len(transcripts)} {transcript.conversation_id}", transcript
 
@@ -51,9 +51,9 @@ def test_real_conversations(own_server: Callable[..., RealServer], full: bool) -
         (transcript for path in FILES for transcript in read_transcripts(path)),
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
-    wanted = dict(_take(transcripts, MANY if full else 200))
+    wanted = dict(_take(transcripts, MANY if full else 80))
     assert len({transcript.format for transcript in wanted.values()}) >= 5
-    assert len(wanted) == (MANY if full else 200)
+    assert len(wanted) == (MANY if full else 80)
     server = own_server()
     took: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Each error that a server says in passing, and each that it means: by name, from a real server, sync and async."""
+"""Each temporary or lasting error of a server, by name, from a real server, with both kinds of stores."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from redis_history import (
-    AsyncHistoryStore,
     Conversation,
     ConversationDeleted,
     HistoryCleared,
-    HistoryStore,
     MessagesAppended,
     MessagesDeleted,
     RetryDetails,
@@ -27,8 +26,8 @@ from redis_history import (
 )
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
-from tests.conformance.conftest import Awaitable
 from tests.support.cluster import RealCluster
+from tests.support.faces import open_store
 from tests.support.servers import RealServer, free_port, lasting, until
 
 pytestmark = pytest.mark.parametrize("face", ["sync", "async"])
@@ -36,7 +35,7 @@ Start = Callable[..., RealServer]
 
 
 class Retries:
-    """The retries of a store, and what is done about their cause: `mend`, once, before the one that `when` names."""
+    """The retries of a store. `mend` is called once, at the first retry whose cause contains `when`."""
 
     def __init__(self, when: str = "", mend: Callable[[], object] = lambda: None, deadline: float = 30.0) -> None:
         self.seen: list[RetryDetails] = []
@@ -55,12 +54,8 @@ class Retries:
             mend()
 
 
-def open_store(face: str, url: str, **options: Any) -> Any:
-    return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
-
-
 def picture(server: RealServer) -> dict[bytes, bytes]:
-    """All that is stored, byte by byte."""
+    """The stored bytes of each key."""
     with server.client() as client:
         return {key: client.dump(key) for key in client.keys("*")}
 
@@ -75,7 +70,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "create_conversation": lambda store: store.create_conversation(Conversation("new", title="t")),
     "update_conversation": lambda store: store.update_conversation("c", title="t"),
 }
-#: Those that only take away.
+#: Operations that only remove.
 REMOVALS: dict[str, Callable[[Any], Any]] = {
     "delete_messages": lambda store: store.delete_messages("c", ["kept"]),
     "clear": lambda store: store.clear("c"),
@@ -101,17 +96,8 @@ async def test_readonly(own_server: Start, face: str) -> None:
         assert all(isinstance(details.caused_by, redis.ReadOnlyError) for details in retries.seen)
 
 
-async def test_readonly_for_good(own_server: Start, face: str) -> None:
-    replica = own_server(options=("--replicaof", "127.0.0.1", str(free_port())))
-    retries = Retries(deadline=1.0)
-    async with open_store(face, replica.url, retry=retries.policy) as store:
-        with pytest.raises(BackendRefusedError):
-            await store.append("c", user("x"))
-        assert len(retries.seen) > 1, "it may be promoted soon"
-
-
 async def test_loading(own_server: Start, face: str) -> None:
-    """A server that reads its data for as long as nobody has been told LOADING."""
+    """A server that loads its data until a client has received LOADING."""
     server = own_server(options=("--appendfsync", "always", "--loading-process-events-interval-bytes", "1024"))
 
     def hurry() -> None:
@@ -137,8 +123,9 @@ async def test_loading(own_server: Start, face: str) -> None:
         assert [message.text for message in await store.get("c")] == ["before", "during"]
 
 
-async def test_busy(own_server: Start, face: str) -> None:
-    """A script of somebody else that does not end: one is told BUSY, until it is killed."""
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "does not end"])
+async def test_busy(own_server: Start, face: str, ends: bool) -> None:
+    """The server answers BUSY while a script of another client runs, until that is killed."""
     server = own_server(options=("--lua-time-limit", "20"))
 
     def kill() -> None:
@@ -149,43 +136,26 @@ async def test_busy(own_server: Start, face: str) -> None:
         with server.client() as client, pytest.raises(redis.ResponseError, match="killed"):
             client.eval("while true do end", 0)
 
-    retries = Retries("BUSY", kill)
+    retries = Retries("BUSY", kill) if ends else Retries(deadline=1.0)
     async with open_store(face, server.url, retry=retries.policy) as store:
         await store.append("c", user("before"))
         other = threading.Thread(target=run_for_ever)
         other.start()
         with server.client() as client:
             await until(lambda: _is_busy(client))
-        appended = await store.append("c", user("during"))
-        await asyncio.to_thread(other.join)
-        assert "BUSY" in retries.causes
-        assert not appended.duplicate
-        assert [message.text for message in await store.get("c")] == ["before", "during"]
-
-
-async def test_busy_until_the_deadline(own_server: Start, face: str) -> None:
-    server = own_server(options=("--lua-time-limit", "20"))
-    retries = Retries(deadline=1.0)
-
-    def run_for_ever() -> None:
-        with server.client() as client, pytest.raises(redis.ResponseError, match="killed"):
-            client.eval("while true do end", 0)
-
-    other = threading.Thread(target=run_for_ever)
-    async with open_store(face, server.url, retry=retries.policy) as store:
-        await store.append("c", user("before"))
-        other.start()
-        with server.client() as client:
-            await until(lambda: _is_busy(client))
+        if ends:
+            assert not (await store.append("c", user("during"))).duplicate
+        else:
             with pytest.raises(BackendUnavailableError, match="BUSY"):
                 await store.append("c", user("during"))
-            client.script_kill()
+            kill()
         await asyncio.to_thread(other.join)
-        assert [message.text for message in await store.get("c")] == ["before"]
+        assert "BUSY" in retries.causes
+        assert [message.text for message in await store.get("c")] == ["before", "during"][: 1 + ends]
 
 
 async def test_noscript(own_server: Start, face: str) -> None:
-    """A server that forgets the scripts before every call is taught them again, in the call, without a retry."""
+    """A server that forgets the scripts before every call receives them again, in the call, without a retry."""
     server = own_server()
     retries = Retries()
     calls = {**WRITES, **REMOVALS}
@@ -223,34 +193,58 @@ async def test_noscript(own_server: Start, face: str) -> None:
     assert retries.seen == []
 
 
-async def _refused(server: RealServer, store: Any, says: str, calls: dict[str, Callable[[Any], Any]]) -> None:
-    """Each call is refused, in these words, and changes not one byte."""
-    before = picture(server)
-    for name, call in calls.items():
-        with pytest.raises(BackendRefusedError, match=says):
-            await call(store)
-        assert picture(server) == before, name
-    assert [message.text for message in await store.get("c")] == ["kept"], "reading goes on"
+class Refusals:
+    """How to make a server refuse writes, and take them again; a word of its error; and the operations it refuses."""
+
+    @staticmethod
+    async def oom(server: RealServer, refuse: bool) -> None:
+        with server.client() as client:
+            client.config_set("maxmemory", "1mb" if refuse else "0")
+
+    @staticmethod
+    async def noreplicas(server: RealServer, refuse: bool) -> None:
+        with server.client() as client:
+            client.config_set("min-replicas-to-write", int(refuse))
+
+    @staticmethod
+    async def misconf(server: RealServer, refuse: bool) -> None:
+        """The server cannot save to its disk."""
+        in_the_way = server.folder / "dump.rdb"
+        (in_the_way.mkdir if refuse else in_the_way.rmdir)()
+        with server.client() as client:
+            client.bgsave()
+            await until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"])
+            assert client.info("persistence")["rdb_last_bgsave_status"] == ("err" if refuse else "ok")
 
 
-async def _works_again(store: Any) -> None:
-    for call in [*WRITES.values(), *list(REMOVALS.values())[1:]]:
-        await call(store)
-        await store.delete_conversation("new")
-
-
-async def test_oom(own_server: Start, face: str) -> None:
-    server = own_server()
+@pytest.mark.parametrize(
+    ("kind", "says", "calls"),
+    [
+        ("oom", "maxmemory", WRITES),
+        ("noreplicas", "replicas", WRITES | REMOVALS),
+        ("misconf", "disk", WRITES | REMOVALS),
+    ],
+)
+async def test_a_server_that_refuses_writes(
+    own_server: Start, face: str, kind: str, says: str, calls: dict[str, Callable[[Any], Any]]
+) -> None:
+    """Each call is refused at once, without a retry, and changes not one byte. Reads go on; afterwards writes do."""
+    server = own_server(options=("--save", "3600 1"))
     retries = Retries()
     async with open_store(face, server.url, retry=retries.policy) as store:
         await store.append("c", user("kept", id="kept"))
-        with server.client() as client:
-            client.config_set("maxmemory", "1mb")
-        await _refused(server, store, "maxmemory", WRITES)
-        with server.client() as client:
-            client.config_set("maxmemory", "0")
-        await _works_again(store)
-    assert retries.seen == [], "memory does not come back by waiting"
+        await getattr(Refusals, kind)(server, True)
+        before = picture(server)
+        for name, call in calls.items():
+            with pytest.raises(BackendRefusedError, match=says):
+                await call(store)
+            assert picture(server) == before, name
+        assert [message.text for message in await store.get("c")] == ["kept"]
+        await getattr(Refusals, kind)(server, False)
+        for call in [*WRITES.values(), *list(REMOVALS.values())[1:]]:
+            await call(store)
+            await store.delete_conversation("new")
+    assert retries.seen == []
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["alone", "watched"])
@@ -281,7 +275,7 @@ async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str,
 
 
 async def test_oom_at_any_point(own_server: Start, face: str) -> None:
-    """The limit is met in the middle of the work, by many callers: what was refused is not there, the rest is whole."""
+    """Many callers reach the limit in the middle of their work: no rejected batch is stored, and all others are."""
     server = own_server()
     async with open_store(face, server.url) as store:
         await store.append("c", user("first"))
@@ -314,63 +308,24 @@ async def test_oom_at_any_point(own_server: Start, face: str) -> None:
         assert (await store.append("c", user("last"))).message.sequence == len(stored) + 1
 
 
-async def test_misconf(own_server: Start, face: str) -> None:
-    """A server that cannot save to its disk takes no writes; it is not waited for, and works again afterwards."""
-    server = own_server(options=("--save", "3600 1"))
+async def test_moved_and_ask_are_followed_without_a_retry(own_cluster: RealCluster, face: str, namespace: str) -> None:
+    slot = int(key_slot(Keyspace(namespace).conversation("c").state))
     retries = Retries()
-    async with open_store(face, server.url, retry=retries.policy) as store:
-        await store.append("c", user("kept", id="kept"))
-        in_the_way = server.folder / "dump.rdb"
-        in_the_way.mkdir()
-        with server.client() as client:
-            await _save(client, "err")
-            await _refused(server, store, "disk", {**WRITES, **REMOVALS})
-            in_the_way.rmdir()
-            await _save(client, "ok")
-        await _works_again(store)
-    assert retries.seen == []
-
-
-async def test_noreplicas(own_server: Start, face: str) -> None:
-    server = own_server()
-    retries = Retries()
-    async with open_store(face, server.url, retry=retries.policy) as store:
-        await store.append("c", user("kept", id="kept"))
-        with server.client() as client:
-            client.config_set("min-replicas-to-write", 1)
-        await _refused(server, store, "replicas", {**WRITES, **REMOVALS})
-        with server.client() as client:
-            client.config_set("min-replicas-to-write", 0)
-        await _works_again(store)
-    assert retries.seen == []
-
-
-async def test_moved_and_ask_are_followed_without_a_retry(face: str, namespace: str) -> None:
-    from tests.acceptance.test_cluster import _slot  # the one place that asks redis-py for a slot
-
-    cluster = RealCluster().start()
-    try:
-        slot = _slot(namespace, "c")
-        retries = Retries()
-        async with open_store(face, cluster.url, namespace=namespace, retry=retries.policy) as store:
-            await store.append("c", user("0"))
-            target = next(node for node in cluster.nodes if node is not cluster.owner(slot))
-            source = cluster.begin_migration(slot, target)
-            while cluster.move_keys(slot, source, target):
-                pass
-            before = _redirections(source)
-            assert (await store.append("c", user("1"))).message.sequence == 2
-            assert _redirections(source) == {**before, "ASK": before["ASK"] + 1}
-            cluster.end_migration(slot, target)
-            before = _redirections(source)
-            assert (await store.append("c", user("2"))).message.sequence == 3
+    async with open_store(face, own_cluster.url, namespace=namespace, retry=retries.policy) as store:
+        await store.append("c", user("0"))
+        target = own_cluster.another(slot)
+        source = own_cluster.begin_migration(slot, target)
+        own_cluster.move_keys(slot, source, target)
+        before = _redirections(source)
+        assert (await store.append("c", user("1"))).message.sequence == 2
+        assert _redirections(source) == {**before, "ASK": before["ASK"] + 1}
+        own_cluster.end_migration(slot, target)
+        before = _redirections(source)
+        for sequence in (3, 4):  # after the first redirection the store knows the new owner
+            assert (await store.append("c", user("x"))).message.sequence == sequence
             assert _redirections(source) == {**before, "MOVED": before["MOVED"] + 1}
-            assert (await store.append("c", user("3"))).message.sequence == 4
-            assert _redirections(source) == {**before, "MOVED": before["MOVED"] + 1}, "it has learnt"
-            assert [message.text for message in await store.get("c")] == ["0", "1", "2", "3"]
-        assert retries.seen == []
-    finally:
-        cluster.close()
+        assert len(await store.get("c")) == 4
+    assert retries.seen == []
 
 
 async def test_the_hook_is_told_of_each_repetition(own_server: Start, face: str) -> None:
@@ -408,24 +363,19 @@ async def test_a_hook_that_fails_costs_no_write(own_server: Start, face: str, ca
     assert len(caplog.records) == 3
     assert "the hook is broken" in caplog.text
 
-
-async def test_a_hook_may_stop_a_program(own_server: Start, face: str) -> None:
-    """What is no error of a program, such as an exit, is not swallowed."""
-
     class Exit(BaseException):
         pass
 
     def stop(details: RetryDetails) -> None:
         raise Exit
 
-    server = own_server()
     server.kill()
     async with open_store(face, server.url, retry=RetryPolicy(on_retry=stop)) as store:
         with pytest.raises(Exit):
             await store.append("c", user("x"))
 
 
-async def test_errors_tell_no_password(own_server: Start, face: str) -> None:
+async def test_errors_do_not_contain_the_password(own_server: Start, face: str) -> None:
     server = own_server(options=("--requirepass", "secret"))
     server.kill()
     retries = Retries(deadline=1.0)
@@ -445,14 +395,8 @@ def _is_busy(client: Any) -> bool:
     return False
 
 
-async def _save(client: Any, outcome: str) -> None:
-    client.bgsave()
-    await until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"])
-    assert client.info("persistence")["rdb_last_bgsave_status"] == outcome
-
-
 def _redirections(server: RealServer) -> dict[str, int]:
-    """How often a node has sent a caller elsewhere."""
+    """How often a node has redirected a client."""
     with server.client() as client:
         errors = client.info("errorstats")
     return {kind: errors.get(f"errorstat_{kind}", {}).get("count", 0) for kind in ("MOVED", "ASK")}

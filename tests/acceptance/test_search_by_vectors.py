@@ -1,7 +1,7 @@
 """Search with a real embedder finds what its words alone do not.
 
-The embedder is one that needs no model to load: the pieces of words, three to five letters long, as vectors
-(scikit-learn). It knows no meaning, but what is spelt otherwise, and parts of words.
+The embedder needs no model: it makes vectors of the pieces of words, three to five letters long
+(scikit-learn). It finds other spellings and parts of words, not meanings.
 """
 
 from __future__ import annotations

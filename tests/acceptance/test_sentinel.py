@@ -1,4 +1,4 @@
-"""A replica takes over: writers go on, and whoever watches is told if acknowledged changes were lost."""
+"""A replica takes over: writers go on, and subscribers get a Reset if acknowledged changes were lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def service() -> Iterator[RealService]:
 
 
 async def test_a_failover_during_appends(service: RealService) -> None:
-    """Replication is asynchronous: what comes through is dense, and every picture of it is the same in the end."""
+    """Replication is asynchronous: sequences are dense, and all views are the same in the end."""
     over = asyncio.Event()
     picture: list[str] = []
     resets: list[Reset] = []
@@ -113,6 +113,6 @@ async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> 
         assert event.reason == "server_rewound"
         texts = [message.text for message in await store.get("c")]
         assert texts == ["kept"] + ["other"] * 5
-        # Who sends the same ids again stores what was lost, once.
+        # Sending the same ids again stores the lost messages, once.
         again = [await store.append("c", user("lost", id=f"lost-{number}")) for number in range(3)]
         assert [item.duplicate for item in again] == [False] * 3

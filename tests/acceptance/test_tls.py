@@ -1,4 +1,4 @@
-"""Encrypted connections, to a real server with certificates of its own: rediss://, sync and async."""
+"""Encrypted connections (rediss://) to a real server with test certificates, with both kinds of stores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pytest
 import redis
+import trustme
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, RetryPolicy, user
 from redis_history.errors import BackendRefusedError, BackendUnavailableError, ConfigurationError
-from tests.conformance.conftest import Awaitable
-from tests.support.certificates import Authority, Certificate
+from tests.support.faces import open_store
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, free_port
 
@@ -27,19 +27,35 @@ def face(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def write_authority(folder: Path, name: str) -> tuple[trustme.CA, Path]:
+    """A certificate authority, and the file by which clients know it."""
+    authority, path = trustme.CA(), folder / f"{name}.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return authority, path
+
+
+def issue(authority: trustme.CA, path: Path, *hosts: str) -> tuple[Path, Path]:
+    """A certificate for these hosts, and its key."""
+    issued = authority.issue_cert(*hosts)
+    certificate, key = path.with_name(f"{path.stem}-{hosts[0]}.crt"), path.with_name(f"{path.stem}-{hosts[0]}.key")
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    issued.private_key_pem.write_to_path(str(key))
+    return certificate, key
+
+
 class Secured:
-    """A server that only speaks TLS over TCP, and who signs for it."""
+    """A server that only speaks TLS over TCP, and the authority of its certificate."""
 
     def __init__(self, start: Start, folder: Path, clients: str, names: tuple[str, ...] = ("127.0.0.1",)) -> None:
-        self.authority = Authority(folder, "ours")
+        self.authority, self.path = write_authority(folder, "ours")
         self.port = free_port()
-        own = self.authority.issue(*names)
+        certificate, key = issue(self.authority, self.path, *names)
         options = {
             "tls-port": self.port,
             "bind": "127.0.0.1",
-            "tls-cert-file": own.certificate,
-            "tls-key-file": own.key,
-            "tls-ca-cert-file": self.authority.path,
+            "tls-cert-file": certificate,
+            "tls-key-file": key,
+            "tls-ca-cert-file": self.path,
             "tls-auth-clients": clients,
             "requirepass": "secret",
         }
@@ -51,16 +67,13 @@ class Secured:
         return f"rediss://:secret@{host}:{port or self.port}/0?{query}"
 
 
-def as_options(certificate: Certificate) -> dict[str, Path]:
-    return {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
-
-
-def open_store(face: str, url: str, **options: Any) -> Any:
-    return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
+def client_options(authority: trustme.CA, path: Path) -> dict[str, Path]:
+    certificate, key = issue(authority, path, "client")
+    return {"ssl_certfile": certificate, "ssl_keyfile": key}
 
 
 async def _use(store: Any) -> None:
-    """Append, read and follow. `poll_interval` is so long that only the doorbell, encrypted too, can wake."""
+    """Append, read and subscribe. `poll_interval` is so long that only the doorbell, encrypted too, can wake."""
     async with store.subscribe("c") as subscription:
         for number in range(20):
             appended = await store.append("c", user(f"naïve {number} " + "x" * 50_000))
@@ -73,7 +86,7 @@ async def _use(store: Any) -> None:
 
 async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no")
-    url = secured.url(ssl_ca_certs=secured.authority.path)
+    url = secured.url(ssl_ca_certs=secured.path)
     async with open_store(face, url, poll_interval=900) as store:
         await _use(store)
         if face == "async":
@@ -84,12 +97,8 @@ async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face:
 async def test_the_users_own_client(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no")
     kind: Any = redis.Redis if face == "sync" else redis.asyncio.Redis
-    client = kind.from_url(secured.url(ssl_ca_certs=secured.authority.path))
-    store = (
-        Awaitable(HistoryStore(client=client, poll_interval=900))
-        if face == "sync"
-        else AsyncHistoryStore(client=client, poll_interval=900)
-    )
+    client = kind.from_url(secured.url(ssl_ca_certs=secured.path))
+    store = open_store(face, client=client, poll_interval=900)
     async with store:
         await _use(store)
     await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
@@ -97,8 +106,8 @@ async def test_the_users_own_client(own_server: Start, tmp_path: Path, face: str
 
 async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "yes")
-    own = secured.authority.issue("client")
-    url = secured.url(ssl_ca_certs=secured.authority.path, **as_options(own))
+    own = client_options(secured.authority, secured.path)
+    url = secured.url(ssl_ca_certs=secured.path, **own)
     async with open_store(face, url, poll_interval=900) as store:
         await _use(store)
 
@@ -107,8 +116,8 @@ async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Pat
 async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path, face: str, certificate: str) -> None:
     """With TLS 1.3 the server says so after the handshake, and the client may see no more than a broken connection."""
     secured = Secured(own_server, tmp_path, "yes")
-    own = as_options(Authority(tmp_path, "foreign").issue("client")) if certificate == "foreign" else {}
-    url = secured.url(ssl_ca_certs=secured.authority.path, **own)
+    own = client_options(*write_authority(tmp_path, "foreign")) if certificate == "foreign" else {}
+    url = secured.url(ssl_ca_certs=secured.path, **own)
     async with open_store(face, url, retry=BRIEF) as store:
         with pytest.raises((BackendRefusedError, BackendUnavailableError), match="ssl_certfile") as caught:
             await store.append("c", user("x"))
@@ -118,7 +127,7 @@ async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path
 
 
 async def _is_refused(face: str, url: str, says: str) -> None:
-    """At once: a certificate does not become another one by waiting."""
+    """At once and without a retry: a wrong certificate stays wrong."""
     told: list[Any] = []
     retry = RetryPolicy(deadline=60, on_retry=told.append)
     async with open_store(face, url, retry=retry) as store:
@@ -137,14 +146,14 @@ async def _is_refused(face: str, url: str, says: str) -> None:
 async def test_a_server_that_nobody_known_vouches_for(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no")
     await _is_refused(face, secured.url(), "certificate verify failed")
-    other = Authority(tmp_path, "other")
-    await _is_refused(face, secured.url(ssl_ca_certs=other.path), "certificate verify failed")
+    _, other = write_authority(tmp_path, "other")
+    await _is_refused(face, secured.url(ssl_ca_certs=other), "certificate verify failed")
 
 
 async def test_a_server_of_another_name(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no", names=("localhost",))
-    await _is_refused(face, secured.url(ssl_ca_certs=secured.authority.path), "mismatch")
-    async with open_store(face, secured.url("localhost", ssl_ca_certs=secured.authority.path)) as store:
+    await _is_refused(face, secured.url(ssl_ca_certs=secured.path), "mismatch")
+    async with open_store(face, secured.url("localhost", ssl_ca_certs=secured.path)) as store:
         await store.append("c", user("x"))
 
 
@@ -153,7 +162,7 @@ async def test_a_reply_lost_on_the_way(own_server: Start, tmp_path: Path, face: 
     secured = Secured(own_server, tmp_path, "no")
     proxy = LossyProxy(secured.port, loss=0.05)
     patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
-    url = secured.url(port=proxy.port, ssl_ca_certs=secured.authority.path)
+    url = secured.url(port=proxy.port, ssl_ca_certs=secured.path)
     async with open_store(face, url, retry=patient) as store:
         for number in range(100):
             appended = await store.append("c", user(str(number)))

@@ -1,4 +1,4 @@
-"""The table of backends, and one face for both kinds of store."""
+"""The table of backends, and stores over them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, to
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from tests.conftest import Servers
+from tests.support.faces import Awaitable
 from tests.support.servers import until
 
 #: For tests of search.
@@ -28,53 +29,8 @@ TALK = [
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 FACES = ["async", "sync"]
 
-#: Seconds in which an event is there on any machine.
+#: Seconds within which an event arrives on any machine.
 SOON = 10.0
-
-
-class Awaitable:
-    """A synchronous store or subscription whose calls are awaited, each in a thread, so that one test serves both."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "aclose":
-            name = "close"
-        if name == "capabilities":
-            return asyncio.to_thread(getattr, self._target, name)
-        value = getattr(self._target, name)
-        if not callable(value):
-            return value
-        if name in ("subscribe", "subscribe_all"):
-            return lambda *args, **options: Awaitable(value(*args, **options))
-        if name == "iter":
-            return lambda *args, **options: _each(value(*args, **options))
-        if name in ("on_change", "on_change_all"):
-            return lambda *args, **options: _on_change(value, args, options)
-        return lambda *args, **options: asyncio.to_thread(value, *args, **options)
-
-    async def __aenter__(self) -> Awaitable:
-        await asyncio.to_thread(self._target.__enter__)
-        return self
-
-    async def __aexit__(self, *exit_: object) -> None:
-        await asyncio.to_thread(self._target.__exit__, None, None, None)
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async for item in _each(iter(self._target)):
-            yield item
-
-
-async def _each(items: Any) -> AsyncIterator[Any]:
-    end = object()
-    while (item := await asyncio.to_thread(next, items, end)) is not end:
-        yield item
-
-
-async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
-    unsubscribe = await asyncio.to_thread(on_change, *args, **options)
-    return lambda: asyncio.to_thread(unsubscribe)
 
 
 async def take(subscription: Any, count: int) -> list[Any]:
@@ -128,22 +84,17 @@ class Stores:
         return store
 
     async def until_watched(self, conversation_id: str) -> None:
-        """Return when the server knows that somebody watches: only then it keeps the log of what is deleted."""
+        """Return when the server has the subscription: only then does it keep the log of a deleted conversation."""
         if self.backend == "memory":
             return
         channel = b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
         await self._until_listeners(all, channel)
 
     async def until_all_watched(self) -> None:
-        """The same for those who watch all conversations."""
+        """The same for subscriptions to all conversations."""
         if self.backend == "memory":
             return
         await self._until_listeners(all, None)
-
-    async def until_none_watches_all(self) -> None:
-        """Return when the server knows that nobody watches all conversations: a closed subscription does not wait."""
-        if self.backend != "memory":
-            await self._until_listeners(lambda counts: not any(counts), None)
 
     async def _until_listeners(self, right: Callable[[list[int]], bool], channel: bytes | None) -> None:
         await until(
@@ -199,7 +150,7 @@ def store(stores: Stores) -> Any:
 
 @pytest.fixture
 def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], None]]:
-    """The backend's server fsyncs each write, or as it is told to; afterwards as before."""
+    """Make the backend's server fsync each write, or at another time; afterwards as before."""
     if stores.backend == "memory":
         pytest.skip("memory has no disk")
     server = server_of(stores.backend)

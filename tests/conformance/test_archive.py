@@ -1,4 +1,4 @@
-"""What was compacted: it is known, read, found, deleted with the rest, and no cap counts it."""
+"""Archived messages are read, found and deleted with the others; caps do not count them."""
 
 from __future__ import annotations
 

@@ -227,10 +227,9 @@ async def test_the_same_summary_again_changes_nothing(store: Any) -> None:
 
 async def test_the_id_of_a_summary_must_be_new(store: Any) -> None:
     await _filled(store)
-    with pytest.raises(MessageConflictError, match="'e'"):
-        await store.compact("c", through="b", summary=summary(id="e"))
-    with pytest.raises(MessageConflictError, match="'a'"):
-        await store.compact("c", through="b", summary=summary(id="a"))
+    for name in "ea":
+        with pytest.raises(MessageConflictError, match=f"'{name}'"):
+            await store.compact("c", through="b", summary=summary(id=name))
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
@@ -238,23 +237,23 @@ async def test_a_summary_of_other_messages_is_refused(store: Any) -> None:
     before = await _filled(store)
     seen = before[:3]
 
-    async def refused(match: str) -> None:
+    async def is_refused(match: str) -> None:
         revision = (await store.snapshot("c")).cursor.revision
         with pytest.raises(CompactionConflictError, match=match):
             await store.compact("c", through="c", summary="x", seen=seen)
         assert (await store.snapshot("c")).cursor.revision == revision
 
     await store.append("c", user("in between", id="n", timestamp=before[1].timestamp))
-    await refused("'n'")
+    await is_refused("'n'")
     await store.delete_messages("c", ["n"])
     await store.update_message("c", user("changed", id="b"))
-    await refused("'b'")
+    await is_refused("'b'")
     await store.update_message("c", user("text b", id="b"))
     await store.delete_messages("c", ["a"])
-    await refused("'a'")
+    await is_refused("'a'")
     seen = before[1:3]
     assert (await store.compact("c", through="c", summary="x", seen=seen)).count == 2
-    await refused("'b'|'c'")
+    await is_refused("'b'|'c'")
 
 
 async def test_an_unexpected_revision_is_refused(store: Any) -> None:
@@ -319,7 +318,7 @@ async def test_a_call_that_waits_stays_until_it_is_given_up(store: Any) -> None:
 
 
 async def test_a_result_that_came_after_all_keeps_its_call(store: Any) -> None:
-    """Its maker had given it up."""
+    """The agent had gone on without it."""
     given_up = [assistant(tool_use("1", "f"), id="a"), user("are you there?", id="u"), assistant("yes", id="b")]
     await store.append_many("c", [user("q", id="q"), *given_up, user("w", id="w")])
     await store.append("c", tool(tool_result("1", "r"), id="t"))
@@ -349,7 +348,7 @@ async def test_calls_of_one_id_have_results_of_their_own(store: Any) -> None:
 
 
 async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_call(stores: Any) -> None:
-    """Whoever is first: the call leaves before its result is there, or not without it."""
+    """Either the call leaves before its result arrives, or the result stays with it."""
     store, others = stores(), [stores() for _ in range(3)]
     for number in range(8):
         name = f"c{number}"
@@ -378,7 +377,7 @@ async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_ca
 @pytest.mark.parametrize(
     "wrong", ["", " ", system("x", metadata={"is_summary": True}), user("x"), b"x", None, summary("\ud800")]
 )
-async def test_what_is_no_summary_is_refused(store: Any, wrong: Any) -> None:
+async def test_invalid_summaries_are_refused(store: Any, wrong: Any) -> None:
     await _filled(store)
     with pytest.raises(InvalidInputError):
         await store.compact("c", through="c", summary=wrong)

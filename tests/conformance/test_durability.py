@@ -1,4 +1,4 @@
-"""What a store is told of its backend, and writes that wait until they are on disk."""
+"""The capabilities of backends, and writes that wait until they are on disk."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ async def test_a_server_that_never_fsyncs_is_refused_before_anything_is_written(
         await stores(durability="replicas").append("c", user("x"))
     assert await store.get("c") == []
     fsyncing("always")
-    assert (await store.append("c", user("x"))).revision == 1, "looked at anew"
+    assert (await store.append("c", user("x"))).revision == 1, "checked again"

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, Message, Participant, assistant, tool, tool_result, tool_use, user
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    HistoryStore,
+    Message,
+    Participant,
+    assistant,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError
 from redis_history.model.pairs import marks, oldest_with_results
@@ -34,20 +45,14 @@ async def test_the_oldest_leave_in_the_same_change(stores: Any) -> None:
     assert not (await store.append("c", user("0", id="0"))).duplicate
 
 
-async def test_a_batch_over_the_cap(stores: Any) -> None:
-    store = stores(max_messages=5)
+async def test_a_cap_applies_to_batches_restores_and_old_messages(stores: Any) -> None:
+    store = stores(max_messages=3)
     await store.append_many("c", [user(str(number)) for number in range(20)])
-    assert [message.text for message in await store.get("c")] == ["15", "16", "17", "18", "19"]
-    await store.restore("c", [user(str(number)) for number in range(7)])
-    assert [message.text for message in await store.get("c")] == ["2", "3", "4", "5", "6"]
-
-
-async def test_what_is_imported_too_old_leaves_at_once(stores: Any) -> None:
-    store = stores(max_messages=2)
-    await store.append_many("c", [user("a"), user("b")])
-    appended = await store.append("c", user("ancient", timestamp="1999-01-01"))
-    assert appended.revision == 2
-    assert [message.text for message in await store.get("c")] == ["a", "b"]
+    assert [message.text for message in await store.get("c")] == ["17", "18", "19"]
+    await store.restore("c", [user(str(number)) for number in range(5)])
+    assert [message.text for message in await store.get("c")] == ["2", "3", "4"]
+    assert (await store.append("c", user("ancient", timestamp="1999-01-01"))).revision == 3
+    assert [message.text for message in await store.get("c")] == ["2", "3", "4"]
 
 
 def _call(*ids: str) -> Any:
@@ -119,7 +124,7 @@ async def test_no_cap_tears_a_pair(stores: Any, most: int) -> None:
 
 
 async def test_a_cap_takes_whole_groups_far_apart(stores: Any) -> None:
-    """Results hundreds of messages behind their calls, and calls that leave because their result leaves with others."""
+    """Results hundreds of messages after their calls, and calls that leave because their result leaves with others."""
     agents = [Participant("agent", name) for name in "abc"]
     calls = [assistant(tool_use("1", "f"), id=f"call {who.id}", participant=who) for who in agents]
     between = [user("x", id=f"{number:04}") for number in range(1500)]
@@ -154,16 +159,12 @@ async def test_a_cap_takes_whole_groups_far_apart(stores: Any) -> None:
     ],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
-    from redis_history import HistoryStore
-
     for url in ("memory://", "redis://localhost"):
         with pytest.raises(ConfigurationError):
             HistoryStore(url, **options)
 
 
 async def test_memory_has_caps_of_its_own() -> None:
-    from redis_history import AsyncHistoryStore
-
     async with AsyncHistoryStore("memory://") as store:
         await store.append_many("c", [user(str(number)) for number in range(600)])
         assert len(await store.get("c")) == 500
@@ -183,39 +184,35 @@ async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, serv
     await store.create_conversation(Conversation("c", title="x"))
     await store.append_many("c", [user(str(number)) for number in range(10)])
 
-    async def gone() -> bool:
-        return await store.get_conversation("c") is None
-
-    await until(gone)
+    await until(lambda: _is_gone(store))
     assert time.monotonic() - start >= 1.0
     assert await store.get("c") == []
     assert await store.list_conversations() == []
     assert (await store.snapshot("c")).cursor.revision == 0
     if stores.backend != "memory":
-        patterns = Keyspace(namespace).patterns
-
-        async def no_keys() -> bool:
-            with server_of(stores.backend).client() as client:
-                return not any(lasting(client, pattern) for pattern in patterns)
-
-        await until(no_keys)
+        client = server_of(stores.backend).client()
+        await until(lambda: not any(lasting(client, pattern) for pattern in Keyspace(namespace).patterns))
+        client.close()
     again = await store.append("c", user("anew"))
     assert (again.revision, again.message.sequence) == (1, 1)
+
+
+async def _is_gone(store: Any) -> bool:
+    return await store.get_conversation("c") is None
 
 
 async def test_every_change_lengthens_the_life(stores: Any) -> None:
     store, other = stores(ttl=0.5), stores()
     for attempt in range(20):
-        name = f"c{attempt}"
+        name, began, longest, count = f"c{attempt}", [time.monotonic()], 0.0, 1
         await store.append(name, user("0"))
-        start = last = time.monotonic()
-        number = longest = 0.0
-        while last - start < 1.2:  # more than two lives, by changes of a store without a ttl of its own
-            number += 1
-            await other.append(name, user(str(number)))
-            longest = max(longest, time.monotonic() - last)
-            last = time.monotonic()
-        if longest < 0.4:  # else this process was held up for so long that the conversation may well have ended
-            assert (await store.get_conversation(name)).message_count == number + 1
+        while began[-1] - began[0] < 1.2:  # more than two lives, by changes of a store without a ttl
+            began.append(time.monotonic())
+            await other.append(name, user("x"))
+            count += 1
+            longest = max(longest, time.monotonic() - began[-2])
+        found = await store.get_conversation(name)
+        if max(longest, time.monotonic() - began[-1]) < 0.45:  # otherwise it may have ended on a busy machine
+            assert found.message_count == count
             return
-    pytest.fail("this machine does nothing else than wait")
+    pytest.fail("this machine was too busy for the test")

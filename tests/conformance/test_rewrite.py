@@ -50,20 +50,16 @@ async def test_the_same_content_again_changes_nothing(store: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 2
 
 
-async def test_an_unknown_message_cannot_be_updated(store: Any) -> None:
+async def test_an_update_that_fails_leaves_the_message_as_it_was(store: Any) -> None:
     with pytest.raises(MessageNotFoundError, match="nobody"):
         await store.update_message("nobody", user("x", id="m"))
-    await store.append("c", user("x"))
+    await store.append("c", user("a", id="a"))
     with pytest.raises(MessageNotFoundError):
         await store.update_message("c", user("x", id="m"))
-    assert (await store.snapshot("c")).cursor.revision == 1
-
-
-async def test_what_cannot_be_stored_leaves_the_message_as_it_was(store: Any) -> None:
-    await store.append("c", user("a", id="a"))
     with pytest.raises(InvalidMessageError):
         await store.update_message("c", user("\ud800", id="a"))
     assert _texts(await store.get("c")) == ["a"]
+    assert (await store.snapshot("c")).cursor.revision == 1
 
 
 async def test_of_updates_that_expect_one_revision_one_wins(stores: Any) -> None:
@@ -84,6 +80,8 @@ async def test_of_updates_that_expect_one_revision_one_wins(stores: Any) -> None
 @pytest.mark.smoke
 async def test_clear_keeps_the_conversation(store: Any) -> None:
     await store.append_many("c", [user(name, id=name) for name in "abc"])
+    assert await store.clear("nobody") == 0
+    assert await store.get_conversation("nobody") is None
     assert await store.clear("c") == 2
     assert await store.get("c") == []
     assert await store.get_message("c", "a") is None
@@ -92,11 +90,6 @@ async def test_clear_keeps_the_conversation(store: Any) -> None:
     assert (again.revision, again.message.sequence, again.duplicate) == (3, 4, False)
     conversation = await store.get_conversation("c")
     assert (conversation.message_count, conversation.characters, conversation.tokens) == (1, 5, 2)
-
-
-async def test_clearing_nothing_creates_nothing(store: Any) -> None:
-    assert await store.clear("nobody") == 0
-    assert await store.get_conversation("nobody") is None
 
 
 @pytest.mark.smoke
@@ -119,7 +112,7 @@ async def test_restore_creates_and_empties(store: Any) -> None:
 
 
 async def test_restore_on_condition_loses_no_append(stores: Any) -> None:
-    """Either the restore comes first and the append stays, or it is refused."""
+    """Either the restore comes first and the append stays, or the restore is rejected."""
     writer, restorer = stores(), stores()
     for round_ in range(20):
         name = f"c{round_}"

@@ -1,13 +1,35 @@
+"""Subscriptions to one conversation, and to all conversations of a namespace."""
+
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import defaultdict
 from typing import Any
 
 import pytest
 
 from redis_history import ConversationDeleted, MessagesAppended, MessagesDeleted, Reset, user
-from redis_history.errors import InvalidCursorError
+from redis_history.errors import InvalidConversationIdError, InvalidCursorError
 from tests.conformance.conftest import SOON, take
+
+ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
+
+
+def _subscribe(store: Any, every: bool, **options: Any) -> Any:
+    """To the conversation "c" or to all."""
+    return store.subscribe_all(**options) if every else store.subscribe("c", **options)
+
+
+def _after(cursor: Any, every: bool) -> Any:
+    return {"c": cursor} if every else cursor
+
+
+def _revisions(events: list[Any]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        found[event.conversation_id].append(event.revision)
+    return dict(found)
 
 
 @pytest.mark.smoke
@@ -27,13 +49,31 @@ async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
         assert await subscription.get(timeout=0) is None
 
 
-async def test_a_subscription_begins_when_it_is_made(store: Any) -> None:
+@pytest.mark.smoke
+async def test_changes_of_all_conversations_arrive_in_order_each_once(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    await writer.append("a", user("before"))
+    async with reader.subscribe_all() as subscription:
+        for number in range(5):
+            for name in ("a", "b", "odd : {name}*\n"):
+                await writer.append(name, user(str(number)))
+        await writer.clear("b")
+        events = await take(subscription, 16)
+        later = list(range(1, 6))
+        assert _revisions(events) == {"a": [2, 3, 4, 5, 6], "b": [*later, 6], "odd : {name}*\n": later}
+        assert await subscription.get(timeout=0) is None
+
+
+@ONE_AND_ALL
+async def test_a_subscription_begins_when_it_is_made(store: Any, every: bool) -> None:
     await store.append("c", user("before"))
-    subscription = store.subscribe("c")
+    subscription = _subscribe(store, every)
     await store.append("c", user("after"))
     [event] = await take(subscription, 1)
     assert [message.text for message in event.messages] == ["after"]
+    waiting = asyncio.create_task(subscription.get())
     await subscription.aclose()
+    assert await asyncio.wait_for(waiting, SOON) is None, "closing ends a waiting reader"
 
 
 async def test_iteration_ends_with_close(store: Any) -> None:
@@ -44,14 +84,6 @@ async def test_iteration_ends_with_close(store: Any) -> None:
         seen.append(event.revision)
         await subscription.aclose()
     assert seen == [1]
-
-
-async def test_close_ends_a_waiting_reader(store: Any) -> None:
-    subscription = store.subscribe("c")
-    waiting = asyncio.create_task(subscription.get())
-    await store.append("other", user("x"))
-    await subscription.aclose()
-    assert await asyncio.wait_for(waiting, SOON) is None
 
 
 async def test_resume_after_a_cursor_repeats_and_loses_nothing(stores: Any) -> None:
@@ -67,6 +99,25 @@ async def test_resume_after_a_cursor_repeats_and_loses_nothing(stores: Any) -> N
             assert [event.messages[0].text for event in rest] == ["3", "4"]
 
 
+async def test_resume_after_cursors_repeats_and_loses_nothing(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe_all() as subscription:
+        for number in range(6):
+            await writer.append(f"c{number % 2}", user(str(number)))
+        first = await take(subscription, 3)
+        cursors = await asyncio.to_thread(lambda: subscription.cursors)
+    await writer.append("c2", user("6"))  # while nobody watches
+    texts = json.loads(json.dumps({name: str(cursor) for name, cursor in cursors.items()}))
+    of_events = {event.conversation_id: event.cursor for event in first}
+    for after in (cursors, texts, of_events):
+        async with reader.subscribe_all(after=after) as resumed:
+            rest = await take(resumed, 4)
+            assert await resumed.get(timeout=0) is None
+        assert _revisions(first + rest) == {"c0": [1, 2, 3], "c1": [1, 2, 3], "c2": [1]}
+    async with reader.subscribe_all(after={}) as from_the_beginning:
+        assert _revisions(await take(from_the_beginning, 7)) == {"c0": [1, 2, 3], "c1": [1, 2, 3], "c2": [1]}
+
+
 async def test_a_snapshot_and_its_changes_meet(stores: Any) -> None:
     writer, reader = stores(), stores()
     await writer.append("c", user("0"))
@@ -77,35 +128,43 @@ async def test_a_snapshot_and_its_changes_meet(stores: Any) -> None:
     assert [message.text for message in (*snapshot.messages, *event.messages)] == ["0", "1"]
 
 
-async def test_many_subscribers_each_get_everything(stores: Any) -> None:
+async def test_many_slow_subscribers_each_get_more_changes_than_one_read_holds(stores: Any) -> None:
     writer, reader = stores(), stores()
     subscriptions = [reader.subscribe("c") for _ in range(5)]
     for subscription in subscriptions:
         assert await subscription.get(timeout=0) is None
-    for number in range(20):
+    for number in range(450):
         await writer.append("c", user(str(number)))
     for subscription in subscriptions:
-        events = await take(subscription, 20)
-        assert [event.revision for event in events] == list(range(1, 21))
+        events = await take(subscription, 450)
+        assert [event.messages[0].text for event in events] == [str(number) for number in range(450)]
         await subscription.aclose()
 
 
-async def test_more_changes_than_one_read_holds(stores: Any) -> None:
+async def test_many_conversations_and_many_changes(stores: Any) -> None:
+    """More than one read of a log, of a registry and of heads holds, for a subscriber that reads late."""
     writer, reader = stores(), stores()
-    async with reader.subscribe("c") as subscription:
-        for number in range(450):
-            await writer.append("c", user(str(number)))
-        events = await take(subscription, 450)
-        assert [event.messages[0].text for event in events] == [str(number) for number in range(450)]
+    for number in range(300):
+        await writer.append(f"old {number}", user("x"))
+    async with reader.subscribe_all() as subscription:
+        for number in range(250):
+            await writer.append("long", user(str(number)))
+            await writer.append(f"new {number}", user("x"))
+        await writer.append("old 7", user("y"))
+        found = _revisions(await take(subscription, 501))
+    assert found.pop("long") == list(range(1, 251))
+    assert found.pop("old 7") == [2]
+    assert found == {f"new {number}": [1] for number in range(250)}
 
 
-async def test_a_trimmed_log_gives_one_reset(stores: Any) -> None:
+@ONE_AND_ALL
+async def test_a_trimmed_log_gives_one_reset(stores: Any, every: bool) -> None:
     store = stores(log_length=10)
     await store.append("c", user("0"))
     start = (await store.snapshot("c")).cursor
     for number in range(1, 400):  # redis trims whole nodes of the stream, of about a hundred entries
         await store.append("c", user(str(number)))
-    async with store.subscribe("c", after=start) as subscription:
+    async with _subscribe(store, every, after=_after(start, every)) as subscription:
         [event] = await take(subscription, 1)
         assert isinstance(event, Reset)
         assert (event.reason, event.revision) == ("log_trimmed", 400)
@@ -114,17 +173,20 @@ async def test_a_trimmed_log_gives_one_reset(stores: Any) -> None:
         assert (event.revision, event.messages[0].text) == (401, "next")
 
 
-async def test_deletion_is_told_to_those_who_watch(stores: Any) -> None:
+@ONE_AND_ALL
+async def test_subscribers_receive_a_deletion_and_a_reset_for_a_new_conversation(stores: Any, every: bool) -> None:
     writer, reader = stores(), stores()
     await writer.append("c", user("0"))
-    async with reader.subscribe("c") as subscription:
-        await stores.until_watched("c")
+    async with _subscribe(reader, every) as subscription:
+        assert await subscription.get(timeout=0) is None
+        await (stores.until_all_watched() if every else stores.until_watched("c"))
         await writer.append("c", user("1"))
         await writer.delete_conversation("c")
         events = await take(subscription, 2)
         assert [type(event) for event in events] == [MessagesAppended, ConversationDeleted]
         assert [event.revision for event in events] == [2, 3]
         assert await subscription.get(timeout=0.2) is None
+        assert not every or dict(subscription.cursors) == {}
         await writer.append("c", user("anew"))
         [event] = await take(subscription, 1)
         assert isinstance(event, Reset)
@@ -134,11 +196,12 @@ async def test_deletion_is_told_to_those_who_watch(stores: Any) -> None:
         assert (event.revision, event.messages[0].text) == (2, "more")
 
 
-async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any) -> None:
+@ONE_AND_ALL
+async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any, every: bool) -> None:
     await store.append("c", user("0"))
     cursor = (await store.snapshot("c")).cursor
     await store.delete_conversation("c")
-    async with store.subscribe("c", after=cursor) as subscription:
+    async with _subscribe(store, every, after=_after(cursor, every)) as subscription:
         [event] = await take(subscription, 1)
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_missing", 0)
         await store.append("c", user("anew"))
@@ -146,25 +209,48 @@ async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any) -> N
         assert (type(event), event.revision) == (MessagesAppended, 1)
 
 
-async def test_a_cursor_of_a_former_life_gives_a_reset(store: Any) -> None:
+@ONE_AND_ALL
+async def test_a_cursor_of_a_former_life_gives_a_reset(store: Any, every: bool) -> None:
     await store.append("c", user("0"))
     cursor = (await store.snapshot("c")).cursor
     await store.delete_conversation("c")
     await store.append_many("c", [user("x"), user("y")])
-    async with store.subscribe("c", after=cursor) as subscription:
+    async with _subscribe(store, every, after=_after(cursor, every)) as subscription:
         [event] = await take(subscription, 1)
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
+        assert await subscription.get(timeout=0) is None
 
 
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize("cursor", ["", "0", "a:b:c", "0:0:0", 5, f"{'0' * 16}:-1:{'0' * 16}"])
-async def test_bad_cursors(store: Any, cursor: Any) -> None:
-    with pytest.raises(InvalidCursorError):
-        store.subscribe("c", after=cursor)
+async def test_an_expired_conversation_gives_a_reset(stores: Any) -> None:
+    store, lasting = stores(ttl=1.0, poll_interval=0.2), stores()
+    while True:  # on a busy machine it may expire before it is read
+        await store.append("c", user("x"))
+        cursor = (await store.snapshot("c")).cursor
+        if cursor.revision:
+            break
+    async with store.subscribe_all(after={"c": cursor}) as subscription:
+        [event] = await take(subscription, 1)
+        assert (type(event), event.reason, event.revision) == (Reset, "conversation_missing", 0)
+        await lasting.append("c", user("anew"))
+        [event] = await take(subscription, 1)
+        assert (type(event), event.revision) == (MessagesAppended, 1)
+
+
+async def test_namespaces_are_apart(stores: Any) -> None:
+    if stores.backend == "memory":
+        pytest.skip("a memory backend has no namespaces")
+    reader = stores()
+    async with reader.subscribe_all() as subscription, stores.other() as other:
+        await other.append("c", user("elsewhere"))
+        await reader.append("c", user("here"))
+        [event] = await take(subscription, 1)
+        assert event.messages[0].text == "here"
+        assert await subscription.get(timeout=0) is None
 
 
 @pytest.mark.smoke
-async def test_callbacks_are_called_in_order_and_may_fail(stores: Any) -> None:
+@ONE_AND_ALL
+async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bool) -> None:
     writer, reader = stores(), stores()
     seen: list[int] = []
     errors: list[tuple[str, int]] = []
@@ -178,19 +264,28 @@ async def test_callbacks_are_called_in_order_and_may_fail(stores: Any) -> None:
         if event.revision == 5:
             loop.call_soon_threadsafe(done.set)
 
-    unsubscribe = await reader.on_change(
-        "c", callback, on_error=lambda error, event: errors.append((str(error), event.revision))
-    )
+    def on_error(error: Exception, event: Any) -> None:
+        errors.append((str(error), event.revision))
+
+    opening = reader.on_change_all if every else lambda *args, **options: reader.on_change("c", *args, **options)
+    unsubscribe = await opening(callback, on_error=on_error)
     for number in range(5):
         await writer.append("c", user(str(number)))
     await asyncio.wait_for(done.wait(), SOON)
     await unsubscribe()
-    await writer.append("c", user("unheard"))
+    await writer.append("c", user("not received"))
     assert seen == [1, 2, 3, 4, 5]
     assert errors == [("of the callback", 2)]
+    await opening(callback)  # closing the store ends it
 
 
-async def test_close_ends_callbacks(stores: Any) -> None:
-    reader = stores()
-    await reader.on_change("c", lambda event: None)
-    await reader.aclose()
+@pytest.mark.backends("memory")
+@pytest.mark.parametrize("cursor", ["", "0", "a:b:c", "0:0:0", 5, f"{'0' * 16}:-1:{'0' * 16}"])
+async def test_bad_cursors(store: Any, cursor: Any) -> None:
+    for every in (False, True):
+        with pytest.raises(InvalidCursorError):
+            _subscribe(store, every, after=_after(cursor, every))
+    with pytest.raises(InvalidCursorError):
+        store.subscribe_all(after=cursor)
+    with pytest.raises(InvalidConversationIdError):
+        store.subscribe_all(after={"": f"{'0' * 16}:0:{'0' * 16}"})

@@ -1,4 +1,4 @@
-"""What was compacted leaves a store and comes into another one as it was: live messages, summaries, and originals."""
+"""Compacted conversations are exported and imported unchanged: live messages, summaries, and originals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def at(second: int) -> datetime:
 
 
 async def _compacted(store: Any) -> None:
-    """Two summaries, one of which absorbed the other; system messages, a call with its result, and one that came
-    later with an earlier time."""
+    """Two summaries, the second with the first in it; system messages, a call with its result, and a late message
+    with an earlier time."""
     said = [system("Be kind.", timestamp=at(0)), *(user(f"{n}", timestamp=at(n)) for n in range(1, 7))]
     said += [
         assistant(tool_use("t", "f", {}), timestamp=at(7)),
@@ -80,7 +80,7 @@ async def test_again_nothing_is_stored_twice(stores: Any, tmp_path: Any) -> None
 
 
 async def test_a_store_that_went_on_keeps_what_it_has(stores: Any, tmp_path: Any) -> None:
-    """Its compaction is another one: the summary of the file becomes a message, which is told."""
+    """Its own compaction stays. The summaries of the file become messages, and are reported."""
     store = stores()
     await _compacted(store)
     path = tmp_path / "c.jsonl"

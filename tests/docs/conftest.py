@@ -16,7 +16,7 @@ DEADLINE = 120.0
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_ever() -> Iterator[None]:
-    """An example may wait without a time-out, as its readers do; when it is wrong, the test shall fail, not hang."""
+    """An example may wait without a time-out. When it is wrong, the test must fail, not hang."""
 
     def too_long(*_: Any) -> None:
         raise TimeoutError(f"nothing for {DEADLINE} s")
@@ -30,7 +30,7 @@ def no_waiting_for_ever() -> Iterator[None]:
 
 @pytest.fixture
 def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home folder of this test, so that `embedded://` is a server of its own, started from the usual cache."""
+    """A private home folder, so that `embedded://` is a new server, started from the usual cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_dir().parent))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

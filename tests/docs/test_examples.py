@@ -35,7 +35,7 @@ def test_the_examples_of(
 
 
 def run(block: Block, url: str, session: dict[str, Any]) -> str:
-    """What the block prints. An error in it is reported at its line of the page."""
+    """The output of a block. An error in it is reported at its line of the page."""
     tree = ast.parse(block.content.replace(LOCAL, url), filename=str(block.page))
     ast.increment_lineno(tree, block.line - 1)
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -65,7 +65,7 @@ def store(old: Any) -> Iterator[HistoryStore]:
 
 
 def _brought(layout: str, old: Any, store: HistoryStore, folder: Path, **options: Any) -> tuple[list[str], int, int]:
-    """What the script says, and how many messages of the file were new and known."""
+    """The output of the script, and how many messages of the file were new and known."""
     before = _old_keys(old)
     told = list(migration.migrate(layout, old, folder / "old.jsonl", **options))
     done = import_messages(folder / "old.jsonl", store)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import random
 import re
 import shutil
@@ -18,7 +17,7 @@ import pytest
 
 from redis_history import HistoryStore, Reset, user
 from redis_history.backends.redis.server_info import merged_flags
-from tests.docs.pages import DOCS, ROOT, blocks, code, prose, rows, sections
+from tests.docs.pages import DOCS, ROOT, blocks, code, rows, sections
 from tests.support.servers import RealServer, wait_until
 
 OPERATIONS = DOCS / "operations.md"
@@ -52,63 +51,12 @@ def test_a_server_takes_the_settings_of_docker_compose(own_server: Callable[...,
 
 
 def test_docker_compose_is_private_and_keeps_its_data() -> None:
+    """With what is at hand everywhere; where there is the command itself, it checks the file too."""
     text = COMPOSE.read_text(encoding="utf-8")
-    assert re.search(r"image: redis:8\.\d+", text)
     assert re.findall(r'- "(.*6379)"', text) == ["127.0.0.1:6379:6379"]
     assert "- redis-data:/data" in text
     assert re.search(r"^volumes:\n  redis-data:", text, re.MULTILINE)
     assert "healthcheck:" in text
-    assert "`redis-data`" in prose(OPERATIONS)
-
-
-def _yaml(text: str) -> Any:
-    """The subset of YAML that docker-compose.yml is written in: maps by indent, lists, and scalars as text."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    assert "\t" not in text
-
-    def scalar(word: str) -> Any:
-        return json.loads(word) if word[:1] in ('"', "[") else word
-
-    def read(indent: int) -> Any:
-        found: Any = None
-        while lines and (deep := len(lines[0]) - len(lines[0].lstrip())) >= indent:
-            line = lines[0].strip()
-            assert deep == indent, f"indented by {deep}, not by {indent}: {line}"
-            del lines[0]
-            if line.startswith("- "):
-                found = [] if found is None else found
-                found.append(scalar(line[2:]))
-                continue
-            match = re.fullmatch(r"([\w-]+):(?: (.+))?", line)
-            assert match, f"neither a list's item nor a key: {line}"
-            found = {} if found is None else found
-            assert match[1] not in found, f"{match[1]} comes twice"
-            inside = bool(lines) and len(lines[0]) - len(lines[0].lstrip()) > indent
-            found[match[1]] = scalar(match[2]) if match[2] else read(indent + 2) if inside else None
-        return found
-
-    return read(0)
-
-
-def test_docker_compose_has_the_structure_of_the_compose_specification() -> None:
-    """With what is at hand everywhere; where there is the command itself, it is asked too."""
-    found = _yaml(COMPOSE.read_text(encoding="utf-8"))
-    assert set(found) == {"services", "volumes"}
-    [service] = found["services"].values()
-    kinds = {
-        **dict.fromkeys(("command", "ports", "volumes"), list),
-        **dict.fromkeys(("image", "restart", "stop_grace_period"), str),
-        "healthcheck": dict,
-    }
-    assert {name: type(value) for name, value in service.items()} == kinds
-    assert all(isinstance(item, str) for name in ("command", "ports", "volumes") for item in service[name])
-    check = service["healthcheck"]
-    assert check["test"][0] == "CMD-SHELL"
-    assert int(check["retries"]) > 0
-    for duration in (*(check[name] for name in ("interval", "timeout", "start_period")), service["stop_grace_period"]):
-        assert re.fullmatch(r"\d+s", duration)
-    assert service["restart"] in ("no", "always", "on-failure", "unless-stopped")
-    assert {volume.partition(":")[0] for volume in service["volumes"]} == set(found["volumes"])
     if command := shutil.which("docker-compose"):
         subprocess.run([command, "--file", str(COMPOSE), "config", "-q"], check=True, timeout=60)
 
@@ -127,12 +75,11 @@ def test_the_connections_of_a_process(own_server: Callable[..., RealServer]) -> 
         for number in range(10):
             store.append(str(number), user("x"))
         assert all(subscription.get(timeout=10) for subscription in subscriptions)
-        assert 2 <= len(ours()) <= 3, "one to three, says the page"
+        assert 2 <= len(ours()) <= 3
         wait_until(
             lambda: all(line["lib-name"].startswith("redis-py(redis_history_v") for line in ours()),
             "the connections to have the library's name",
         )
-    assert "`lib-name=redis-py(redis_history_v…)`" in prose(OPERATIONS)
 
 
 def test_the_log_texts_are_those_of_the_code() -> None:
@@ -178,7 +125,7 @@ def test_how_large(
     assert taken == pytest.approx(told, rel=1 / 3)
 
 
-def test_what_is_to_be_watched_is_there(own_server: Callable[..., RealServer]) -> None:
+def test_the_figures_to_monitor_exist(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--appendonly", "yes"))
     names = {
         name

@@ -40,7 +40,7 @@ def test_watch_and_say(private_home: Path) -> None:
 
 
 def test_the_follower_knows_every_event() -> None:
-    """All but changes of the record, which has no messages."""
+    """Except changes of the record."""
     [follower] = [block.content for block in blocks(DOCS / "tutorial.md") if "def states" in block.content]
     wanted = {kind.__name__ for kind in get_args(redis_history.Event)} - {"ConversationUpdated"}
     assert {name for name in wanted if len(re.findall(rf"\b{name}\b", follower)) < 2} == set(), "imported, and used"

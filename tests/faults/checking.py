@@ -1,4 +1,4 @@
-"""Whether what was recorded keeps the promises. Pure: from what happened to the list of violations.
+"""Checks whether a record keeps the promises. Pure: from the record to the list of violations.
 
 The changes of a conversation, in the order in which the servers made them, must be a linearisation of the calls:
 
@@ -44,7 +44,7 @@ _NOTHING = "0" * 16
 
 
 def check(recorded: Recorded, *, shortest_log: int = 1) -> list[str]:
-    """The violations, in plain words; empty if there is none. `shortest_log`: the least number of changes that a
+    """The violations, in words; empty if all promises are kept. `shortest_log`: the least number of changes that a
     subscriber may be behind and be sent a Reset because the log was trimmed."""
     changes: dict[str, list[Change]] = defaultdict(list)
     for change in recorded.changes:
@@ -79,7 +79,7 @@ class _Timeline:
         seen: set[str] = set()
         for change in changes:
             maker = self._by_token.get(change.token, never)
-            if change.token in seen:  # it is said below; what follows is not to be blamed for it
+            if change.token in seen:  # reported below; the following changes are not to blame
                 maker = structs.replace(maker, responded=float("inf"), status="unknown")
             seen.add(change.token)
             self._makers.append(maker)

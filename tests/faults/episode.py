@@ -144,8 +144,9 @@ class Episode:
         return self._servers[-2:][0]
 
     def _start_server(self, *options: str) -> RealServer:
-        always = ("--appendfsync", self._fsync, "--auto-aof-rewrite-percentage", "0", "--repl-diskless-sync-delay", "0")
-        server = RealServer(self._kind, tcp=True, options=(*always, *options))
+        options += ("--appendfsync", self._fsync, "--auto-aof-rewrite-percentage", "0")
+        options += ("--repl-diskless-sync-delay", "0", "--client-output-buffer-limit", *["pubsub", "2048", "1024", "1"])
+        server = RealServer(self._kind, tcp=True, options=options)
         self._servers.append(server)
         self._stack.callback(server.close)
         return server.start()

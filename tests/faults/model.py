@@ -31,7 +31,7 @@ class Stored:
 
 
 class Archive:
-    """What one compaction replaced."""
+    """The messages that one compaction replaced."""
 
     def __init__(self, summary: str, former: str | None, held: list[str]) -> None:
         self.summary = summary
@@ -153,7 +153,7 @@ class Conversation:
         excess = max(0, len(self.live) - cap) if cap else 0
         oldest = {name for _, name in self.live[:excess]}
         gone = set(change.removed)
-        # Of the oldest a call may stay, with its results, if others leave with theirs.
+        # An old call may stay, with its results, if others leave with theirs.
         pairs = {name for name, stored in self.stored.items() if any(kind == "r" for kind, _ in stored.form[2])}
         if len(gone) < excess or not gone <= oldest | pairs & self.stored.keys() or (gone and not excess):
             problems.append(f"removed {sorted(gone)}, but the oldest beyond the cap are {sorted(oldest)}")
@@ -240,8 +240,8 @@ class Conversation:
 
 
 def orphans(messages: Iterable[Form], besides: Collection[str] = ()) -> list[str]:
-    """The ids of results without a call before them: of each call id, there are no more results than calls in any
-    prefix. Messages of `besides` are left out."""
+    """The ids of results without a call before them: in any prefix, each call id has at most as many results as
+    calls. Messages of `besides` are left out."""
     calls: Counter[str] = Counter()
     found = []
     for name, _, tools in messages:

@@ -1,4 +1,4 @@
-"""What happened, as it was recorded: calls and their outcomes, events, and the changes that servers made.
+"""The record of a run: calls and their outcomes, events, and the changes that servers made.
 
 Clients append lines to a journal of their own, before a call leaves and after it returns, so that a killed process
 leaves everything but the outcome of its last calls. Calls are recorded where a store hands operations to its backend:
@@ -44,13 +44,13 @@ Form = tuple[str, str, tuple[tuple[str, str], ...]]
 
 #: The call may have been applied, or not.
 UNKNOWN = (BackendUnavailableError, DurabilityError, OutcomeUnknownError, StoreClosedError)
-#: Nothing was written. What is neither, such as a script that failed, is a violation.
+#: The call was not applied. Any other error, such as a failed script, is a violation.
 REFUSED = (BackendRefusedError, CapabilityError, ConflictError, InvalidInputError, NotFoundError)
 
 
 class Call(Struct, frozen=True):
     """One operation. `status`: "ok", "refused" (an error that says that nothing was written), "unknown", or "error"
-    (one that a store must not raise); `value` is the outcome, or the error."""
+    (a store must not raise it); `value` is the outcome, or the error."""
 
     client: str
     conversation: str
@@ -339,8 +339,8 @@ def _change(conversation: str, rest: list[bytes]) -> Change:
 
 
 def _commands(data: bytes) -> Iterator[list[bytes]]:
-    """The commands of an append-only file. What a killed server had written of a transaction without its end is left
-    out, as the server does when it starts."""
+    """The commands of an append-only file. A transaction without its end, which a killed server left, is skipped,
+    as the server does when it starts."""
     at, held = 0, None
     while at < len(data):
         if data[at : at + 1] == b"#":  # an annotation

@@ -1,6 +1,6 @@
 """Hypothesis strategies: any valid message, part and id, and the unknown fields a newer version may add.
 
-Nothing here sets a profile; the suite's conftest does.
+The suite's conftest sets the profile.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _inside(extra: st.SearchStrategy[Any]) -> tuple[Any, Any, Any]:
     return participants, sources, parts
 
 
-#: Of this version; and with fields and parts that only a newer one knows.
+#: Participants, sources and parts of this version, and of a newer one.
 _KNOWN = _inside(st.none())
 _NEWER = _inside(st.none() | future_fields)
 #: Parts of a type that only a newer version knows.
@@ -164,7 +164,7 @@ def _messages(
     return st.builds(Message, **{**fields, **fixed})
 
 
-#: Who speaks, and the calls and results in it, for histories of any kind.
+#: Turns with calls and results, for histories of any kind.
 _PARTS = st.lists(
     st.sampled_from(["x", "yy", *(tool_use(id, "f") for id in "123"), *(tool_result(id, "r") for id in "123")]),
     min_size=1,

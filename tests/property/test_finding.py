@@ -1,6 +1,6 @@
-"""A look at the registries finds every conversation that has changed, whatever happened since the last one.
+"""A poll of the registries finds every conversation that has changed, whatever happened since the last poll.
 
-Without the part that compares some of the known ones in any case, which would hide what the rest overlooks.
+Without the sweep over known conversations, which would hide gaps of the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ops = st.lists(
 _A, _B = NAMES[:2]
 _START = [("append", _A), ("append", _B), ("look", "")]
 _CLOCK_SET_BACK = [*_START, ("ahead", _A), ("look", ""), ("append", _B)]
-#: The one that changed last has a higher score again, so nothing but its Reset makes one look at the other.
+#: The last changed conversation has a higher score again, so only its Reset makes the store check the other.
 _REWOUND_AND_WRITTEN_AGAIN = [
     *_START,
     ("save", ""),
@@ -77,7 +77,7 @@ class _Model:
         self.store.delete_conversation(name)
 
     def told(self, name: str) -> None:
-        """The doorbell told of this one before any look."""
+        """The doorbell rang for this conversation before any poll."""
         self.learn(name, self.heads().get(name, BEGINNING))
 
     def save(self, _: str) -> None:
@@ -96,7 +96,7 @@ class _Model:
         return [key for pattern in self.keys.patterns for key in self.client.scan_iter(match=pattern)]
 
     def look(self, _: str) -> None:
-        """Everything that differs is found, at the latest by the look after those that gave a Reset."""
+        """Every difference is found, at the latest by the poll after a Reset."""
         for _attempt in range(2):
             found = self.backend.poll_changes(ChangeQuery(self.known, self.position, self.news, self.doubted))
             self.position, self.news, self.doubted = found.position, set(), set()
@@ -107,7 +107,7 @@ class _Model:
         assert self.known == self.heads()
 
     def learn(self, name: str, head: Cursor) -> None:
-        """As a subscriber does; it doubts what did not simply go on."""
+        """As a subscriber does: it doubts a conversation whose changes have a gap."""
         before = self.known.get(name)
         if before is not None and (head.epoch != before.epoch or head.revision < before.revision or self._lost(name)):
             self.doubted.add(name)
@@ -118,7 +118,7 @@ class _Model:
         self.news.add(name)
 
     def _lost(self, name: str) -> bool:
-        """Whether the change that was known is not in the log any more, or another one."""
+        """Whether the last known change is gone from the log, or has been replaced."""
         known = self.known[name]
         entries = self.client.xrange(self.keys.conversation(name).log, f"{known.revision}-0", f"{known.revision}-0")
         return not entries or entries[0][1][b"t"].decode() != known.token

@@ -29,7 +29,7 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import RedisHistoryError
 from redis_history.events import Event, MessagesAppended
-from tests.support.faults import flaky
+from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
@@ -67,7 +67,7 @@ REVISIONS = st.one_of(st.none(), st.integers(0, 12))
 
 
 def told(outcome: Any) -> Any:
-    """An outcome without what the two clocks decide."""
+    """An outcome without the times of the two clocks."""
     if isinstance(outcome, RedisHistoryError):
         return type(outcome), re.sub(r"\d{16}", "now", str(outcome))
     if isinstance(outcome, Message):
@@ -105,11 +105,13 @@ class RedisLikeMemory(RuleBasedStateMachine):
         cap = self.cap
         self.model = HistoryStore(backend=MemoryBackend(max_messages=cap, max_conversations=None))
         retry = RetryPolicy(deadline=10, first_wait=0.001, longest_wait=0.002)
-        self.clients = [flaky(HistoryStore(self.server.url, retry=retry, max_messages=cap), seed) for seed in (1, 2)]
+        self.clients = [
+            FlakyStore(HistoryStore(self.server.url, retry=retry, max_messages=cap), seed) for seed in (1, 2)
+        ]
         self.model_changes = {name: self.model.subscribe(name) for name in ("a", "b{}:*")}
         self.changes = {name: self.clients[0].subscribe(name) for name in ("a", "b{}:*")}
         for name, subscription in self.changes.items():
-            # Deletions are told to those who listen; wait until the server knows of this listener.
+            # Only subscribers receive deletions: wait until the server has this subscription.
             self._listening(name)
             assert subscription.get(timeout=0) is None
 
@@ -126,7 +128,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
             except RedisHistoryError as error:
                 outcomes.append(told(error))
         if name == "append_many" and isinstance(outcomes[1], list):
-            # What was there before, and left by the cap in a change whose reply was lost: its place is not known.
+            # A message that the cap removed in a change whose reply was lost has no known place.
             outcomes = [
                 [item for item, real in zip(outcome, outcomes[1], strict=True) if real[1].sequence is not None]
                 for outcome in outcomes
@@ -227,7 +229,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
 
     @rule(conversation=CONVERSATIONS)
     def delete_conversation(self, conversation: str) -> None:
-        # Told exactly only when no reply is lost, as documented.
+        # The outcome is exact only without lost replies, as documented.
         with self.clients[0].reliable():
             self.both(0, "delete_conversation", conversation)
 
@@ -274,7 +276,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
 
     @rule(conversation=CONVERSATIONS, message=MESSAGES)
     def append_without_search(self, conversation: str, message: Message) -> None:
-        """By a process that keeps no index: the next search makes up for it."""
+        """By a process without an index: the next search adds the missing documents."""
         with HistoryStore(self.server.url, max_messages=self.cap, search="off") as store:
             outcomes = []
             for each in (self.model, store):
@@ -300,7 +302,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
             for one in self.clients[0].get(name, include_archived=True):
                 if not one.id.startswith("s"):
                     messages.append((name, one.sequence))
-                elif one.id in live:  # a former summary has no document
+                elif one.id in live:  # former summaries are not indexed
                     messages.append((name, -(one.sequence or 0)))
         assert sorted((one.conversation_id, one.sequence) for one in documents if one) == sorted(messages)
         assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == len(messages)

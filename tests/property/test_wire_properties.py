@@ -1,4 +1,4 @@
-"""Whatever is stored is read back as it was; whatever is not a message is refused by name."""
+"""Stored messages are read back unchanged; anything else is refused with a named error."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_body_holds_neither_place_nor_inner_names(message: Message) -> None:
 
 @given(messages(), json_maps)
 def test_an_edit_leaves_the_rest_untouched(message: Message, metadata: dict[str, Any]) -> None:
-    """Read-modify-write: unknown fields and parts at every level survive, whatever is changed beside them."""
+    """Read-modify-write: unknown fields and parts at every level survive any other change."""
     before = msgspec.msgpack.decode(encode_body(message))
     after = msgspec.msgpack.decode(encode_body(replace(stored(message), metadata=metadata)))
     before.pop("metadata", None)
@@ -134,7 +134,7 @@ def test_valid_messagepack_that_is_no_message(member: tuple[Any, Any, dict[str, 
 
 
 class Foreign:
-    """Of no type that anything here knows."""
+    """An unknown type."""
 
 
 _wrong: st.SearchStrategy[Any] = st.one_of(
@@ -160,7 +160,7 @@ _STRUCTS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
 
 
 def accepted_is_readable(make: Callable[[], Message]) -> None:
-    """Refused with an error of ours, whichever it is, or stored so that it can be read."""
+    """Refused with an error of this package, or stored so that it can be read."""
     try:
         body = encode_body(make())
     except RedisHistoryError:

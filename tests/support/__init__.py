@@ -1,1 +1,1 @@
-"""What several tests need: servers, waiting, faults."""
+"""Helpers for several tests: servers, waiting, faults."""

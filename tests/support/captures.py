@@ -1,4 +1,4 @@
-"""What tests of recorded agents have in common."""
+"""Helpers for tests of recorded agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real cluster for tests: processes on loopback ports of their own, joined by hand, ended by process id."""
+"""A real cluster for tests: processes on loopback ports of their own, joined by commands, ended by process id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import redis
 from tests.support.servers import RealServer, free_port, replication, wait_until
 
 SLOTS = 16384
-#: Milliseconds after which a node is taken for dead: a machine busy with other tests may be as slow as that.
+#: Milliseconds after which a node counts as failed: a busy machine may be as slow as that.
 NODE_TIMEOUT = 5000
 
 
@@ -37,7 +37,7 @@ class RealCluster:
         return self
 
     def add(self) -> RealServer:
-        """Another node, without slots, that the others are told of."""
+        """Add a node without slots to the cluster."""
         bus = free_port()
         options = {
             "cluster-enabled": "yes",
@@ -95,6 +95,11 @@ class RealCluster:
                     return node
         raise AssertionError(f"nobody serves slot {slot}")
 
+    def another(self, slot: int) -> RealServer:
+        """A node that does not serve a slot."""
+        owner = self.owner(slot)
+        return next(node for node in self.nodes if node is not owner)
+
     def _slots(self, node: RealServer) -> Any:
         with node.client() as client:
             client.response_callbacks.clear()
@@ -107,13 +112,16 @@ class RealCluster:
         self.run(source, "SETSLOT", slot, "MIGRATING", self.node_id(target))
         return source
 
-    def move_keys(self, slot: int, source: RealServer, target: RealServer, count: int = 100) -> int:
-        """Move some keys of a slot; how many there were."""
+    def move_keys(self, slot: int, source: RealServer, target: RealServer, count: int = 100) -> None:
+        """Move all keys of a slot, so many at a time."""
         with source.client() as client:
-            keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count)
-            if keys:
+            while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count):
                 client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-            return len(keys)
+
+    def move(self, slot: int, target: RealServer) -> None:
+        """Move a slot with its keys."""
+        self.move_keys(slot, self.begin_migration(slot, target), target)
+        self.end_migration(slot, target)
 
     def end_migration(self, slot: int, target: RealServer) -> None:
         for node in [target, *(node for node in self.nodes if node is not target)]:

@@ -1,4 +1,4 @@
-"""The command `redis-history`: in this process, which is fast, or in one of its own."""
+"""The command `redis-history`: in this process, which is fast, or in a new process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from redis_history.cli.commands import cli
 
-#: Nothing of the surroundings: times in UTC, no colours, the usual width.
+#: Independent of the environment: times in UTC, no colours, the usual width.
 SETTINGS = {"TZ": "UTC", "COLUMNS": "100", "NO_COLOR": "1"}
 WITHOUT = ("REDIS_HISTORY_URL", "REDIS_HISTORY_NAMESPACE", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
 class Done(NamedTuple):
-    """What a command left behind."""
+    """The status and the output of a command."""
 
     returncode: int
     stdout: str
@@ -31,7 +31,7 @@ class Done(NamedTuple):
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None, stdin: bytes | None = None) -> Done:
-    """Run the command in this process. What no command should raise is raised here."""
+    """Run the command in this process. Unexpected exceptions are raised."""
     env = {**dict.fromkeys(WITHOUT), **SETTINGS, **(environment or {})}
     result = CliRunner(env=env).invoke(cli, list(arguments), input=stdin, prog_name="redis-history")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -40,7 +40,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None, stdin: bytes
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For a process of its own."""
+    """The environment of a new process."""
     kept = {name: value for name, value in os.environ.items() if name not in WITHOUT}
     return {**kept, **SETTINGS, "PYTHONUNBUFFERED": "1", **more}
 

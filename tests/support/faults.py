@@ -1,9 +1,10 @@
-"""Failures injected at the socket of a store: the request was sent, and the reply is lost."""
+"""Failures injected at the connections of a store: the server has done its work, and the reply is lost."""
 
 from __future__ import annotations
 
+import inspect
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,33 +13,53 @@ from redis.exceptions import ConnectionError
 LOSS = 0.1
 
 
+def lose_replies(store: Any, when: Callable[[], bool]) -> None:
+    """Lose the reply to each call of a store, of either kind, for which `when()` is true."""
+    pool = store._backend._connections
+    acquire = pool.acquire
+
+    def spoil(connection: Any) -> Any:
+        if when():
+            read = connection.read_response
+
+            def lost(*args: Any, **options: Any) -> Any:
+                del connection.read_response
+                reply = read(*args, **options)
+                if inspect.isawaitable(reply):
+                    return lost_later(reply)
+                raise ConnectionError("the reply was lost")
+
+            connection.read_response = lost
+        return connection
+
+    async def lost_later(reply: Any) -> None:
+        await reply
+        raise ConnectionError("the reply was lost")
+
+    async def spoil_later(acquired: Any) -> Any:
+        return spoil(await acquired)
+
+    def acquire_and_spoil() -> Any:
+        acquired = acquire()
+        return spoil_later(acquired) if inspect.isawaitable(acquired) else spoil(acquired)
+
+    pool.acquire = acquire_and_spoil
+
+
+def lose_one_reply(store: Any) -> None:
+    """Lose the reply to the next call."""
+    once = iter([True])
+    lose_replies(store, lambda: next(once, False))
+
+
 class FlakyStore:
-    """A store that loses one reply in ten; everything else is the store's own."""
+    """A store that loses one reply in ten; which ones depends on the seed. The rest is the store's own."""
 
     def __init__(self, store: Any, seed: int) -> None:
         self._store = store
-        self._random = random.Random(seed)
         self._loss = LOSS
-        pool = store._backend._connections
-        acquire = pool.acquire
-
-        def flaky_acquire() -> Any:
-            connection = acquire()
-            if self._random.random() < self._loss:
-                self._lose_reply(connection)
-            return connection
-
-        pool.acquire = flaky_acquire
-
-    def _lose_reply(self, connection: Any) -> None:
-        read_response = connection.read_response
-
-        def lost(*args: Any, **options: Any) -> Any:
-            del connection.read_response
-            read_response(*args, **options)  # the server has done its work
-            raise ConnectionError("the reply was lost")
-
-        connection.read_response = lost
+        chance = random.Random(seed)
+        lose_replies(store, lambda: chance.random() < self._loss)
 
     @contextmanager
     def reliable(self) -> Iterator[None]:
@@ -48,8 +69,3 @@ class FlakyStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
-
-
-def flaky(store: Any, seed: int) -> FlakyStore:
-    """Loses replies of `store`, of which ones decides the seed."""
-    return FlakyStore(store, seed)

@@ -1,19 +1,22 @@
-"""Processes that begin in milliseconds: forked from one that imported the package beforehand."""
+"""Processes that start in milliseconds: forked from a process that has already imported the package."""
 
 from __future__ import annotations
 
 import multiprocessing
+import random
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any
+
+from redis_history import HistoryStore, user
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["redis_history._names"])
 
 
 class Forked:
-    """A process of a function at the top of a module; what it returns is its result."""
+    """A process that runs a function of a module."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._answer, answer = _context.Pipe(duplex=False)
@@ -31,7 +34,7 @@ class Forked:
         self._close()
 
     def result(self, seconds: float = 200) -> Any:
-        """Waits for its end; fails if that was none in order."""
+        """The return value. Fails if the process ended with an error."""
         try:
             answer = self._answer.recv() if self._answer.poll(seconds) else None
         except EOFError:
@@ -47,8 +50,19 @@ class Forked:
         self._process.close()
 
 
+def write_messages(url: str, name: str, count: int) -> None:
+    """Append messages to "c" one by one, some of them again, until all are there or the process is killed."""
+    chance = random.Random(name)
+    with HistoryStore(url) as store:
+        for number in range(count):
+            message = user(f"{name}-{number}", id=f"{name}-{number}")
+            store.append("c", message)
+            while chance.random() < 0.1:
+                assert store.append("c", message).duplicate
+
+
 def barrier(parties: int) -> Barrier:
-    """One on which such processes wait for each other."""
+    """A barrier for such processes."""
     return _context.Barrier(parties)
 
 

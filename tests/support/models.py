@@ -1,4 +1,4 @@
-"""A server that speaks the wire formats of OpenAI and Anthropic, and answers what it is told to."""
+"""A server that speaks the wire formats of OpenAI and Anthropic, with prepared answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Small conversations of agents that number their calls alike, and what must hold of calls and results in them.
 
-Nothing here uses `redis_history.model.pairs`.
+This module does not use `redis_history.model.pairs`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from redis_history import Message, Participant, assistant, tool, tool_result, to
 
 __all__ = ["conversations", "counted", "interleavings", "naive_groups", "naive_pairs", "true_calls"]
 
-#: What an agent does, step by step: `u` is a call, `r` its result, both with an id; `t` is a text.
+#: The steps of agents: `u` is a call, `r` its result, both with an id; `t` is a text.
 SCRIPTS = [
     [["u1", "r1"], ["u1", "r1", "u1", "r1"]],
     [["u1", "r1", "u1", "r1"], ["u1", "t", "r1"]],

@@ -1,4 +1,4 @@
-"""What tests of prompts have in common."""
+"""Helpers for tests of prompts."""
 
 from __future__ import annotations
 

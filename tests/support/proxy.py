@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-#: What can happen to bytes on their way to the server, and to those that come back.
+#: The faults of bytes on their way to the server, and on their way back.
 REQUEST_FAULTS = ("request_lost", "request_halved", "request_delayed", "request_late", "request_repeated")
 REPLY_FAULTS = ("reply_lost", "reply_halved", "reply_delayed")
 
@@ -99,7 +99,7 @@ class LossyProxy:
         return server
 
     def _fault(self, kinds: tuple[str, ...]) -> str:
-        """What happens to the next piece of bytes; '' if nothing does."""
+        """The fault of the next piece of bytes, or ''."""
         chance = self._random.random()
         for kind in kinds:
             chance -= self.faults.get(kind, 0.0)
@@ -150,7 +150,7 @@ class LossyProxy:
 
     def _send_late(self, data: bytes, server: socket.socket | None) -> None:
         """Send bytes after a while: on the connection they came on, or if there is none or it has ended, on a new
-        one. What is answered is thrown away."""
+        one. Answers are thrown away."""
         longest = self._latest if self._random.random() < 0.05 else self._latest / 10
         wait = self._random.uniform(0.0, longest)
 

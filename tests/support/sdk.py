@@ -14,7 +14,7 @@ __all__ = ["is_valid", "torn", "type_of", "validate"]
 
 @cache
 def type_of(form: str) -> TypeAdapter[Any]:
-    """What a list of messages of a form is, by the SDK of its provider."""
+    """The type of a list of messages in a provider's SDK."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the SDKs, at import
         if form == "anthropic":

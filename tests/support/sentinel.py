@@ -30,7 +30,7 @@ class RealService:
 
     @property
     def url(self) -> str:
-        """The first Sentinel named does not exist: one that answers is enough."""
+        """The first Sentinel named does not exist: one is enough."""
         return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{SERVICE}"
 
     def start(self) -> RealService:
@@ -66,11 +66,13 @@ class RealService:
         return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=5, **options)
 
     def fail_over(self) -> None:
-        """Have the replica take over, and return when it has and the other one follows it."""
+        """Make the replica take over, and the other one follow it, which the Sentinel would do after ten seconds."""
         old, new = self.roles()
         with self._sentinel() as sentinel:
             sentinel.sentinel_failover(SERVICE)
         self.wait_for_primary(new)
+        with old.client() as client:
+            client.replicaof("127.0.0.1", new.port)
         wait_until(lambda: replication(old).get("master_link_status") == "up", "the old primary to follow", 60)
 
     def wait_for_primary(self, server: RealServer) -> None:
@@ -87,7 +89,7 @@ class RealService:
         return (first, second) if replication(first)["role"] == "master" else (second, first)
 
     def cut_replication(self) -> None:
-        """What is written from here on never reaches the replica."""
+        """Later writes never reach the replica."""
         primary, replica = self.roles()
         with replica.client() as client:
             client.config_set("masterauth", "wrong")

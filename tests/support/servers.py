@@ -23,7 +23,7 @@ from redis.retry import Retry
 from redis_history.embedded import ServerBinary, find_server
 
 DEADLINE = 20.0
-#: For looking whether a server is there: redis-py would wait for seconds between its own tries.
+#: For checks whether a server answers: redis-py would wait for seconds between its own tries.
 AT_ONCE = Retry(NoBackoff(), 0)
 
 
@@ -35,7 +35,7 @@ def binary(kind: str) -> ServerBinary:
 
 
 class RealServer:
-    """One server process in a folder of its own; `tcp` opens a loopback port as well as the socket."""
+    """One server process in a private folder; `tcp` opens a loopback port as well as the socket."""
 
     def __init__(self, kind: str, *, tcp: bool = False, options: tuple[str, ...] = ()) -> None:
         # Not under pytest's tmp_path: socket paths must be short.
@@ -81,7 +81,7 @@ class RealServer:
 
     @functools.cached_property
     def watcher(self) -> Any:
-        """A client that is kept, for what is asked often; it connects anew after a restart."""
+        """A client that is kept open; it connects again after a restart."""
         return self.client()
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
@@ -114,13 +114,13 @@ def replication(server: RealServer) -> dict[str, Any]:
 
 
 def wait_until_replicated(primary: RealServer, replica: RealServer) -> None:
-    """Until the replica has what the primary has now. WAIT speaks of nothing but its own connection's writes."""
+    """Wait until the replica has all changes of the primary. WAIT only covers writes of its own connection."""
     offset = replication(primary)["master_repl_offset"]
     wait_until(lambda: replication(replica)["slave_repl_offset"] >= offset, "the replica to have it all")
 
 
 def lasting(client: Any, pattern: str = "*") -> set[bytes]:
-    """The keys, but for those of journals. These must end by themselves, within two minutes."""
+    """The keys without journals, which must expire within two minutes."""
     found = set(client.keys(pattern))
     journals = {key for key in found if re.search(rb":(j[01]|o:[0-9a-f]{16})$", key)}
     assert all(client.pttl(key) in (-2, *range(120_001)) for key in journals)

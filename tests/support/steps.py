@@ -1,4 +1,4 @@
-"""The steps of an operation, taken by hand."""
+"""Takes the steps of an operation one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def first_call(op: Op[Any], settings: Settings) -> Call:
 
 
 def outcome(op: Op[Any], settings: Settings, reply: Any) -> Any:
-    """What an operation of one call makes of the reply to it; what would be left to do after it is left out."""
+    """The outcome of an operation with a single call, from its reply. Upkeep after it is left out."""
     steps = plan(op, settings)
     step = next(steps)
     try:

@@ -1,4 +1,4 @@
-"""Transcripts for tests: the written samples beside this file, and those in the folder $REDIS_HISTORY_DATA if set."""
+"""Transcripts for tests: the bundled samples, and those in the folder $REDIS_HISTORY_DATA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view for tests: the command in a process of its own, the same in this event loop, and readers of streams."""
+"""The live view for tests: the command in a new process, the same in this event loop, and readers of streams."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Stream:
                     await self._more()
 
     async def body(self) -> dict[str, Any]:
-        """The JSON of an answer that is no stream."""
+        """The JSON of an answer that is not a stream."""
         async with asyncio.timeout(DEADLINE):
             found: dict[str, Any] = json.loads(await self._reader.readexactly(int(self.headers["content-length"])))
         return found

@@ -1,0 +1,59 @@
+"""Both kinds of stores, used alike: a test awaits every call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from redis_history import AsyncHistoryStore, HistoryStore
+
+
+class Awaitable:
+    """A synchronous store or subscription whose calls are awaited, each in a thread."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "aclose":
+            name = "close"
+        if name == "capabilities":
+            return asyncio.to_thread(getattr, self._target, name)
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+        if name in ("subscribe", "subscribe_all"):
+            return lambda *args, **options: Awaitable(value(*args, **options))
+        if name == "iter":
+            return lambda *args, **options: _each(value(*args, **options))
+        if name in ("on_change", "on_change_all"):
+            return lambda *args, **options: _on_change(value, args, options)
+        return lambda *args, **options: asyncio.to_thread(value, *args, **options)
+
+    async def __aenter__(self) -> Awaitable:
+        await asyncio.to_thread(self._target.__enter__)
+        return self
+
+    async def __aexit__(self, *exit_: object) -> None:
+        await asyncio.to_thread(self._target.__exit__, None, None, None)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in _each(iter(self._target)):
+            yield item
+
+
+async def _each(items: Any) -> AsyncIterator[Any]:
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item
+
+
+async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
+    unsubscribe = await asyncio.to_thread(on_change, *args, **options)
+    return lambda: asyncio.to_thread(unsubscribe)
+
+
+def open_store(face: str, url: str | None = None, **options: Any) -> Any:
+    """A store of the kind "sync" or "async"."""
+    return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
