@@ -16,7 +16,7 @@ from redis_history.json_form import message_of
 from redis_history.model import Conversation, Message, Position
 from redis_history.requests import owner_of
 from redis_history.web._http import MOST, Asked, Refused, answer, answer_of_state
-from redis_history.web._shape import conversation_shape, dumps, glimpse, hit_shape, message_shape, writer
+from redis_history.web._shape import conversation_shape, dumps, glimpse, hit_shape, message_shape
 from redis_history.web._view import View
 
 _MOST_HITS: Final = 100
@@ -67,9 +67,7 @@ async def conversations(view: View, asked: Asked) -> Response:
     shapes = list(map(conversation_shape, kept))
     if asked.flag("last"):
         newest = await view.store.newest_messages([one.conversation_id for one in kept])
-        shapes = [
-            shape | {"last": glimpse(last), "writer": writer(last)} for shape, last in zip(shapes, newest, strict=True)
-        ]
+        shapes = [shape | {"last": glimpse(last)} for shape, last in zip(shapes, newest, strict=True)]
     offset += examined
     more = examined < len(found) and offset <= _LIST_END
     return answer({"conversations": shapes, "next": str(offset) if more else None})

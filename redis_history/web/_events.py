@@ -20,7 +20,7 @@ from redis_history.events import (
     MessageUpdated,
     Reset,
 )
-from redis_history.web._shape import conversation_shape, dumps, message_shape, writer
+from redis_history.web._shape import conversation_shape, dumps, message_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
 PING: Final = b": ping\n\n"
@@ -77,9 +77,7 @@ async def encoded(store: AsyncHistoryStore, event: Event) -> Entry:
 async def _data(store: AsyncHistoryStore, event: Event) -> dict[str, Any]:
     match event:
         case MessagesAppended():
-            last = event.messages[-1] if event.messages else None
-            messages = list(map(message_shape, event.messages))
-            return {"messages": messages, "removed_ids": event.removed_ids, "writer": writer(last)}
+            return {"messages": list(map(message_shape, event.messages)), "removed_ids": event.removed_ids}
         case MessageUpdated():
             return {"message": message_shape(event.message)}
         case MessagesDeleted():

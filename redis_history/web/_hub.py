@@ -14,7 +14,7 @@ from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event, MessagesAppended
 from redis_history.model import Conversation, Message
 from redis_history.web._events import PING, Entry, Ring, encoded, frame, kind_of
-from redis_history.web._shape import conversation_shape, glimpse, writer
+from redis_history.web._shape import conversation_shape, glimpse
 
 _logger = logging.getLogger("redis_history")
 
@@ -202,7 +202,7 @@ class ListWatch(_Watch):
                 shape = conversation_shape(conversation)
                 for left_out in ("id", "metadata", "metadata_cut"):
                     shape.pop(left_out, None)
-                more = {"kind": kind_of(event), "last": glimpse(last), "writer": writer(_appended(event))}
+                more = {"kind": kind_of(event), "last": glimpse(last)}
                 self._add(name, "changed", shape | more)
             self.ring.wake()
 
@@ -210,15 +210,12 @@ class ListWatch(_Watch):
         """The record and the newest message. Reads the message again unless the event is an append, because other
         changes may have edited or removed it."""
         name = event.conversation_id
-        last = _appended(event) or (await self._store.newest_messages([name]))[0]
+        last = event.messages[-1] if isinstance(event, MessagesAppended) and event.messages else None
+        last = last or (await self._store.newest_messages([name]))[0]
         return await self._store.get_conversation(name), last
 
     def _add(self, name: str, kind: str, data: dict[str, Any]) -> None:
         self.ring.add(Entry(str(self.ring.end + 1), name, frame(kind, {"conversation": name, **data})))
-
-
-def _appended(event: Event) -> Message | None:
-    return event.messages[-1] if isinstance(event, MessagesAppended) and event.messages else None
 
 
 def _retrieve(opened: asyncio.Future[None]) -> None:

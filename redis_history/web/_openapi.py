@@ -32,7 +32,6 @@ def _ref(name: str) -> dict[str, Any]:
 
 _OWNER: Final = {"type": ["string", "integer", "null"]}
 _PARTICIPANT: Final = _object({"kind": _TEXT, "id": _TEXT}, display_name=_MAYBE)
-_WRITER: Final = {"type": ["object", "null"], "properties": {"name": _TEXT, "kind": _TEXT, "id": _MAYBE}}
 _CONVERSATION: Final = {
     "id": _TEXT, "title": _MAYBE, "user_id": _OWNER, "agent_name": _MAYBE, "auditing_id": _OWNER,
     "message_count": _COUNT, "characters": _COUNT, "tokens": _COUNT, "created_at": _MAYBE, "updated_at": _MAYBE,
@@ -45,7 +44,7 @@ _SCHEMAS: Final = {
         "capabilities": {"type": "object"}, "summary_prefix": _TEXT,
     }),
     "Conversation": _object(
-        _CONVERSATION, cursor=_TEXT, last={"type": ["object", "null"]}, writer=_WRITER, metadata_cut=_COUNT
+        _CONVERSATION, cursor=_TEXT, last={"type": ["object", "null"]}, metadata_cut=_COUNT
     ),
     "Part": {**_object({"type": _TEXT}, cut=_COUNT), "description": "a part; of an unknown one, its `data`"},
     "Message": _object({
@@ -66,7 +65,7 @@ _SCHEMAS: Final = {
     }))}),
     "Event": {**_object(
         {"conversation": _TEXT, "cursor": _TEXT, "revision": _COUNT},
-        messages=_list(_ref("Message")), removed_ids=_list(_TEXT), writer=_WRITER, message=_ref("Message"),
+        messages=_list(_ref("Message")), removed_ids=_list(_TEXT), message=_ref("Message"),
         ids=_list(_TEXT), summary=_ref("Message"), count=_COUNT, through=_TEXT, summary_id=_TEXT,
         record={"oneOf": [_ref("Conversation"), {"type": "null"}]},
         reason={"type": "string", "enum": [*get_args(ResetReason), "change_too_large", "cursor_invalid"]},

@@ -14,8 +14,6 @@ from redis_history.model import Conversation, Message
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import SearchHit
 
-__all__ = ["LONGEST", "conversation_shape", "dumps", "glimpse", "hit_shape", "message_shape", "writer"]
-
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
 LONGEST: Final = 20_000
 #: Characters of a name, and of the beginning of a message in a list.
@@ -74,26 +72,16 @@ def hit_shape(hit: SearchHit) -> dict[str, Any]:
     }
 
 
-def writer(message: Message | None) -> dict[str, Any] | None:
-    """The author of a message, for the display of active writers."""
-    if message is None:
-        return None
-    who = message.participant
-    if who is not None:
-        return {"name": (who.display_name or who.id)[:_NAME], "kind": who.kind, "id": who.id[:_NAME]}
-    kind = {"user": "user", "system": "system"}.get(message.role, "agent")
-    return {"name": message.role, "kind": kind, "id": None}
-
-
 def glimpse(message: Message | None) -> dict[str, Any] | None:
     """The beginning of a message, for a list."""
     if message is None:
         return None
-    who = writer(message)
+    who = message.participant
+    name = message.role if who is None else who.display_name or who.id
     text = message.text[:_GLIMPSE]
     if not text and message.tool_uses:
         text = ", ".join(part.name[:_GLIMPSE] for part in message.tool_uses[:5])[:_GLIMPSE]
-    return {"role": message.role, "name": who and who["name"], "text": text}
+    return {"role": message.role, "name": name[:_NAME], "text": text, "timestamp": to_json(message.timestamp)}
 
 
 def _part(part: dict[str, Any], most: int | None) -> dict[str, Any]:

@@ -29,14 +29,6 @@ async def test_the_token_is_not_in_the_address(window: Window, site: Site) -> No
     await expect(page.locator("#welcome")).to_be_visible()
 
 
-async def test_without_the_token_there_is_nothing(windows: Windows, site: Site) -> None:
-    window = await windows(site.address)
-    window.outage = True  # 401
-    answer = await window.page.goto(window.base)
-    assert answer is not None
-    assert answer.status == 401
-
-
 async def test_calls_fold_beside_their_results(window: Window, site: Site) -> None:
     name = site.name("tools")
     again = {"id": "call_1"}  # ids come back
@@ -111,6 +103,15 @@ async def test_all_parts_of_messages_are_shown(window: Window, site: Site) -> No
     )
     page = await window.open(name)
     await page.keyboard.press("g")
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    row = page.locator(".row").nth(2)
+    await row.hover()
+    await row.get_by_role("button", name="Copy").click()
+    await expect(row.get_by_role("button", name="Copied")).to_be_visible()
+    assert await page.evaluate("navigator.clipboard.readText()") == long
+    href = await row.get_by_role("link", name="JSON").get_attribute("href")
+    found = await page.evaluate("href => fetch(href).then(answer => answer.json())", href)
+    assert found["text"] == long
     await expect(page.locator(".code")).to_have_text("pythonprint('hi')")
     await expect(page.locator(".prose p > code")).to_have_text("this")
     await expect(page.locator(".chip")).to_contain_text("plan.pdf")
@@ -168,6 +169,8 @@ async def test_what_is_hostile_is_text(window: Window, site: Site) -> None:
     site.store.append(name, user("w" * 3_000))
     page = await window.open(name)
     await expect(page.locator("#title")).to_have_text(_HOSTILE)
+    await expect(page.locator("#composer")).to_be_hidden()
+    await expect(page.locator("#actions")).to_be_hidden()
     await expect(page.locator(".row")).to_have_count(3)
     for button in await page.locator(".fold").all():
         await button.click()
@@ -326,14 +329,6 @@ async def test_writing_where_it_is_allowed(windows: Windows, server_of: Servers,
         await expect(page.locator("#welcome")).to_be_visible()
         assert store.get_conversation("c") is None
         await windows.close()
-
-
-async def test_writing_is_not_offered_else(window: Window, site: Site) -> None:
-    name = site.name("read-only")
-    site.store.append(name, user("Hello."))
-    page = await window.open(name)
-    await expect(page.locator("#composer")).to_be_hidden()
-    await expect(page.locator("#actions")).to_be_hidden()
 
 
 async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:

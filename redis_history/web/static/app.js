@@ -104,7 +104,7 @@ function listChanged(name, data) {
   } else if (name === "changed") {
     sidebar.on_changed(data);
     if (data.conversation === timeline.id) {
-      const { conversation: id, last, writer, kind, ...info } = data;
+      const { conversation: id, last, kind, ...info } = data;
       timeline.info({ ...info, id });
       timeline.stream?.hurry(); // the conversation may just have been created
     }

@@ -4,13 +4,12 @@
 import { address } from "./api.js";
 import { Stream } from "./stream.js";
 
-const ANSWER = 2_000; // milliseconds; a leader that does not answer within this time was suspended by the browser
-
 /** `onEvent(name, data)`: after "hello", read the list; later changes follow as events. `onState`: see Stream. */
 export function openFeed({ onEvent, onState }) {
-  const listen = (tell = () => {}) =>
+  const url = address(["events"]);
+  const listen = (tell) =>
     new Stream({
-      address: () => address(["events"]),
+      address: () => url,
       onEvent: (name, data) => {
         onEvent(name, data);
         tell({ name, data });
@@ -20,54 +19,19 @@ export function openFeed({ onEvent, onState }) {
         tell({ state });
       },
     });
-  const name = `redis-history:feed:${address(["events"]).href}`;
   // Both APIs need https or a loopback address. Elsewhere each tab has its own stream.
-  if (!navigator.locks || !globalThis.BroadcastChannel) {
-    listen();
-    return;
-  }
-  const channel = new BroadcastChannel(name);
-  let stream = null; // the stream of the leader
-  let state = "opening";
-  let patience = null;
-
+  if (!navigator.locks || !globalThis.BroadcastChannel) return listen(() => {});
+  const channel = new BroadcastChannel(url.href);
   channel.onmessage = ({ data }) => {
-    if (stream) {
-      if (data.ask) channel.postMessage({ state, name: "hello", data: {} });
-      return;
-    }
-    if (data.ask) return;
-    clearTimeout(patience);
     if (data.state) onState(data.state, null);
-    if (data.name) onEvent(data.name, data.data);
+    else onEvent(data.name, data.data);
   };
-
-  /** Become the leader when there is none; with `steal`, at once. */
-  const lead = (options = {}) => {
-    navigator.locks
-      .request(name, options, () => {
-        clearTimeout(patience);
-        stream = listen((told) => {
-          state = told.state ?? state;
-          channel.postMessage(told);
-        });
-        return new Promise(() => {}); // held until the tab is closed
-      })
-      .catch(() => {
-        stream.close(); // another tab took the lead
-        stream = null;
-        lead();
-      });
-  };
-
-  const ask = () => {
-    if (stream || document.hidden) return;
-    clearTimeout(patience);
-    patience = setTimeout(() => lead({ steal: true }), ANSWER);
-    channel.postMessage({ ask: true });
-  };
-
-  lead();
-  ask();
-  document.addEventListener("visibilitychange", ask);
+  navigator.locks.query().then(({ held }) => {
+    if (held.some((lock) => lock.name === url.href)) onEvent("hello", {}); // the leader's own "hello" is long past
+  });
+  // Held until the tab is closed; browsers do not suspend a tab that holds a lock.
+  return navigator.locks.request(url.href, () => {
+    listen((told) => channel.postMessage(told));
+    return new Promise(() => {});
+  });
 }

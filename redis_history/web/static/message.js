@@ -1,5 +1,6 @@
 // Creates the element of a timeline row.
 
+import { address } from "./api.js";
 import { el, icon } from "./dom.js";
 import { author, clock, dayName, exact, initials, oneLine, plural, shorten } from "./format.js";
 import { attachments, drawPart, sources } from "./parts.js";
@@ -8,7 +9,7 @@ import { foldable, prose } from "./prose.js";
 /**
  * `desk` has the state apart from the row: `desk.fold(row, id, message)`, the state of a foldable part;
  * `desk.originals(row)`, the state of a summary: `{open, busy, count, error, toggle}`; `desk.names`, the names of
- * participants by id; `desk.prefix`, the beginning of summary texts.
+ * participants by id; `desk.prefix`, the beginning of summary texts; `desk.conversation`.
  */
 export function drawRow(row, desk) {
   if (row.edge) return drawEdge(row, desk);
@@ -52,10 +53,23 @@ function spoken(row, desk) {
       ...shown,
       chips,
       sources(message, fold),
+      actions(message, desk),
     ),
   );
   box.style.setProperty("--hue", who.hue);
   return box;
+}
+
+/** Copy the text, or open the message as JSON; shown while the row has the pointer or the focus. */
+function actions(message, desk) {
+  const copy = el("button", { type: "button", class: "button quiet", text: "Copy" });
+  copy.addEventListener("click", async () => {
+    const done = await navigator.clipboard?.writeText(message.text).then(() => true, () => false); // needs https
+    copy.textContent = done ? "Copied" : "Copying is not allowed here";
+  });
+  const href = address(["conversations", desk.conversation.id, "messages", message.id]);
+  const json = el("a", { class: "button quiet", href, target: "_blank", rel: "noopener", text: "JSON" });
+  return el("div", { class: "message-actions" }, message.text && copy, json);
 }
 
 export function avatar(who) {

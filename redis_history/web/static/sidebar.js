@@ -9,7 +9,6 @@ const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter examines
 const LOOKED = 20_000; // conversations up to which the list loads pages without scrolling, to fill itself
 const FAILED = 3_000; // milliseconds before a failed page is requested again
-const WRITES = 10_000; // milliseconds after an append during which its author counts as writing
 const STEADY = 1200; // milliseconds; the list keeps its order while the pointer moves over it
 
 export class Sidebar {
@@ -116,14 +115,9 @@ export class Sidebar {
   }
 
   on_changed(data) {
-    const { conversation: id, writer } = data;
+    const { conversation: id } = data;
     for (const told of this.watches) told.add(id);
-    const item = this.items.get(id);
-    const next = this.put({ ...data, id }, item);
-    if (writer?.kind === "agent" && data.kind === "appended") {
-      next.writer = { ...writer, until: Date.now() + WRITES };
-      setTimeout(this.show, WRITES + 50);
-    }
+    this.put({ ...data, id }, this.items.get(id));
     this.show();
   }
 
@@ -241,8 +235,8 @@ export class Sidebar {
   draw(item, unread) {
     const { conversation } = item;
     const selected = conversation.id === this.current;
-    const writes = item.writer?.until > Date.now() ? nameOf({ name: item.writer.name, role: item.last?.role }) : null;
-    const state = JSON.stringify([conversation, item.last, writes, unread, selected, ago(conversation.updated_at)]);
+    const at = item.last?.timestamp ?? conversation.updated_at; // imported conversations have times of their own
+    const state = JSON.stringify([conversation, item.last, unread, selected, ago(at)]);
     if (item.state === state) return;
     item.state = state;
     if (!item.element) {
@@ -258,13 +252,9 @@ export class Sidebar {
         "span",
         { class: "card-top" },
         el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.id), 160) }),
-        el("time", {
-          datetime: conversation.updated_at,
-          title: exact(conversation.updated_at),
-          text: ago(conversation.updated_at),
-        }),
+        el("time", { datetime: at, title: exact(at), text: ago(at) }),
       ),
-      el("span", { class: "card-last" }, writes && writing(writes), ...lastLine(item.last)),
+      el("span", { class: "card-last" }, ...lastLine(item.last)),
       el(
         "span",
         { class: "card-facts" },
@@ -319,13 +309,3 @@ function lastLine(last) {
 /** Without a participant, the name is the role. */
 const nameOf = ({ name, role }) =>
   name && name !== role ? name : ({ user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[role] ?? "");
-
-function writing(name) {
-  const told = el("span", { class: "visually-hidden", text: `${shorten(name || "Somebody", 60)} is writing. ` });
-  return el(
-    "span",
-    { class: "writes", title: told.textContent },
-    el("span", { class: "dots" }, el("i"), el("i"), el("i")),
-    told,
-  );
-}

@@ -1,7 +1,7 @@
 // The open conversation: its rows, its stream, and navigation.
 
 import { address, api } from "./api.js";
-import { Activity } from "./activity.js";
+import { showActivity } from "./activity.js";
 import { compare, Conversation } from "./conversation.js";
 import { Desk } from "./desk.js";
 import { byId, oncePerFrame, setText, still } from "./dom.js";
@@ -26,7 +26,6 @@ export class Timeline {
     this.scroller = byId("timeline");
     this.newest = byId("newer");
     this.header = new Header();
-    this.activity = new Activity();
     this.conversation = null;
     this.prefix = ""; // the beginning of summary texts
     this.list = new VirtualList(this.scroller, {
@@ -74,7 +73,7 @@ export class Timeline {
     this.target = null;
     this.current = null;
     this.failed = 0;
-    this.activity.begin();
+    showActivity([]);
     this.header.begin(id);
     this.list.reset();
     this.wish += 1;
@@ -180,7 +179,6 @@ export class Timeline {
   }
 
   appended(told, added) {
-    this.activity.wrote(told);
     this.keepFresh(added);
     if (!told.length) return;
     this.conversation.letGo(this.list.pinned ? "older" : "newer");
@@ -234,7 +232,7 @@ export class Timeline {
     list.set(withGhosts(rows, this.ghosts));
     this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
     this.header.people(messages);
-    this.activity.show(rows);
+    showActivity(rows);
     this.scrolled();
   }
 

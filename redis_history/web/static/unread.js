@@ -5,37 +5,32 @@ const KEPT = 2000; // conversations
 export class Unread {
   constructor(name) {
     this.key = `redis-history:seen:${name}`;
-    this.seen = new Map();
-    this.started = Date.now();
-    this.first = true; // the first visit, until the list is loaded
-    this.timer = null;
-    try {
-      const stored = JSON.parse(localStorage.getItem(this.key) ?? "null");
-      if (stored) {
-        this.first = false;
-        this.started = stored.started;
-        this.seen = new Map(stored.seen);
-      }
-    } catch {
-      // storage is disabled or invalid: as on a first visit
-    }
-    addEventListener("pagehide", () => this.write());
+    const stored = this.stored();
+    this.first = !stored; // the first visit, until the list is loaded
+    this.started = stored?.started ?? Date.now();
+    this.seen = new Map(stored?.seen);
     // Another tab of this page has updated the storage.
     addEventListener("storage", (event) => {
-      if (event.key !== this.key || !event.newValue) return;
-      this.seen = new Map(JSON.parse(event.newValue).seen);
+      if (event.key !== this.key) return;
+      this.seen = new Map(this.stored()?.seen);
       this.onChange?.();
     });
   }
 
-  /** The number of unseen messages of a conversation. Messages from before the first visit count as seen. */
-  count(conversation) {
-    const seen = this.seen.get(conversation.id);
-    if (seen !== undefined) {
-      if (conversation.message_count < seen) this.see(conversation.id, conversation.message_count);
-      return Math.max(0, conversation.message_count - seen);
+  stored() {
+    try {
+      return JSON.parse(localStorage.getItem(this.key));
+    } catch {
+      return null; // storage is disabled or invalid: as on a first visit
     }
-    return Date.parse(conversation.created_at) >= this.started ? conversation.message_count : 0;
+  }
+
+  /** The number of unseen messages of a conversation. Messages from before the first visit count as seen. */
+  count({ id, message_count: count, created_at: created }) {
+    const seen = this.seen.get(id);
+    if (seen === undefined) return Date.parse(created) >= this.started ? count : 0;
+    if (count < seen) this.see(id, count);
+    return Math.max(0, count - seen);
   }
 
   /** Count later messages as unseen. */
@@ -49,20 +44,13 @@ export class Unread {
   }
 
   see(id, count) {
-    if (this.seen.get(id) === count) return false;
+    if (this.seen.get(id) === count) return;
     this.seen.delete(id); // keep the latest at the end
     this.seen.set(id, count);
     this.save();
-    return true;
   }
 
   save() {
-    this.timer ??= setTimeout(() => this.write(), 300);
-  }
-
-  write() {
-    clearTimeout(this.timer);
-    this.timer = null;
     if (this.first) return; // nothing to store yet
     try {
       localStorage.setItem(this.key, JSON.stringify({ started: this.started, seen: [...this.seen].slice(-KEPT) }));
