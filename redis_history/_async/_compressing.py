@@ -118,7 +118,7 @@ class AsyncCompressing:
                     await self._keep(lease, 0.9 * (rest or 0.0))
             finally:
                 if rest is not None:  # only now, or this process would meet its own lease
-                    self._work.rest(conversation_id, rest)
+                    self._work.leave(conversation_id, rest)
 
     async def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end after `seconds`; whether it was still held."""
@@ -136,7 +136,8 @@ class AsyncCompressing:
         if found is None:
             self._work.count(nothing=1)
             due = await in_thread(lambda: due_at(messages, self._policy, now))
-            self._work.done(conversation_id, settled_at=revision, until=due)
+            self._work.done(conversation_id)
+            self._work.settle(conversation_id, revision, due)
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
         before = sum(map(message_tokens, found.seen))
         self._report(CompressionProgress("started", conversation_id, len(found.seen), before))

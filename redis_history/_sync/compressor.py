@@ -27,7 +27,6 @@ from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorOptions,
     CompressorStats,
-    Totals,
 )
 from redis_history.errors import (
     CapabilityError,
@@ -144,14 +143,14 @@ class Compressor(Compressing):
         """The conversations that would be compressed. Takes no lease and changes nothing."""
         planned: dict[str, CompressionProgress] = {}
         for page in scan_conversations(self._store.backend):
-            for totals in self._too_long([one for one in page if one.conversation_id not in planned]):
-                messages = self._store.get(totals.conversation_id)
+            for conversation in self._too_long([one for one in page if one.conversation_id not in planned]):
+                messages = self._store.get(conversation.conversation_id)
                 found = in_thread(partial(self._policy.plan, messages))
                 if found is not None:
                     progress = CompressionProgress(
-                        "planned", totals.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
+                        "planned", conversation.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
                     )
-                    planned[totals.conversation_id] = progress
+                    planned[conversation.conversation_id] = progress
                     self._report(progress)
         return [*planned.values()]
 
@@ -292,29 +291,28 @@ class Compressor(Compressing):
             self._wake()
         return new
 
-    def _too_long(self, conversations: Sequence[Conversation]) -> list[Totals]:
-        found = [Totals.of(one) for one in conversations]
-        over = [totals for totals in found if self._options.is_over(totals) or self._is_old(totals)]
+    def _too_long(self, conversations: Sequence[Conversation]) -> list[Conversation]:
+        over = [one for one in conversations if self._options.is_over(one) or self._is_old(one)]
         rng.shuffle(over)  # so that processes do not all begin with the same one
         return over
 
-    def _is_old(self, totals: Totals) -> bool:
+    def _is_old(self, conversation: Conversation) -> bool:
         """Whether the oldest message that may be compressed is too old. If not, remember until when."""
         age = self._options.age
-        if age is None or not totals.message_count or self._work.is_young(totals):
+        if age is None or not conversation.message_count or self._work.is_young(conversation):
             return False
         after, size = None, _OLDEST
         while True:
-            page = self._store.backend.execute(ReadPage(totals.conversation_id, size, newest=False, after=after))
+            page = self._store.backend.execute(ReadPage(conversation.conversation_id, size, newest=False, after=after))
             for message in page.messages:
                 if not stays(message) and not message.is_summary and message.timestamp is not None:
                     gets_old = message.timestamp + timedelta(seconds=age)
                     if gets_old < datetime.now(UTC):
                         return True
-                    self._work.young(totals, gets_old)
+                    self._work.young(conversation, gets_old)
                     return False
             if len(page.messages) + page.unreadable < size:
-                self._work.young(totals, None)
+                self._work.young(conversation, None)
                 return False
             if page.messages:
                 after, size = page.messages[-1].position, min(4 * size, PAGE)

@@ -30,8 +30,6 @@ from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
 from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
 
-__all__ = ["ExtractiveSummarizer", "extractive_summarizer", "within"]
-
 #: The ends of sentences. Chinese and Japanese full stops need no following space.
 _ENDS: Final = re.compile(r"(?<=[.!?…])[\"')\]]*\s+|(?<=[。！？])|\n+")
 _LETTER: Final = re.compile(r"\w")

@@ -17,17 +17,6 @@ from redis_history.model import Message, ToolResultPart
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import TokenCounter, message_tokens
 
-__all__ = [
-    "KEEP_RECENT",
-    "SUMMARY_TOKENS",
-    "Plan",
-    "Policy",
-    "due_at",
-    "older_at",
-    "oldest_to_replace",
-    "turn_in_progress",
-]
-
 #: Messages that stay if the limits allow it, without system messages. About three turns with a tool call each.
 KEEP_RECENT: Final = 10
 #: The expected size of a summary, in tokens.
@@ -73,9 +62,9 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system messages,
     the turn in progress (from the newest user message until the assistant answers without a tool call), and tool calls
-    that wait for a result. If `max_tokens` or `max_messages` is exceeded, the conversation shrinks to `target` times
-    the limit, so that the next message does not exceed it again. The newest `keep_recent` messages (without system
-    messages) stay if the limits allow it, even if `target` is then missed.
+    that wait for a result; a call is never separated from its result. If `max_tokens` or `max_messages` is exceeded,
+    the conversation shrinks to `target` times the limit, so that the next message does not exceed it again. The newest
+    `keep_recent` messages (without system messages) stay if the limits allow it, even if `target` is then missed.
 
     `summary_tokens` is the expected size of a summary. `counter` returns the tokens of a text; the default is an
     estimate. If the limits cannot be met, messages are still replaced if this helps. To save tokens, there must be
@@ -151,15 +140,12 @@ def oldest_to_replace(
     summary_tokens: int,
     gain: int,
 ) -> list[Message]:
-    """The oldest messages that a summary of `summary_tokens` must replace so that the bounds hold. Empty if they
-    already hold, or if replacing messages cannot help.
+    """The oldest messages that a summary of `summary_tokens` must replace so that the limits hold. Empty if they
+    already hold, or if replacing messages cannot help. For the rules, see `Policy`.
 
-    The result has no system messages, but contains an earlier summary. The turn in progress and tool calls that wait
-    for a result always stay; a call is never separated from its result. Apart from these, as many recent messages stay
-    as `target` times the bounds allow. `keep_recent` messages stay even if the target is then missed, but not if a
-    bound is missed. If no choice meets the bounds, as many messages as possible are replaced; to save tokens, only if
-    they have more than `gain` tokens. All messages older than `older_than` are replaced. `tokens` has the tokens of
-    each message.
+    The result has no system messages, but contains an earlier summary. `older_than` is an instant, `tokens` has the
+    tokens of each message. If no choice meets the limits, as many messages as possible are replaced; to save tokens,
+    only if they have more than `gain` tokens.
     """
     bounds = _Bounds(max_tokens, max_messages, older_than)
     leaving = [index for index, message in enumerate(messages) if not stays(message)]

@@ -126,7 +126,7 @@ def as_text(value: Any) -> str:
         return str(value)
 
 
-# Short descriptions of tool calls: the tool, the number of calls, the inputs
+# Short descriptions of tool calls
 
 #: Maximum characters of one input, and of a line. A line has the same limit as a sentence of the summary.
 _INPUT: Final = 80
@@ -136,24 +136,16 @@ _LINE: Final = 300
 class _Calls:
     """The calls of one tool by one speaker."""
 
-    def __init__(self, who: str, name: str) -> None:
-        self.who = who
+    def __init__(self, caller: str, name: str) -> None:
+        self.caller = caller
         self.name = name
         self.count = self.failed = 0
         self.inputs: dict[str, None] = {}
 
-    @property
-    def short(self) -> str:
-        times = {1: "once", 2: "twice"}.get(self.count, f"{self.count:,} times")
-        failed = f" ({self.failed:,} failed)" if self.failed else ""
-        return f"{self.who} called {self.name} {times}{failed}"
-
     def line(self, room: int) -> str:
-        """A line of at most `room` characters: the number of calls, and as many of the newest inputs as fit. Empty if
-        nothing fits."""
-        line = self.short
-        if len(line) > room:
-            return ""
+        """The number of calls, and as many of the newest inputs as fit into `room` characters."""
+        times = {1: "once", 2: "twice"}.get(self.count, f"{self.count:,} times")
+        line = f"{self.caller} called {self.name} {times}" + (f" ({self.failed:,} failed)" if self.failed else "")
         left = room - len(line) - len(": …; ")
         shown: list[str] = []
         for one in reversed(self.inputs):
@@ -161,10 +153,8 @@ class _Calls:
                 break
             shown.append(one)
             left -= len(one) + 2
-        if not shown:
-            return line
         more = "…; " if len(shown) < len(self.inputs) else ""
-        return f"{line}: {more}{'; '.join(reversed(shown))}"
+        return f"{line}: {more}{'; '.join(reversed(shown))}" if shown else line
 
 
 def call_lines(messages: Iterable[Message], room: int) -> list[str]:
@@ -186,19 +176,15 @@ def call_lines(messages: Iterable[Message], room: int) -> list[str]:
                 if answered is not None and part.is_error:
                     answered.failed += 1
     ordered = sorted(found.values(), key=lambda calls: -calls.count)
-    return _fitting(ordered, room)
-
-
-def _fitting(ordered: Sequence[_Calls], room: int) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for number, calls in enumerate(ordered):
-        share = min(_LINE, room // (len(ordered) - number))
-        line = calls.line(share - 1) or calls.line(min(_LINE, room) - 1)
-        if line:
+        share = min(_LINE, room // (len(ordered) - number)) - 1
+        line = calls.line(share)
+        if len(line) < min(_LINE, room):
             lines.append(line)
             room -= len(line) + 1
     if ordered and not lines:  # not even the shortest line fits
-        lines.append(clipped(ordered[0].short, max(0, min(_LINE, room))))
+        lines.append(clipped(ordered[0].line(0), max(0, min(_LINE, room))))
     return lines
 
 

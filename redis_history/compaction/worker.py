@@ -119,10 +119,10 @@ class CompressorOptions(Struct, frozen=True):
         """`older_than` in seconds."""
         return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
 
-    def is_over(self, totals: Totals) -> bool:
-        """Whether a conversation exceeds `max_tokens` or `max_messages`. The totals do not include its age."""
-        return (self.max_tokens is not None and totals.tokens > self.max_tokens) or (
-            self.max_messages is not None and totals.message_count > self.max_messages
+    def is_over(self, conversation: Conversation) -> bool:
+        """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not tell its age."""
+        return (self.max_tokens is not None and conversation.tokens > self.max_tokens) or (
+            self.max_messages is not None and conversation.message_count > self.max_messages
         )
 
     @property
@@ -151,21 +151,6 @@ def summary_room(messages: Iterable[Message], plan: Plan, max_tokens: int | None
     return None if max_tokens is None or rest + shortest_tokens() > max_tokens else max_tokens - rest
 
 
-class Totals(Struct, frozen=True):
-    """The size of a conversation at a revision."""
-
-    conversation_id: str
-    revision: int
-    message_count: int
-    tokens: int
-
-    @staticmethod
-    def of(conversation: Conversation) -> Totals:
-        return Totals(
-            conversation.conversation_id, conversation.revision, conversation.message_count, conversation.tokens
-        )
-
-
 #: By conversation id: the revision at which a fact holds, and until when (None: forever).
 _Until = OrderedDict[str, tuple[int, datetime | None]]
 
@@ -177,9 +162,9 @@ def _remember(known: _Until, conversation_id: str, revision: int, until: datetim
         known.popitem(last=False)
 
 
-def _holds(known: _Until, totals: Totals) -> bool:
-    revision, until = known.get(totals.conversation_id, (None, None))
-    return revision == totals.revision and (until is None or datetime.now(UTC) < until)
+def _holds(known: _Until, conversation: Conversation) -> bool:
+    revision, until = known.get(conversation.conversation_id, (None, None))
+    return revision == conversation.revision and (until is None or datetime.now(UTC) < until)
 
 
 class Work:
@@ -191,28 +176,28 @@ class Work:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, int] = OrderedDict()
-        self._working: dict[str, int] = {}
+        self._working: set[str] = set()
         self._resting: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
-        self._settled: _Until = OrderedDict()
-        self._young: _Until = OrderedDict()
+        self._settled: _Until = OrderedDict()  # nothing can be compressed
+        self._young: _Until = OrderedDict()  # no message is too old
         self._counts: Counter[str] = Counter()
 
-    def offer(self, found: Iterable[Totals], *, rested: bool = True) -> int:
+    def offer(self, found: Iterable[Conversation], *, rested: bool = True) -> int:
         """Add conversations that are too long, and return how many were added. `rested=False` skips conversations that
         failed before, even if their wait is over."""
         new = 0
         now = self._clock()
         with self._lock:
-            for totals in found:
-                name, revision = totals.conversation_id, totals.revision
-                if name in self._working or name in self._waiting or _holds(self._settled, totals):
+            for conversation in found:
+                name = conversation.conversation_id
+                if name in self._working or name in self._waiting or _holds(self._settled, conversation):
                     continue
                 if name in self._resting:
                     if not rested or self._resting[name] > now:
                         continue
                     del self._resting[name]
-                self._waiting[name] = revision
+                self._waiting[name] = conversation.revision
                 new += 1
         return new
 
@@ -222,39 +207,30 @@ class Work:
             if not self._waiting:
                 return None
             name, revision = self._waiting.popitem(last=False)
-            self._working[name] = revision
+            self._working.add(name)
             return name, revision
 
-    def done(self, conversation_id: str, *, settled_at: int | None = None, until: datetime | None = None) -> None:
-        """The conversation was compressed. With `settled_at`: nothing can be compressed at that revision until `until`
-        (None: forever)."""
+    def done(self, conversation_id: str) -> None:
+        """The work on the conversation has ended without a failure."""
         with self._lock:
-            self._working.pop(conversation_id, None)
-            self._resting.pop(conversation_id, None)
-            self._failures.pop(conversation_id, None)
-            self._settled.pop(conversation_id, None)
-            if settled_at is not None:
-                _remember(self._settled, conversation_id, settled_at, until)
+            self._working.discard(conversation_id)
+            for known in (self._resting, self._failures, self._settled):
+                known.pop(conversation_id, None)
 
     def settle(self, conversation_id: str, revision: int, until: datetime | None) -> None:
         """Do not retry at this revision until `until` (None: never)."""
         with self._lock:
             _remember(self._settled, conversation_id, revision, until)
 
-    def is_young(self, totals: Totals) -> bool:
+    def is_young(self, conversation: Conversation) -> bool:
         """Whether no message of the conversation is known to be too old."""
         with self._lock:
-            return _holds(self._young, totals)
+            return _holds(self._young, conversation)
 
-    def young(self, totals: Totals, until: datetime | None) -> None:
+    def young(self, conversation: Conversation, until: datetime | None) -> None:
         """At this revision, no message is too old before `until` (None: none ever will be)."""
         with self._lock:
-            _remember(self._young, totals.conversation_id, totals.revision, until)
-
-    def leave(self, conversation_id: str) -> None:
-        """The work on the conversation has ended, with any outcome."""
-        with self._lock:
-            self._working.pop(conversation_id, None)
+            _remember(self._young, conversation.conversation_id, conversation.revision, until)
 
     def failed(self, conversation_id: str) -> float:
         """Count a failure, and return the seconds to wait before a retry. The wait doubles with each failure."""
@@ -264,11 +240,12 @@ class Work:
         wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
         return wait * rng.uniform(0.75, 1.25)  # workers must not all retry at once
 
-    def rest(self, conversation_id: str, wait: float) -> None:
-        """Do not retry the conversation for `wait` seconds."""
+    def leave(self, conversation_id: str, rest: float | None = None) -> None:
+        """The work on the conversation has ended. With `rest`, do not retry it for so many seconds."""
         with self._lock:
-            self._working.pop(conversation_id, None)
-            self._resting[conversation_id] = self._clock() + wait
+            self._working.discard(conversation_id)
+            if rest is not None:
+                self._resting[conversation_id] = self._clock() + rest
 
     def drop(self) -> None:
         """Forget all waiting conversations."""

@@ -1,4 +1,4 @@
-"""A plugin that replaces the older part of a history by a summary, one that rolls."""
+"""A plugin that replaces the older part of a history by a rolling summary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from msgspec.structs import replace
@@ -59,17 +59,17 @@ class Compression(Plugin):
         check_integer(keep_recent, "keep_recent")
         check_seconds(timeout, "timeout")
         check_share(target, "target")
+        if auto_reduce_when is not None:
+            _bounds(auto_reduce_when)
         self._summarizer = summarizer
         self._keep_recent = keep_recent
         self._target = target
         self._timeout = timeout
         self._when = auto_reduce_when
-        if auto_reduce_when is not None:
-            _bounds(auto_reduce_when)
         self._history: History | None = None
         self._lock = threading.Lock()
         self._busy = False  # a reduction that it started by itself is under way
-        self._check_again = False  # something was added since the bounds were checked
+        self._check_again = False  # something was added since the limits were checked
         self._own_bounds: ReduceOptions | None = None  # of the reduction that it started by itself
 
     def on_registered(self, history: History) -> None:
@@ -127,7 +127,10 @@ class Compression(Plugin):
         bound = options.max_tokens
         shortest = shortest_tokens(history._tokens.counter)
         summary_tokens = max(shortest, summary_share(None if bound is None else int(bound * target)))
-        timed = [_timed(history, entry) for entry in entries]
+        timed = [
+            entry if entry.timestamp is not None else replace(entry, timestamp=history._time_of(entry))
+            for entry in entries
+        ]
         tokens = [history.count_tokens(entry) for entry in entries]
         total = sum(tokens)
         seen: list[Message] = []
@@ -153,18 +156,17 @@ class Compression(Plugin):
             before = sum(map(history.count_tokens, seen))
             room = None if bound is None else bound - (total - before)
             if room is not None and room < shortest:
-                room = None  # no summary meets the bound, so any that helps will do
+                room = None  # no summary meets the limit, so any that helps will do
             least = always_allowed(total, bound)
             answer = await self._summarize(seen, summary_limit(before, room, least))
             try:
                 summary = usable(answer, seen, room, history.count_tokens, least)
                 break
-            except SummaryTooLongError as too_long:  # it may fit if it replaces more
+            except SummaryTooLongError as too_long:  # a summary of more entries may fit
                 error = too_long
                 summary_tokens = max(summary_tokens, too_long.tokens)
         last = max(index for index, entry in enumerate(entries) if entry.id in gone)
-        older = [entry for entry in entries[:last] if entry.id not in gone]
-        return [*older, summary, *entries[last + 1 :]]
+        return [*(entry for entry in entries[:last] if entry.id not in gone), summary, *entries[last + 1 :]]
 
     async def _summarize(self, seen: Sequence[Message], most: int) -> object:
         function = within(self._summarizer, most)
@@ -187,7 +189,7 @@ class Compression(Plugin):
         except TimeoutError as error:
             raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
         except BaseException as error:
-            if _ends_us(error, task):
+            if _ends_task(error, task):
                 raise
             raise summary_error(error) from error
 
@@ -197,7 +199,11 @@ class Compression(Plugin):
         if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
             return True
         cutoff = bounds.older_than
-        return cutoff is not None and any(_older(history, entry, cutoff) for entry in history.get_snapshot())
+        return cutoff is not None and any(
+            (time := history._time_of(entry)) is not None and time < cutoff
+            for entry in history
+            if entry.role != "system" and not entry.is_summary
+        )
 
 
 def compression(
@@ -244,18 +250,8 @@ def _bounds(when: ReduceWhen) -> ReduceOptions:
         raise ConfigurationError(f"auto_reduce_when: {error}") from error
 
 
-def _timed(history: History, entry: Message) -> Message:
-    """The entry with the time it was added, if it has no other."""
-    return entry if entry.timestamp is not None else replace(entry, timestamp=history._time_of(entry))
-
-
-def _older(history: History, entry: Message, cutoff: datetime) -> bool:
-    time = history._time_of(entry)
-    return entry.role != "system" and not entry.is_summary and time is not None and time < cutoff
-
-
-def _ends_us(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether it is meant for the task that waits for a summariser: a real cancellation, its end, or Ctrl-C."""
+def _ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether the error is meant for this task, not for the summariser: its cancellation, its end, or Ctrl-C."""
     if isinstance(error, asyncio.CancelledError):
         return task is None or task.cancelling() > 0
     if isinstance(error, GeneratorExit):
