@@ -34,7 +34,6 @@ from redis_history.search.server_search import (
     Fetch,
     Fetched,
     MakeIndex,
-    MessagePlace,
     Search,
     SearchAll,
     SearchMatches,
@@ -368,7 +367,8 @@ class Searching:
 
     def _ordered(self, found: SearchMatches, query: Query) -> list[Ranked]:
         order = partial(_order, found, query)
-        return order() if sum(one.listed for one in found.matches) <= _FEW_MATCHES else in_thread(order)
+        listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
+        return order() if listed <= _FEW_MATCHES else in_thread(order)
 
     def _finished(self, hits: list[SearchHit], request: _Request) -> list[SearchHit]:
         finished = partial(_finished, hits, request, self._options.language)
@@ -428,7 +428,4 @@ def _order(found: SearchMatches, query: Query) -> list[Ranked]:
     ranked = rank(query, found.matches, size=found.size, together=found.together)
     if found.nearest is None:
         return ranked
-    by_words = [MessagePlace(one.conversation[0], one.conversation[1], one.sequence) for one in ranked]
-    return [
-        Ranked((at.conversation_id, at.generation), at.sequence, score) for at, score in fuse(by_words, found.nearest)
-    ]
+    return fuse(ranked, found.nearest, found.size or found.documents)

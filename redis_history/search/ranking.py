@@ -1,17 +1,21 @@
 """The order of what was found: one pure function, whoever found it.
 
 A turn of a conversation is short, and what a question asks for is often spread over some: one names the thing, the
-next says it. So each term counts once for a message, with its full weight if the message has it itself, with half of
-it if a message beside it has it, and a quarter if one two steps away does. The weight of a term is how rare it is
-within what was searched, not within the namespace: in a conversation the names of those who talk say little. How often
-a message has a term, and how long the message is, matter less in turns than in documents: the finder's score of
-a message (BM25), relative to the best one of the term, counts by its square root.
+next says it. So each term counts once for a message: with its full weight if the message has the term itself, with
+0.7, 0.5 or 0.3 of it if the nearest message that has it is one, two or three steps away. The weight of a term is how
+rare it is within what was searched, not within the namespace: in a conversation the names of those who talk say little.
+How often a message has a term, and how long the message is, matter less in turns than in documents: the finder's score
+of a message (BM25), relative to the best one of the term, counts by its square root.
+
+Vectors add to that as much as they deserve: `fuse` weighs them by how well they agree with the words over all messages
+that were searched. On LoCoMo the correlation is 0.37 for a small static embedder, and within 0.15 of 0 for random
+vectors, which therefore change nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis_history.search.query import Query
@@ -22,10 +26,13 @@ __all__ = ["DEPTH", "Matches", "Ranked", "fuse", "rank"]
 #: recall@10.
 DEPTH: Final = 500
 
-#: What a term counts that a message does not have, but one so many steps before or after it.
-NEIGHBOURS: Final = (0.5, 0.25)
+#: The share of a term's weight that a message gets if another one, so many steps before or after it, has the term.
+NEIGHBOURS: Final = (0.7, 0.5, 0.3)
 _STEPS: Final = tuple((sign * step, share) for step, share in enumerate(NEIGHBOURS, 1) for sign in (-1, 1))
-_FUSION: Final = 60
+#: The same for the similarity of vectors; there the shares add up.
+_VECTOR_STEPS: Final = ((-1, 0.3), (1, 0.3), (-2, 0.1), (2, 0.1))
+#: The correlation with the words, above chance, at which vectors count as much as words.
+_AGREEMENT: Final = 0.15
 
 
 class Matches(NamedTuple):
@@ -77,14 +84,50 @@ def rank(
     return ranked
 
 
-def fuse(*orders: Iterable[Hashable]) -> list[tuple[Any, float]]:
-    """Several orders of items as one, best first (reciprocal rank fusion: 1 / (60 + rank), summed). Of equal score the
-    one that an earlier order names first."""
-    scores: dict[Hashable, float] = {}
-    for order in orders:
-        for position, item in enumerate(order, 1):
-            scores[item] = scores.get(item, 0.0) + 1 / (_FUSION + position)
-    return sorted(scores.items(), key=lambda item: -item[1])
+def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
+    """Messages found by words and messages with near vectors in one order, best first.
+
+    `nearest` has a similarity for each listed message, of any scale; `size` is how many messages were searched. What a
+    list lacks counts as much as its last item. Both scores are divided by their standard deviation.
+    """
+    words = {(one.conversation, one.sequence): one.score for one in ranked}
+    vectors: dict[tuple[Any, int], float] = {}
+    for conversation, listed in nearest.scores.items():
+        # The distance to a vector of zeros is not a number.
+        vectors.update({(conversation, n): score for n, score in listed.items() if math.isfinite(score)})
+    least = min(vectors.values(), default=0.0)
+    vectors = {place: score - least for place, score in vectors.items()}
+    spread = dict(vectors)
+    for (conversation, n), score in vectors.items():
+        for step, share in _VECTOR_STEPS:
+            beside = conversation, n + step
+            if beside in vectors or beside in words:
+                spread[beside] = spread.get(beside, 0.0) + share * score
+    places = words.keys() | spread.keys()
+    count = max(size, len(places))
+    word_mean, word_deviation = _moments(words.values(), count)
+    vector_mean, vector_deviation = _moments(spread.values(), count)
+    covariance = sum(score * spread.get(place, 0.0) for place, score in words.items()) / max(count, 1)
+    correlation = (covariance - word_mean * vector_mean) / (word_deviation * vector_deviation)
+    # Two standard errors are left for chance: the fewer messages, the more they must agree.
+    agreement = (correlation - 2 / math.sqrt(max(count, 1))) / _AGREEMENT
+    weight = min(max(agreement, 0.0), 1.0) if words else 1.0
+    scores = {
+        place: words.get(place, 0.0) / word_deviation + weight * spread.get(place, 0.0) / vector_deviation
+        for place in places
+    }
+    # Where the words leave a tie, the vectors decide, and then the newer message comes first.
+    order = sorted(places, reverse=True)
+    order.sort(key=lambda place: (scores[place], spread.get(place, 0.0)), reverse=True)
+    return [Ranked(*place, scores[place]) for place in order]
+
+
+def _moments(scores: Iterable[float], count: int) -> tuple[float, float]:
+    """Mean and standard deviation (1 for 0) of so many scores, of which those that are not given are 0."""
+    scores = list(scores)
+    mean = sum(scores) / max(count, 1)
+    variance = sum(score * score for score in scores) / max(count, 1) - mean * mean
+    return mean, math.sqrt(variance) if variance > 1e-12 else 1.0
 
 
 def _add(scores: dict[int, float], weights: dict[int, float]) -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "count_command",
     "create_arguments",
     "document",
+    "matches_of",
     "nearest_command",
     "read_found",
     "read_matches",
@@ -173,7 +174,8 @@ class _Expression:
             return names[0] + b"*"
         if len(names) == 1:
             return names[0]
-        return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(names)
+        # Each in parentheses: RediSearch 8 reorders three or more bare parameters, and then finds nothing.
+        return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(b"(%b)" % name for name in names)
 
     def search(self, index: bytes, terms: Sequence[Term], language: str, depth: int) -> list[bytes]:
         each = [self.term(term) for term in terms]
@@ -246,17 +248,17 @@ def nearest_command(
     vector: bytes,
     filters: Filters = ANYTHING,
     *,
-    count: int = 100,
+    count: int = DEPTH,
 ) -> list[bytes]:
-    """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first; `vector` as `vectors.pack` gives
-    it. They have no scores of use: `fuse` takes their order.
+    """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first, and their distances; `vector` as
+    `vectors.pack` gives it. 100 in the place of 500 cost 0.03 of recall@10.
 
     Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
     """
     expression = _Expression(scope, filters)
     within = expression.within
     text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, VECTOR, expression.parameter(vector))
-    return [b"FT.SEARCH", index, text, b"NOCONTENT", b"SORTBY", b"d", *expression._end(count)]
+    return [b"FT.SEARCH", index, text, b"RETURN", b"1", b"d", b"SORTBY", b"d", *expression._end(count)]
 
 
 class Found(NamedTuple):
@@ -266,19 +268,23 @@ class Found(NamedTuple):
     documents: list[tuple[bytes, float]]
 
 
-def read_found(reply: Any, *, scored: bool = True) -> Found:
-    """The reply to one command, RESP2 or RESP3, of bytes; `scored` unless it is that of `nearest_command`. Raises
-    CorruptDataError for anything else."""
+def read_found(reply: Any) -> Found:
+    """The reply to one command, RESP2 or RESP3, of bytes; the score of a near vector is its distance with a minus.
+    Raises CorruptDataError for anything else."""
     try:
         if isinstance(reply, Mapping):
-            items = [(item[b"id"], float(item.get(b"score", 0.0))) for item in reply[b"results"]]
-            return Found(int(reply[b"total_results"]), items)
-        total, rest = int(reply[0]), reply[1:]
-        if not scored:
-            return Found(total, [(key, 0.0) for key in rest])
-        return Found(total, [(key, float(score)) for key, score in zip(rest[::2], rest[1::2], strict=True)])
+            results = [(item[b"id"], item.get(b"extra_attributes") or item[b"score"]) for item in reply[b"results"]]
+            return Found(int(reply[b"total_results"]), [(key, _score(score)) for key, score in results])
+        rest = reply[1:]
+        return Found(int(reply[0]), [(key, _score(score)) for key, score in zip(rest[::2], rest[1::2], strict=True)])
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise CorruptDataError(f"this is no reply to FT.SEARCH: {str(reply)[:200]}") from error
+
+
+def _score(value: Any) -> float:
+    if isinstance(value, Mapping):
+        return -float(value[b"d"])
+    return -float(value[1]) if isinstance(value, list) else float(value)
 
 
 def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[list[Matches], Matches | None]:
@@ -288,14 +294,16 @@ def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[li
     """
     if not replies:  # nothing was asked, because nothing can match
         return [Matches(0, {}) for _ in query.terms], None
-    read = [_matches(read_found(reply), place) for reply in replies]
+    read = [matches_of(reply, place) for reply in replies]
     count = len(query.terms)
     if len(read) not in (count, count + 1):
         raise CorruptDataError(f"{len(read)} replies to a search of {count} terms")
     return read[:count], read[count] if len(read) > count else None
 
 
-def _matches(found: Found, place: Place) -> Matches:
+def matches_of(reply: Any, place: Place) -> Matches:
+    """The reply to one command, by conversation and sequence."""
+    found = read_found(reply)
     scores: dict[Any, dict[int, float]] = {}
     for key, score in found.documents:
         where = place(key)

@@ -37,13 +37,15 @@ class MessagePlace(NamedTuple):
 
 
 class SearchMatches(Struct, frozen=True):
-    """What each term of a query matches, for `search.ranking.rank`: by conversation id and generation. `size`: how many
-    messages were searched, None if that is not known; `nearest`: places in the order of their vectors."""
+    """What each term of a query matches, for `search.ranking.rank`: by conversation id and generation. `size`: how
+    many messages were searched, None if that is not known; `nearest`: the similarity of the nearest vectors;
+    `documents`: how many are in the index of a namespace."""
 
     matches: list[Matches]
     together: Matches | None
     size: int | None
-    nearest: list[MessagePlace] | None = None
+    nearest: Matches | None = None
+    documents: int = 0
 
 
 class Search(Struct, Op[SearchMatches | None], frozen=True):

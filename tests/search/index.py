@@ -89,11 +89,11 @@ class Index:
     def nearest(self, scope: Sequence[str] | Namespace, vector: bytes, filters: Filters = ANYTHING) -> list[Any]:
         (reply,) = self.send([nearest_command(self.name, scope, vector, filters)])
         assert not isinstance(reply, Exception), reply
-        return [self.place(key) for key, _ in read_found(reply, scored=False).documents]
+        return [self.place(key) for key, _ in read_found(reply).documents]
 
     def count(self, scope: Sequence[str] | Namespace = NAMESPACE, filters: Filters = ANYTHING) -> int:
         (reply,) = self.send([count_command(self.name, scope, filters)])
-        found: Found = read_found(reply, scored=False)
+        found: Found = read_found(reply)
         return found.total
 
     def place(self, key: bytes) -> tuple[str, int]:

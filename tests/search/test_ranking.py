@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,7 @@ from redis_history.requests.filters import make_filters
 from redis_history.search.highlight import passage
 from redis_history.search.hits import SearchHit, cut_to_tokens
 from redis_history.search.query import Query, Term, parse_query
-from redis_history.search.ranking import Matches, fuse, rank
+from redis_history.search.ranking import Matches, Ranked, fuse, rank
 from redis_history.search.scan import Scan
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 from tests.property.strategies import messages
@@ -43,13 +44,12 @@ def test_more_terms_and_rarer_ones_come_first() -> None:
     assert order(matches(10), matches(20, 30, 40)) == [10, 40, 30, 20]
 
 
-def test_a_term_beside_a_message_counts_half_and_two_steps_away_a_quarter() -> None:
-    first, second = matches(10, 20, 30, 40), matches(11, 22, 33, 50)
+def test_a_term_counts_less_with_each_step_away() -> None:
+    first, second = matches(10, 20, 30, 40, 60), matches(11, 22, 33, 44, 50)
     ranked = {one.sequence: one.score for one in rank(query_of(2), (first, second), size=1000)}
     whole = ranked[50]
-    assert ranked[10] == ranked[11] == pytest.approx(whole * 1.5)
-    assert ranked[20] == ranked[22] == pytest.approx(whole * 1.25)
-    assert ranked[30] == ranked[33] == ranked[40] == whole
+    assert [ranked[n] / whole for n in (10, 20, 30, 40, 60)] == pytest.approx([1.7, 1.5, 1.3, 1.0, 1.0])
+    assert [ranked[n] / whole for n in (11, 22, 33, 44)] == pytest.approx([1.7, 1.5, 1.3, 1.0])
 
 
 def test_a_neighbour_counts_once_and_only_for_what_matches() -> None:
@@ -97,10 +97,52 @@ def test_any_matches_have_an_order(found: list[Matches], size: int | None, toget
     assert all(one.score >= other.score >= 0 for one, other in pairwise(ranked))
 
 
-def test_fusion() -> None:
-    assert [item for item, _ in fuse(["a", "b", "c"], ["c", "a", "d"])] == ["a", "c", "b", "d"]
-    assert [item for item, _ in fuse(["a"], ["b"])] == ["a", "b"]
-    assert fuse() == []
+def ranked_of(scores: dict[int, float]) -> list[Ranked]:
+    return [Ranked("c", n, score) for n, score in sorted(scores.items(), key=lambda item: -item[1])]
+
+
+def near(scores: dict[int, float]) -> Matches:
+    return Matches(len(scores), {"c": scores})
+
+
+def sequences(ranked: list[Ranked]) -> list[int]:
+    return [one.sequence for one in ranked]
+
+
+def test_vectors_that_agree_with_the_words_count() -> None:
+    words = {n: 10.0 + (n == 7) for n in range(1, 200, 10)} | {3: 11.0}
+    vectors = {n: (0.5 if n in words else 0.0) + (0.3 if n == 41 else 0.0) for n in range(1, 200)}
+    assert sequences(fuse(ranked_of(words), near(vectors), 200))[:2] == [41, 3]
+
+
+def test_vectors_of_chance_only_break_ties() -> None:
+    chance = random.Random(5)
+    words = {n: chance.random() for n in range(1, 401) if n % 4}
+    for seed in range(20):
+        chance.seed(seed)
+        vectors = {n: chance.gauss(0, 1) for n in range(1, 401)}
+        ranked = sequences(fuse(ranked_of(words), near(vectors), 400))
+        assert len({*ranked[:10]} & {*sequences(ranked_of(words))[:10]}) >= 8
+        assert {*ranked[-100:]} == {*range(4, 401, 4)}
+
+
+def test_without_words_the_nearest_come_first() -> None:
+    assert sequences(fuse([], near({1: 0.1, 5: 0.9, 9: 0.5}), 9)) == [5, 9, 1]
+    assert fuse([], near({}), 0) == []
+
+
+def test_a_neighbour_of_near_messages_gains() -> None:
+    assert sequences(fuse([], near({1: 0.9, 2: 0.5, 3: 0.9, 10: 0.6, 20: 0.0}), 20)).index(2) == 2
+
+
+@given(FOUND, FOUND, st.integers(0, 100), st.sampled_from([1.0, -1e9, 1e9, math.inf, math.nan]))
+def test_fusion_orders_anything(found: Matches, vectors: Matches, size: int, scale: float) -> None:
+    ranked = rank(query_of(1), [found])
+    listed = {where: {n: scale * score for n, score in those.items()} for where, those in vectors.scores.items()}
+    fused = fuse(ranked, Matches(vectors.total, listed), size)
+    places = [(one.conversation, one.sequence) for one in fused]
+    assert len({*places}) == len(places) >= len(ranked)
+    assert all(one.score >= other.score >= 0 for one, other in pairwise(fused))
 
 
 # Without an index

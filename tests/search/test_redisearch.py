@@ -105,7 +105,7 @@ def test_the_scope_stands_first_and_in_parentheses() -> None:
     commands = search_commands(b"i", ["c", "d"], parse_query('tea "iced tea" cof*'), make_filters(roles=["user"]))
     assert [command[2] for command in commands] == [
         b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3)",
-        b"(@c:{$p0|$p1}) (@r:{$p2}) ((($p3 $p4)=>{$slop:0;$inorder:true}))",
+        b"(@c:{$p0|$p1}) (@r:{$p2}) (((($p3) ($p4))=>{$slop:0;$inorder:true}))",
         b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3*)",
         b"(@c:{$p0|$p1}) (@r:{$p2}) (($p3|$p4*)=>{$weight:0}) (~$p3 ~$p4*)",
     ]
@@ -126,7 +126,8 @@ def test_replies_of_both_protocols() -> None:
     }
     assert read_found(resp2) == read_found(resp3) == (2, [(b"k:1", 1.5), (b"k:2", 0.5)])
     assert read_found([7]) == (7, [])
-    assert read_found([2, b"k:1", b"k:2"], scored=False).documents == [(b"k:1", 0.0), (b"k:2", 0.0)]
+    near = [2, b"k:1", [b"d", b"0.5"], b"k:2", [b"d", b"-1e-07"]]
+    assert read_found(near).documents == [(b"k:1", -0.5), (b"k:2", 1e-07)]
 
 
 @pytest.mark.parametrize("reply", [None, [], b"OK", {}, [b"x"], [1, b"k"], [1, b"k", b"x"], {b"results": 3}])

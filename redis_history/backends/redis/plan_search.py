@@ -21,7 +21,7 @@ from redis_history.backends.redis.calls import (
     as_is,
     plain,
 )
-from redis_history.backends.redis.keys import Keyspace, pack_keys
+from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.search_index import (
     fill_index,
     finish_work,
@@ -35,8 +35,8 @@ from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
     count_command,
+    matches_of,
     nearest_command,
-    read_found,
     read_matches,
     scope_at,
     search_commands,
@@ -45,7 +45,6 @@ from redis_history.search.server_search import (
     Fetch,
     Fetched,
     MakeIndex,
-    MessagePlace,
     Search,
     SearchAll,
     SearchMatches,
@@ -55,6 +54,8 @@ from redis_history.search.server_search import (
 
 _logger = logging.getLogger("redis_history")
 
+#: How servers say that there is no index (the third from RediSearch 8.8 on), or no search at all.
+_LOST: Final = ("no such index", "unknown index", "index not found", "unknown command", "unknown redis")
 #: How often a search of one conversation is sent again after its documents were marked.
 _MARKINGS: Final = 3
 #: Where the value of the scope will be, before the script puts in the generation of the conversation's documents.
@@ -64,7 +65,7 @@ _SCOPE: Final = ["-"]
 def _is_lost_index(error: Exception) -> bool:
     """Whether the index is not there (any more), or no search at all."""
     text = str(error.__cause__).lower()
-    return "no such index" in text or "unknown index" in text or "unknown command" in text or "unknown redis" in text
+    return any(said in text for said in _LOST)
 
 
 def _is_unanswered(error: Exception) -> bool:
@@ -120,7 +121,7 @@ def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[
     if op.filters.archived is not None:
         yield Upkeep(finish_work(settings.keyspace))
     calls = _search_all_calls(op, settings, index.form)
-    return _read_all(op, settings, (yield calls) if calls else [])
+    return _read_all(op, settings, (yield calls) if calls else [], state.documents)
 
 
 def _write_documents(op: WriteDocuments, settings: Settings) -> Steps[int | None]:
@@ -179,12 +180,13 @@ def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
         Matches(total, {whose: dict(zip(map(int, listed[::2]), map(float, listed[1::2]), strict=True))})
         for total, listed in zip(replies[::2], map(bytes.split, replies[1::2]), strict=True)
     ]
-    nearest = None
-    if op.vector is not None:
-        nearest = [MessagePlace(*whose, sequence) for last in found[terms:] for sequence in last.scores[whose]]
     single = len(op.query.terms)
     if not replies:  # a conversation without messages
-        return SearchMatches([Matches(0, {})] * single, None, 0, nearest)
+        return SearchMatches([Matches(0, {})] * single, None, 0)
+    nearest = None
+    if len(found) > terms:
+        distances = found[terms].scores[whose]
+        nearest = Matches(len(distances), {whose: {sequence: -distance for sequence, distance in distances.items()}})
     return SearchMatches(found[:single], found[single] if terms > single else None, count, nearest)
 
 
@@ -197,7 +199,7 @@ def _search_all_calls(op: SearchAll, settings: Settings, searching: Searching) -
     return [plain(*command) for command in commands]
 
 
-def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
+def _read_all(op: SearchAll, settings: Settings, replies: list[Any], documents: int) -> SearchMatches:
     """What each term matches in the namespace."""
     keyspace = settings.keyspace
 
@@ -207,14 +209,8 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMa
 
     terms = len(replies) - (op.vector is not None and not op.filters.impossible)
     matches, together = read_matches(replies[:terms], op.query, place)
-    return SearchMatches(matches, together, None, _nearest(replies[terms:], keyspace))
-
-
-def _nearest(replies: list[Any], keyspace: Keyspace) -> list[MessagePlace] | None:
-    if not replies:
-        return None
-    places = (keyspace.document_of(key) for key, _ in read_found(replies[0]).documents)
-    return [place for place in places if place is not None]
+    nearest = matches_of(replies[terms], place) if len(replies) > terms else None
+    return SearchMatches(matches, together, None, nearest, documents)
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:

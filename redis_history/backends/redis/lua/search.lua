@@ -19,11 +19,11 @@ local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. generation .. ':'
 -- Of keys and scores as text: a fifth of the time that the caller would need to read them one by one.
 local function short(reply)
   local items, size = {}, 0
-  -- The nearest by vector come without scores.
-  local step = #reply % 2 == 1 and string.sub(reply[3] or '', 1, 4) ~= 'rhd:' and 2 or 1
-  for i = 2, #reply, step do
+  for i = 2, #reply, 2 do
     if string.sub(reply[i], 1, #prefix) == prefix then -- asked for by generation; that it is of this conversation is seen here
-      items[size + 1], items[size + 2] = string.sub(reply[i], #prefix + 1), step == 2 and reply[i + 1] or '0'
+      local score = reply[i + 1]
+      if type(score) == 'table' then score = score[2] end -- of a near vector: the name of its distance and the distance
+      items[size + 1], items[size + 2] = string.sub(reply[i], #prefix + 1), score
       size = size + 2
     end
   end
