@@ -119,7 +119,7 @@ def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
     # Where the words leave a tie, the vectors decide, and then the newer message comes first.
     order = sorted(places, reverse=True)
     order.sort(key=lambda place: (scores[place], spread.get(place, 0.0)), reverse=True)
-    return [Ranked(*place, scores[place]) for place in order]
+    return [Ranked(place[0], place[1], scores[place]) for place in order]
 
 
 def _moments(scores: Iterable[float], count: int) -> tuple[float, float]:
