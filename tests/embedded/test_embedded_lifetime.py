@@ -1,4 +1,4 @@
-"""One process: start, use, end, start again."""
+"""One process: start, use, end, start again; and the state of a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from embedded_tools import client, gone, stopped, supervisor_of, wait_until
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from redis_history.embedded import EmbeddedServer, status
+from redis_history.embedded import EmbeddedServer, find_server, status
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 
 Make = Callable[..., EmbeddedServer]
@@ -35,7 +35,7 @@ def test_data_survives_and_the_server_does_not(engine: str, tmp_path: Path, serv
         assert second.pid != pid
 
 
-def test_options(engine: str, tmp_path: Path, server: Make) -> None:
+def test_the_settings_of_the_server(engine: str, tmp_path: Path, server: Make) -> None:
     with server(tmp_path / "d") as running:
         connection = client(running)
         wanted = {
@@ -71,11 +71,6 @@ def test_everything_is_private(tmp_path: Path, server: Make) -> None:
         assert os.getsid(running.pid) not in (os.getsid(0), -1)
 
 
-def test_durability_always_from_the_start(tmp_path: Path, server: Make) -> None:
-    with server(tmp_path / "d", durability="always") as running:
-        assert client(running).config_get("appendfsync") == {"appendfsync": "always"}
-
-
 def test_the_strictest_durability_wins(tmp_path: Path, server: Make) -> None:
     with server(tmp_path / "d") as easy:
         connection = client(easy)
@@ -92,16 +87,19 @@ def test_the_strictest_durability_wins(tmp_path: Path, server: Make) -> None:
         assert client(later).config_get("appendfsync") == {"appendfsync": "everysec"}
 
 
-def test_two_shares_in_one_process(tmp_path: Path, server: Make) -> None:
-    one, two = server(tmp_path / "d").start(), server(tmp_path / "d").start()
+def test_the_server_runs_until_its_last_share_is_closed(short: Path, server: Make) -> None:
+    (short / "link").symlink_to(short / "d")
+    one, two = server(short / "d").start(), server(short / "link").start()
+    assert one.start() is one
     assert one.pid == two.pid
+    client(one).set("k", "v")
     one.close()
     one.close()
     assert client(two).ping()
-    assert not stopped(two.path)
     assert (one.started, two.started) == (False, True)
     two.close(wait=10)
     assert stopped(two.path)
+    assert client(two.start()).get("k") == "v"
 
 
 def test_a_share_ends_with_its_object(tmp_path: Path, server: Make) -> None:
@@ -110,20 +108,6 @@ def test_a_share_ends_with_its_object(tmp_path: Path, server: Make) -> None:
     del lost
     gc.collect()
     wait_until(lambda: stopped(path), "an end without close()")
-
-
-def test_start_again_after_close(tmp_path: Path, server: Make) -> None:
-    again = server(tmp_path / "d")
-    for value in range(1, 4):
-        assert client(again.start()).incr("k") == value
-        again.close()
-
-
-def test_start_twice_is_one_share(tmp_path: Path, server: Make) -> None:
-    twice = server(tmp_path / "d").start()
-    assert twice.start() is twice
-    twice.close(wait=10)
-    assert stopped(twice.path)
 
 
 def test_many_threads_one_server(tmp_path: Path, server: Make) -> None:
@@ -151,7 +135,7 @@ def test_without_a_share(tmp_path: Path, server: Make) -> None:
     "options",
     [{"durability": "no"}, {"start_timeout": 0}, {"start_timeout": float("nan")}, {"path": ""}, {"path": "a\0b"}],
 )
-def test_arguments_that_make_no_sense(options: dict[str, object]) -> None:
+def test_wrong_arguments_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         EmbeddedServer(**options)  # type: ignore[arg-type]
 
@@ -180,7 +164,41 @@ def test_any_folder_name(name: str, short: Path, server: Make) -> None:
         assert (folder / "appendonlydir").is_dir()
 
 
-def test_two_names_of_one_folder(short: Path, server: Make) -> None:
-    (short / "link").symlink_to(short / "d")
-    with server(short / "d") as one, server(short / "link") as two:
-        assert one.pid == two.pid
+def test_status_before_during_and_after(engine: str, tmp_path: Path, server: Make) -> None:
+    path = tmp_path / "d"
+    before = status(path)
+    assert not path.exists()
+    assert (before.running, before.supervised, before.answer) == (False, False, "absent")
+    assert (before.pid, before.users, before.data_writer, before.running_binary) == (None, None, None, None)
+    assert before.binary == find_server()
+    with server(path) as running, server(path):
+        during = status(path)
+        assert (during.running, during.supervised, during.answer) == (True, True, "alive")
+        assert (during.pid, during.running_binary, during.durability) == (running.pid, running.binary, "everysec")
+        assert (during.unix_socket, during.url, during.path) == (running.unix_socket, running.url, running.path)
+        assert f"  + {running.binary}" in str(during)
+        assert during.users == (2 if sys.platform == "linux" else None)
+        assert during.data_writer == f"{running.binary.product} {running.binary.version}"
+    wait_until(lambda: stopped(path), "the end")
+    after = status(path)
+    assert (after.running, after.supervised, after.pid, after.users) == (False, False, None, None)
+    assert after.data_writer == during.data_writer
+    assert (after.problem, [c.kind for c in after.candidates if c.usable][:1]) == (None, [engine])
+
+
+def test_status_stops_nothing_and_starts_nothing(tmp_path: Path, server: Make) -> None:
+    with server(tmp_path / "d") as running:
+        pid = running.pid
+        for _ in range(50):
+            assert status(tmp_path / "d").pid == pid
+    for _ in range(50):
+        status(tmp_path / "d")
+    wait_until(lambda: stopped(tmp_path / "d"), "the end")
+
+
+def test_status_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_HISTORY_SERVER", "/nowhere/redis-server")
+    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
+    found = status(tmp_path / "d")
+    assert "/nowhere/redis-server" in str(found.problem)
+    assert found.binary is None
