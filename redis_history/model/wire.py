@@ -12,6 +12,8 @@ decoder, which keeps them in `extra` and UnknownPart. The encoder writes them ba
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ from redis_history._ids import MAX_ID_BYTES
 from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
-from redis_history.model.message import SCHEMA_VERSION, Message, Participant, Source
+from redis_history.model.message import SCHEMA_VERSION, Message
 from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
 
 __all__ = [
@@ -51,23 +53,35 @@ _place = msgspec.structs.force_setattr
 _S = TypeVar("_S", bound=OpenStruct)
 
 
-def _is_free(kind: Any) -> bool:
-    """Whether values of this type can be nested, or not finite."""
-    if isinstance(kind, inspect.AnyType | inspect.DictType | inspect.FloatType):
-        return True
-    inner = [field.type for field in getattr(kind, "fields", ())]
-    inner += [*getattr(kind, "types", ()), *filter(None, [getattr(kind, "item_type", None)])]
-    return any(map(_is_free, inner))
-
-
-def _free_fields(kind: type[OpenStruct]) -> attrgetter[Any]:
+def _fields(kind: type[OpenStruct]) -> dict[str, inspect.Type]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)  # noqa: S101
-    return attrgetter(*(field.name for field in info.fields if field.name != "parts" and _is_free(field.type)))
+    return {field.name: field.type for field in info.fields}
 
 
-_free_of_message = _free_fields(Message)
-_free_of_text = _free_fields(TextPart)
+def _within(kind: Any) -> list[Any]:
+    """A type with the types of its items and alternatives."""
+    inner = [*getattr(kind, "types", ()), *filter(None, [getattr(kind, "item_type", None)])]
+    return [kind, *(found for one in inner for found in _within(one))]
+
+
+def _is_free(kind: Any) -> bool:
+    """Whether values of this type can be nested, or not finite."""
+    return any(
+        isinstance(one, inspect.AnyType | inspect.DictType | inspect.FloatType)
+        or any(_is_free(field.type) for field in getattr(one, "fields", ()))
+        for one in _within(kind)
+    )
+
+
+_free_of_message = attrgetter(*(name for name, kind in _fields(Message).items() if name != "parts" and _is_free(kind)))
+_free_of_text = attrgetter(*(name for name, kind in _fields(TextPart).items() if _is_free(kind)))
+#: The fields of a message that hold structs, and the classes of these.
+_NESTED = {
+    name: kinds
+    for name, kind in _fields(Message).items()
+    if (kinds := [one.cls for one in _within(kind) if isinstance(one, inspect.StructType)])
+}
 
 
 def _is_simple(message: Message) -> bool:
@@ -129,7 +143,7 @@ def _proven(message: Message, body: bytes) -> bytes:
         raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, {message.id[:32]!r}… has more")
     check_values(message)
     if _has_unknown(message):
-        body = _encode(_flattened(message))
+        body = _encode(to_map(message))
         if len(body) > MAX_MESSAGE_BYTES:
             raise MessageTooLargeError(f"message {message.id[:64]!r} takes {len(body):,} bytes; attach a reference")
         found = _message(_decode_any(body))
@@ -201,8 +215,9 @@ def decode_member(member: bytes) -> Message:
 
 
 def to_map(message: Message) -> dict[str, Any]:
-    """The fields of a message that are not at their default, as plain values; `timestamp` is a datetime."""
-    return _flattened(message)
+    """The fields of a message that are not at their default, also unknown ones, as plain values; `timestamp` is a
+    datetime."""
+    return _open(message) | _each_nested(message, _open)
 
 
 def from_map(fields: dict[str, Any]) -> Message:
@@ -219,28 +234,29 @@ def _message(fields: dict[str, Any]) -> Message:
     if not isinstance(fields, dict):
         raise TypeError("not a map")
     known, extra = _split(fields, Message)
-    known["parts"] = tuple(map(_part, known.get("parts", ())))
-    if known.get("participant") is not None:
-        known["participant"] = _struct(known["participant"], Participant)
-    known["sources"] = tuple(_struct(source, Source) for source in known.get("sources", ()))
-    return _checked(Message(**known, extra=extra))
-
-
-def _checked(message: Message) -> Message:
-    """`Message(...)` checks no field types; a strict pass over the known fields does."""
-    known = msgspec.structs.replace(
-        message,
-        extra=None,
-        parts=tuple(_bare(part) for part in message.parts if not isinstance(part, UnknownPart)),
-        participant=message.participant and _bare(message.participant),
-        sources=tuple(map(_bare, message.sources)),
-    )
-    _decode_body(_encode(known))
+    for name, kinds in _NESTED.items():
+        if (value := known.get(name)) is not None:
+            make = _part if len(kinds) > 1 else partial(_struct, kind=kinds[0])
+            known[name] = make(value) if isinstance(value, dict) else tuple(map(make, value))
+    message = Message(**known, extra=extra)
+    # `Message(...)` checks no field types; a strict pass over the known fields does.
+    _decode_body(_encode(msgspec.structs.replace(message, extra=None, **_each_nested(message, _bare))))
     return message
 
 
+def _each_nested(message: Message, convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """The fields that hold structs, with each struct converted."""
+    found: dict[str, Any] = {}
+    for name in _NESTED:
+        value = getattr(message, name)
+        if value:
+            found[name] = tuple(map(convert, value)) if isinstance(value, tuple) else convert(value)
+    return found
+
+
 def _bare(struct: Any) -> Any:
-    return msgspec.structs.replace(struct, extra=None)
+    """The known fields of a struct; an empty text for an unknown part."""
+    return TextPart("") if isinstance(struct, UnknownPart) else msgspec.structs.replace(struct, extra=None)
 
 
 def _part(fields: Any) -> Any:
@@ -269,20 +285,9 @@ def _split(fields: dict[str, Any], kind: type[OpenStruct]) -> tuple[dict[str, An
 
 
 def _has_unknown(message: Message) -> bool:
-    structs = (message, message.participant, *message.parts, *message.sources)
-    return any(type(struct) is UnknownPart or getattr(struct, "extra", None) is not None for struct in structs)
-
-
-def _flattened(message: Message) -> dict[str, Any]:
-    """The stored map of a message that carries unknown fields, with these beside the known ones."""
-    fields = _open(message)
-    if message.parts:
-        fields["parts"] = [_open(part) for part in message.parts]
-    if message.participant is not None:
-        fields["participant"] = _open(message.participant)
-    if message.sources:
-        fields["sources"] = [_open(source) for source in message.sources]
-    return fields
+    found = [message.extra]
+    _each_nested(message, lambda struct: found.append(struct if type(struct) is UnknownPart else struct.extra))
+    return any(one is not None for one in found)
 
 
 def _open(struct: Any) -> dict[str, Any]:
