@@ -12,14 +12,14 @@ from redis_history._ids import new_token
 
 __all__ = ["replacing"]
 
-_BEGINNING = 40  # characters of the name, as part of one that is not too long
+_BEGINNING = 40  # characters of the name that the temporary name contains
 
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """A stream whose content is at `path` when all is written, with `mode`, or the mode of new files: a reader sees the
-    old file or the new one, and what ends this before, a signal too, leaves the old one. Raises OSError."""
-    # A name of its own each time: several may write at once, and what others keep beside the file is theirs.
+    """A stream whose content replaces the file at `path` when all is written, with `mode` or the mode of new files.
+    Readers see the old file or the new one. An error or a signal leaves the old one. Raises OSError."""
+    # A new name each time, because several processes may write at once.
     part = path.with_name(f".{path.name[:_BEGINNING]}.{new_token()}.part")
 
     def create(name: str, flags: int) -> int:

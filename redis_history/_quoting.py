@@ -1,4 +1,4 @@
-"""Text of strangers inside text for a model. It must stay data, and nobody may write under another's name. Pure."""
+"""Quotes untrusted text inside text for a model: it must stay data, and no name may imitate another. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import orjson
 
 __all__ = ["MAX_NAME", "as_data", "data_block", "new_mark", "normalized", "plain_name"]
 
-#: Characters of a name that are shown: its owner chose it, and it stands before everything they say.
+#: Characters of a name that are shown. Its owner chose it, and it precedes each of their messages.
 MAX_NAME: Final = 80
-#: Escaped in data: controls, line breaks that JSON allows, what turns the direction of text or is not seen, and the
+#: Escaped in data: controls, line breaks that JSON allows, invisible characters and changes of direction, and the
 #: beginning of a closing tag.
 _HIDDEN: Final = re.compile(
     "[\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
     "\U000e0000-\U000e0fff]|</"
 )
-#: What stands around a name: a name that has it could end early.
+#: The delimiters of names, which a name must not contain.
 _AROUND_NAMES: Final = re.compile(r'[:"\[\]<>{}\uff1a\ufe13\ufe55\ua789\u2236\u02d0]')
 #: So many combining marks in a row are normalized. Sorting them takes the square of their number.
 _MAX_MARKS: Final = 30
@@ -46,7 +46,7 @@ def _fewer_marks(run: re.Match[str]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name on one line, cut, without anything that could end it or turn what follows. May be empty."""
+    """A name on one line, cut, without delimiters and control characters. May be empty."""
     name = "".join(letter if letter.isprintable() else " " for letter in name[: 4 * MAX_NAME])
     return " ".join(_AROUND_NAMES.sub(" ", name).split())[:MAX_NAME].rstrip()
 
@@ -61,7 +61,7 @@ def as_data(value: Any) -> str:
 
 
 def new_mark() -> str:
-    """What nobody can guess, for the delimiters of data."""
+    """A random text for the delimiters of data."""
     return secrets.token_hex(8)
 
 

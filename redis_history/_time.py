@@ -13,7 +13,7 @@ from redis_history.errors import InvalidTimestampError
 
 __all__ = ["MAX_MICROSECONDS", "Instant", "cutoff", "from_microseconds", "to_microseconds"]
 
-#: What users may pass for an instant: a datetime (naive means UTC), an ISO 8601 string, or seconds since 1970.
+#: A time as users pass it: a datetime (naive means UTC), an ISO 8601 string, or seconds since 1970.
 Instant = datetime | str | int | float
 
 MAX_MICROSECONDS = 2**53 - 1
@@ -65,8 +65,8 @@ def to_microseconds(value: Instant) -> int:
 
 
 def cutoff(bound: Instant | timedelta, now: datetime | None = None) -> datetime:
-    """The instant; of an age, the instant that is so long ago. Raises InvalidTimestampError for what is no instant, or
-    outside the years that can be stored."""
+    """A time, or the time that is an age ago. Raises InvalidTimestampError for other values, or outside the years that
+    can be stored."""
     if not isinstance(bound, timedelta):
         return from_microseconds(to_microseconds(bound))
     try:

@@ -1,4 +1,4 @@
-"""The change log: from stored entries to events, and when a Reset must stand for what cannot be told.
+"""The change log: from stored entries to events, and when a Reset must replace them.
 
 The rule is Centrifugo's: recovery succeeds only if the epoch is the same and the whole gap is present. Its hole, a
 server that lost data and counts up again under the same epoch, is closed by a random token per change: the log is read
@@ -56,7 +56,7 @@ __all__ = [
 
 _logger = logging.getLogger("redis_history")
 
-# What an entry says happened. Stored, so these never change their meaning.
+# The kinds of entries. They are stored, so their meaning never changes.
 APPENDED: Final = "append"
 RESTORED: Final = "restore"
 UPDATED: Final = "update"

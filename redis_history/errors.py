@@ -10,28 +10,28 @@
     │   ├── InvalidCursorError
     │   ├── TornPairError                       a range that would tear a tool call from its result
     │   └── ConfigurationError                  a URL or an option is wrong
-    ├── ConflictError                           the state is not what the call needs; nothing was written
+    ├── ConflictError                           the stored state does not allow the call; nothing was written
     │   ├── MessageConflictError                same id, other content
     │   ├── RevisionConflictError               `expected_revision` is not the current one
     │   ├── ConversationExistsError
-    │   ├── CompactionConflictError             what is to be replaced is not (any more) what was summarised
-    │   └── LeaseLostError                      somebody else may work on the conversation by now
+    │   ├── CompactionConflictError             the messages to replace are not those that were summarised
+    │   └── LeaseLostError                      another worker may have the conversation
     ├── NotFoundError (also a LookupError)
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
-    ├── SummaryError                            a summariser gave nothing that can be used
-    ├── CapabilityError                         this server or backend cannot do that
+    ├── SummaryError                            a summariser returned no usable text
+    ├── CapabilityError                         this server or backend cannot do it
     ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second event loop
-    ├── MissingExtraError (also an ImportError) a package that this part needs is not installed
+    ├── MissingExtraError (also an ImportError) a required package is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline
-        │   └── OutcomeUnknownError             a write was sent, and it cannot be known whether it was made
-        ├── BackendRefusedError                 an answer, but no: read-only, out of memory, no permission
-        ├── DurabilityError                     the change was made, but not confirmed as durable in time
+        │   └── OutcomeUnknownError             a write was sent, and its outcome is unknown
+        ├── BackendRefusedError                 the server refused: read-only, out of memory, no permission
+        ├── DurabilityError                     the change was made, but not confirmed in time
         ├── UnsupportedServerError              too old, or not a Redis
-        ├── CorruptDataError                    stored bytes are not what this package writes
+        ├── CorruptDataError                    this package did not write the stored bytes
         ├── StoreClosedError
-        ├── UnsavedLimitError                   too many messages wait for a server that is away
+        ├── UnsavedLimitError                   too many messages wait for an unavailable server
         └── EmbeddedServerError                 the private server cannot be found, started or reached
 
 Messages say what was wrong, with which value, and what to do. An error of a library
@@ -92,11 +92,11 @@ class InvalidConversationIdError(InvalidInputError):
 
 
 class InvalidMessageError(InvalidInputError):
-    """A message, or one of its parts, cannot be stored as it is."""
+    """A message or a part of it cannot be stored."""
 
 
 class InvalidTimestampError(InvalidMessageError):
-    """Not a finite instant that can be stored exactly, in microseconds."""
+    """Not a finite time that can be stored exactly, in microseconds."""
 
 
 class MessageTooLargeError(InvalidMessageError):
@@ -104,7 +104,7 @@ class MessageTooLargeError(InvalidMessageError):
 
 
 class BatchTooLargeError(InvalidInputError):
-    """More than one atomic change may hold; use smaller batches."""
+    """More messages or bytes than one atomic change can hold; use smaller batches."""
 
 
 class InvalidCursorError(InvalidInputError):
@@ -112,8 +112,8 @@ class InvalidCursorError(InvalidInputError):
 
 
 class TornPairError(InvalidInputError):
-    """The range of a compaction has a tool call whose result is behind it, or still awaited. The message names an end
-    that would do."""
+    """The range of a compaction separates a tool call from its result, or the result is still missing. The message
+    names a better end."""
 
 
 class ConfigurationError(InvalidInputError):
@@ -121,14 +121,11 @@ class ConfigurationError(InvalidInputError):
 
 
 class ConflictError(RedisHistoryError):
-    """The stored state is not what the call requires. Nothing was written."""
+    """The stored state does not allow the call, which wrote nothing."""
 
 
 class MessageConflictError(ConflictError):
-    """A message of this id is stored already, with other content.
-
-    `message_id` is the id in question.
-    """
+    """A message with this id, `message_id`, is stored with other content."""
 
     def __init__(self, message: str, *, message_id: str) -> None:
         super().__init__(message)
@@ -138,7 +135,7 @@ class MessageConflictError(ConflictError):
 class RevisionConflictError(ConflictError):
     """The conversation is not at the revision that the call expected.
 
-    `current_revision` is what it is at (0: it does not exist); `expected_revision` what was asked for.
+    `current_revision` is its revision (0: it does not exist), `expected_revision` the required one.
     """
 
     def __init__(self, message: str, *, current_revision: int, expected_revision: int | None = None) -> None:
@@ -148,20 +145,20 @@ class RevisionConflictError(ConflictError):
 
 
 class ConversationExistsError(ConflictError):
-    """The conversation exists, and the call required that it does not."""
+    """The conversation exists, and the call requires a new one."""
 
 
 class CompactionConflictError(ConflictError):
-    """The messages in the range of a compaction are not those that were summarised: somebody edited, deleted,
-    inserted or compacted meanwhile. Read them again, and summarise anew."""
+    """The messages in the range are not those that were summarised, because they were edited, deleted, inserted or
+    compacted meanwhile. Read them again and summarise anew."""
 
 
 class LeaseLostError(ConflictError):
-    """The lease on a conversation ended before the work did, and another worker may have begun it."""
+    """The lease on a conversation ended before the work did; another worker may have started."""
 
 
 class NotFoundError(RedisHistoryError, LookupError):
-    """What the call names does not exist."""
+    """A named conversation or message does not exist."""
 
 
 class ConversationNotFoundError(NotFoundError):
@@ -173,11 +170,11 @@ class MessageNotFoundError(NotFoundError):
 
 
 class SummaryError(RedisHistoryError):
-    """A summariser failed, took too long, or gave no text, or more than it was to replace. Nothing was written."""
+    """A summariser failed, took too long, or returned no text or too much. No summary was written."""
 
 
 class CapabilityError(RedisHistoryError):
-    """The server or backend in use cannot do this; the text says what could."""
+    """The server or backend in use cannot do this; the message says which can."""
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
@@ -185,7 +182,7 @@ class EventLoopError(RedisHistoryError, RuntimeError):
 
 
 class MissingExtraError(RedisHistoryError, ImportError):
-    """A package that this part of ours needs is not installed; the text says which extra brings it."""
+    """A required package is not installed; the message names the extra."""
 
 
 class BackendError(RedisHistoryError):
@@ -197,13 +194,13 @@ class BackendUnavailableError(BackendError):
 
 
 class OutcomeUnknownError(BackendUnavailableError):
-    """A write was sent, and it cannot be known whether it was made; if so, it was made once.
+    """A write was sent, and its outcome is unknown. It was made once or not at all.
 
-    Either no copy of it got a reply before the deadline, or one reached the server more than a minute after the first
-    was sent, when the server cannot tell any more. An append may be repeated with the same message ids: what is stored
-    is not stored again. Before you repeat another write, read the conversation.
+    No copy of it got a reply before the deadline, or a copy reached the server more than a minute after the first was
+    sent, when the server has forgotten it. You can repeat an append with the same message ids: stored messages are not
+    stored again. Before you repeat another write, read the conversation.
 
-    `forgotten` is True if the server answered that it cannot tell any more.
+    `forgotten` is True if the server answered that it has forgotten.
     """
 
     def __init__(self, message: str, *, forgotten: bool = False) -> None:
@@ -253,7 +250,7 @@ class StoreClosedError(BackendError):
 
 
 class UnsavedLimitError(BackendError):
-    """So much waits for the server that no more is taken; this message, or this rewrite, was not."""
+    """Too many changes wait for the server; this one was not accepted."""
 
 
 class EmbeddedServerError(BackendError):

@@ -1,7 +1,7 @@
-"""What a subscriber receives: one value per change of a conversation, in order.
+"""Events: one for each change of a conversation, in order.
 
 Every change carries the `revision` it made (contiguous: 1, 2, 3 …) and a `cursor` to resume after it.
-`Reset` stands for changes that can no longer be told: read the conversation again, then go on from its cursor.
+`Reset` replaces changes that are no longer available: read the conversation again, then continue from its cursor.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _NOTHING = "0" * 16
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Where a subscriber is: which life of the conversation, which change, and that change's random token.
+    """The position of a subscriber: the generation of the conversation, the change, and the random token of the change.
 
-    The token is checked on resume, so a server that lost data and counts anew is noticed. The text form
-    (`str(cursor)`, `Cursor.parse`) is `epoch:revision:token`; it is safe to hand to a browser, which learns nothing
-    from it.
+    The token is checked on resume, to notice a server that lost data and counts anew. The text form (`str(cursor)`,
+    `Cursor.parse`) is `epoch:revision:token`. It is safe to send to a browser.
     """
 
     epoch: str
@@ -72,10 +71,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class MessagesAppended(Change, frozen=True, tag="messages_appended"):
-    """Messages were added by one atomic change, in this order.
-
-    `removed_ids` are the oldest, which the same change took away because of `max_messages`.
-    """
+    """Messages were added, in this order. `removed_ids` are the oldest, which `max_messages` removed in the same
+    change."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
@@ -88,27 +85,25 @@ class MessagesDeleted(Change, frozen=True, tag="messages_deleted"):
 
 
 class MessageUpdated(Change, frozen=True, tag="message_updated"):
-    """A message has other content, at the same place."""
+    """The content of a message was replaced, at the same position."""
 
     message: Message
 
 
 class HistoryCleared(Change, frozen=True, tag="history_cleared"):
-    """All messages were removed; the conversation is still there."""
+    """All messages were removed; the conversation still exists."""
 
 
 class HistoryRestored(Change, frozen=True, tag="history_restored"):
-    """These messages, less those of `removed_ids`, took the place of all there were."""
+    """All messages were replaced by these, without those of `removed_ids`."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
 
 
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
-    """A summary took the place of the oldest `count` messages, which are in the archive now.
-
-    These are all messages with a position up to that of the summary, but for system messages that are no summaries.
-    """
+    """A summary replaced the oldest `count` messages, which are in the archive now: all messages with a position up to
+    that of the summary, except system messages that are not summaries."""
 
     summary: Message
     count: int
@@ -122,21 +117,21 @@ class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
 
 
 class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
-    """What a summary had replaced, `count` messages, is back in its place; the summary is gone. Read the messages to
-    have them: there may be more than an event should carry."""
+    """The `count` messages that a summary had replaced are back, and the summary is gone. Read the messages: there may
+    be too many for an event."""
 
     summary_id: str
     count: int
 
 
 class ConversationUpdated(Change, frozen=True, tag="conversation_updated"):
-    """The record of the conversation was created or changed; `fields` are the ones that were written."""
+    """The record of the conversation was created or changed; `fields` are the written fields."""
 
     fields: dict[str, Any]
 
 
 class ConversationDeleted(Change, frozen=True, tag="conversation_deleted"):
-    """The conversation is gone. If it is created again, a Reset follows."""
+    """The conversation was deleted. If it is created again, a Reset follows."""
 
 
 ResetReason = Literal[
@@ -145,12 +140,12 @@ ResetReason = Literal[
 
 
 class Reset(Change, frozen=True, tag="reset"):
-    """Changes after the subscriber's cursor cannot be told; the state as of `revision` stands for them.
+    """Changes after the cursor of the subscriber are not available; the state at `revision` replaces them.
 
-    Reasons: `log_trimmed` (the change log no longer reaches back), `log_unreadable` (an entry is corrupt, or of a
-    newer version of this package), `conversation_missing` (deleted or expired while
-    nobody watched), `conversation_replaced` (deleted and created again), `server_rewound` (the server lost
-    acknowledged changes, e.g. in a failover). Read the conversation again; events then go on after `revision`.
+    Reasons: `log_trimmed` (the change log does not reach back so far), `log_unreadable` (an entry is corrupt, or of a
+    newer version of this package), `conversation_missing` (deleted or expired), `conversation_replaced` (deleted and
+    created again), `server_rewound` (the server lost acknowledged changes, for example in a failover). Read the
+    conversation again; events continue after `revision`.
     """
 
     reason: ResetReason

@@ -26,8 +26,8 @@ _LISTED: Final = 500
 
 
 def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
-    """What reads the page of `size` messages after `page`, which `op` has read; None if there is none. A page without a
-    readable message does not tell where it ends: then the same is read again, and more of it."""
+    """The read of `size` messages after `page`, which `op` has read; None: there are no more. A page without a readable
+    message has no end position, so a larger one is read in its place."""
     if len(page.messages) + page.unreadable < op.limit:
         return None
     if not page.messages:

@@ -1,4 +1,4 @@
-"""What every backend checks before it writes, and the errors it raises then, so that all refuse alike. Pure."""
+"""The checks before a write and their errors, the same for all backends. Pure."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def lease_lost(conversation_id: str) -> LeaseLostError:
 
 def revision_conflict(conversation_id: str, current: int, expected: int | None) -> RevisionConflictError:
     return RevisionConflictError(
-        f"conversation {_named(conversation_id)} is at revision {current}, not at {expected}; "
-        "read it again and decide anew",
+        f"conversation {_named(conversation_id)} is at revision {current}, not at {expected}; read it again",
         current_revision=current,
         expected_revision=expected,
     )
@@ -83,9 +82,9 @@ def _named(conversation_id: str) -> str:
 
 
 def replaced(op: Compact, messages: Sequence[Message]) -> list[Message]:
-    """Of the live messages up to `through`, those that leave; none: there is nothing to do.
+    """The messages that leave, of the live ones up to `through`; none: there is nothing to do.
 
-    Raises CompactionConflictError unless they are those that were seen.
+    Raises CompactionConflictError unless they are the seen ones.
     """
     leaving = [message for message in messages if not stays(message)]
     if op.seen is not None:

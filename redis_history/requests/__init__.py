@@ -70,11 +70,11 @@ __all__ = [
     "write_record",
 ]
 
-#: What one atomic change may hold: so much takes the server about 20 ms at most (docs/guarantees.md).
+#: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000
 
-#: Of a conversation's own fields, encoded.
+#: Limit of the encoded record of a conversation.
 MAX_RECORD_BYTES: Final = 100_000
 
 _POSITION_LETTERS: Final = frozenset("0123456789.-")
@@ -158,10 +158,7 @@ def owner_text(owner: int | str) -> str:
 def message_filter(
     roles: Iterable[Role] | None, participant_ids: Iterable[str] | None, scope: Scope | None
 ) -> Filter | None:
-    """What a message must be like to be read; None if anything will do.
-
-    Raises InvalidInputError for a string where a list is meant.
-    """
+    """The filter of a read; None: all messages. Raises InvalidInputError for a string in place of a list."""
     if roles is None and participant_ids is None and scope is None:
         return None
     return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
@@ -189,7 +186,7 @@ def search_filters(
 
 
 class Batch:
-    """An append, and which of its outcomes belongs to which message given: an id given twice is sent once."""
+    """An append, and for each message the index of its outcome: a repeated id is sent once."""
 
     __slots__ = ("op", "order")
 
@@ -294,7 +291,7 @@ def compact(
     check_conversation_id(conversation_id)
     if isinstance(summary, str):
         if not summary.strip():
-            raise InvalidInputError("a summary without text would stand for nothing")
+            raise InvalidInputError("summary must not be blank")
         summary = Message(role="user", parts=summary, metadata={"is_summary": True})  # type: ignore[arg-type]
     elif not isinstance(summary, Message):
         refuse(summary, "summary", "a str or a Message", InvalidMessageError)
@@ -340,7 +337,7 @@ def clear(conversation_id: str, *, expected_revision: int | None) -> Clear:
 def write_record(
     conversation_id: str, fields: Mapping[str, Any], *, create: bool, expected_revision: int | None = None
 ) -> WriteRecord:
-    """The operation that creates a conversation, or sets the fields given (UNSET: leave it) of one that exists.
+    """Create a conversation, or set the given fields of an existing one (UNSET: leave the field).
 
     Raises InvalidConversationIdError, InvalidInputError for fields that cannot be stored.
     """
@@ -354,7 +351,7 @@ def write_record(
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise InvalidInputError(f"this record of a conversation cannot be stored: {error}") from error
     if found != record:
-        raise InvalidInputError("the metadata of a conversation would not come back as it is: use JSON-like values")
+        raise InvalidInputError("the metadata of a conversation has values that cannot be stored: use JSON-like values")
     if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
         raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
     return WriteRecord(conversation_id, written, _precondition(expected_revision, not create, create))

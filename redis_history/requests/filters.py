@@ -1,4 +1,4 @@
-"""What a message must be like to be found, beside its words."""
+"""Filters of reads and searches."""
 
 from __future__ import annotations
 

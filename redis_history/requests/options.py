@@ -22,7 +22,7 @@ DOORBELLS: Final[tuple[str, ...]] = get_args(Doorbell)
 #: Seconds; an hour.
 MAX_DURABILITY_TIMEOUT: Final = 3600.0
 SearchMode = Literal["auto", "require", "off"]
-#: What a write waits for: the server has it; its disk has it; other servers have it.
+#: A write waits until the server, its disk, or other servers have it.
 Durability = Literal["server", "fsync", "replicas"]
 
 

@@ -1,4 +1,4 @@
-"""What the memory backend holds: a conversation, and all of them with their watchers and leases."""
+"""The state of the memory backend: conversations, watchers and leases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis_history.model.pairs import oldest_with_results
 from redis_history.model.wire import decode_member, encode_member, placed
 from redis_history.operations import Entry, Lease, Precondition
 
-#: Seconds for which those who follow all conversations may still read the log of a deleted one.
+#: Seconds for which namespace subscriptions may still read the log of a deleted conversation.
 _OUTLIVES: Final = 60.0
 
 
@@ -33,7 +33,7 @@ def placed_at(entry: Entry, position: Position) -> Message:
 
 @dataclass(slots=True)
 class StoredMessage:
-    """What is known of a message besides its place in the order."""
+    """A message, live or archived."""
 
     entry: Entry
     position: Position
@@ -43,8 +43,8 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Archive:
-    """What one compaction replaced and is still there: positions and ids, ascending. `former`: the summary that was
-    live before."""
+    """The messages that a compaction replaced and that still exist: positions and ids, ascending. `former`: the
+    previous summary."""
 
     revision: int
     summary_id: str
@@ -71,11 +71,11 @@ class ConversationState:
     record: dict[str, Any] = field(default_factory=dict)
     order: list[Position] = field(default_factory=list)
     ids: dict[Position, str] = field(default_factory=dict)
-    #: Of live and of archived messages.
+    #: Live and archived messages.
     stored: dict[str, StoredMessage] = field(default_factory=dict)
     #: Oldest first.
     archives: list[Archive] = field(default_factory=list)
-    #: In which archive a message is.
+    #: The archive of each archived message.
     archived: dict[str, Archive] = field(default_factory=dict)
     #: The id of the live summary.
     summary: str | None = None
@@ -91,7 +91,7 @@ class ConversationState:
         return self.member_of(self.ids[position])
 
     def member_of(self, message_id: str) -> bytes:
-        """Of a message that may be archived."""
+        """The member of a message, live or archived."""
         stored = self.stored[message_id]
         return encode_member(stored.position.sequence, stored.position.timestamp, stored.entry.body)
 
@@ -109,7 +109,7 @@ class ConversationState:
         return position
 
     def take(self, message_id: str) -> None:
-        """Remove a message, archived or not. What a summary stands for stays in the archive."""
+        """Remove a message, archived or not. The messages that a removed summary replaced stay in the archive."""
         if (archive := self.archived.pop(message_id, None)) is not None:
             archive.held = [one for one in archive.held if one[1] != message_id]
         else:
@@ -188,16 +188,16 @@ class Space:
     max_messages: int | None
     max_conversations: int | None
     conversations: dict[str, ConversationState] = field(default_factory=dict)
-    #: Logs of deleted conversations, for those who were watching; and when each was deleted, the oldest first.
+    #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
     ended: dict[str, deque[LogEntry]] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
     watchers: dict[str, list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
-    #: Who works on a conversation, and until when.
+    #: The lease of each conversation, and when it ends.
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)
 
     def find(self, conversation_id: str) -> ConversationState | None:
-        """None if there is none, or if its time is over."""
+        """The conversation, unless it has expired."""
         conversation = self.conversations.get(conversation_id)
         if conversation is not None and conversation.ends <= time.time():
             del self.conversations[conversation_id]
@@ -205,7 +205,7 @@ class Space:
         return conversation
 
     def begin(self, conversation_id: str, token: str) -> tuple[ConversationState, bool]:
-        """The conversation, a new one if need be, and whether it takes the place of one whose log was still there."""
+        """The conversation, created if necessary, and whether it replaces a deleted one whose log still exists."""
         conversation = self.find(conversation_id)
         if conversation is not None:
             return conversation, False
@@ -231,7 +231,7 @@ class Space:
             raise rules.lease_lost(conversation_id)
 
     def trimmed(self, conversation: ConversationState) -> bytes:
-        """Let the oldest messages leave if there are too many; their ids, as the change log has them."""
+        """Remove the oldest messages if there are too many; their ids, as in the change log."""
         if self.max_messages is None or len(conversation.order) <= self.max_messages:
             return b""
         return encode_ids(conversation.trim(self.max_messages))
@@ -245,7 +245,7 @@ class Space:
         replaces: bool = False,
         removed: bytes = b"",
     ) -> int:
-        """Make a change count: revision, times, change log; the revision after it."""
+        """Record a change: revision, times, change log; the new revision."""
         conversation.revision += 1
         conversation.token = op.token
         conversation.updated = now()
@@ -262,17 +262,17 @@ class Space:
         return Cursor(BEGINNING.epoch, log[-1].revision, log[-1].token) if log else BEGINNING
 
     def is_free(self, conversation_id: str) -> bool:
-        """Whether nobody works on a conversation."""
+        """Whether no worker has a lease on the conversation."""
         if self.leases.get(conversation_id, (None, 0.0))[1] <= time.monotonic():
             self.leases.pop(conversation_id, None)
         return conversation_id not in self.leases
 
     def holds(self, lease: Lease) -> bool:
-        """Whether a lease is the present one of its conversation."""
+        """Whether a lease is present."""
         return not self.is_free(lease.conversation_id) and self.leases[lease.conversation_id][0] == lease
 
     def forget_ended(self) -> None:
-        """Let go of the logs of deleted conversations that nobody will read any more."""
+        """Drop the logs of deleted conversations that no subscription needs."""
         limit = time.monotonic() - _OUTLIVES if self.watchers_of_all else float("inf")
         for name, at in list(self.deleted.items()):
             if at > limit:
