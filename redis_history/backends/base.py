@@ -1,10 +1,7 @@
-"""What a backend is: something that executes operations and rings when a conversation changes.
+"""The protocols of backends, asynchronous and synchronous. A backend executes operations and wakes subscriptions.
 
-Two protocols of the same shape. A store validates and retries nothing by itself: an operation that arrives here is
-valid, and an error that leaves here is of `redis_history.errors`.
-
-What a backend can do beside that, it declares: see `Features`. A class that derives from its protocol declares nothing
-until it says so.
+Operations arrive validated. A backend retries by itself and raises errors of `redis_history.errors`. It declares
+further abilities: see `Features`.
 """
 
 from __future__ import annotations
@@ -38,9 +35,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Called, from any thread, when a watched conversation may have changed. Must not block or raise.
+#: Called from any thread when a watched conversation may have changed. Does not block or raise.
 Wake = Callable[[], None]
-#: The same for those who watch all conversations: with the id of the one, or None if it may be any of them.
+#: The same for all conversations: with the id of the changed one, or None if any may have changed.
 WakeAll = Callable[[str | None], None]
 
 
@@ -67,21 +64,20 @@ class ChangedHeads(Struct, frozen=True):
     position: Any = None
 
 
-#: Who searches. "server": the backend, by the search operations of redis_history.operations and `ReadTogether`.
-#: "unknown": perhaps the backend; its first operation tells. "client": the store, which reads a conversation and ranks
-#: its messages. "memory": the same, and the store may read all conversations.
+#: "server": the backend searches, with the operations of redis_history.search.server_search and `ReadTogether`.
+#: "unknown": the backend knows after its first operation. "client": the store reads a conversation and ranks its
+#: messages. "memory": the same, and the store may read all conversations.
 SearchedBy = Literal["server", "unknown", "client", "memory"]
 
 
 class Features(NamedTuple):
-    """What a backend declares, as attributes or properties of these names.
+    """The abilities that a backend declares, as attributes or properties of these names.
 
-    `compacts`: it knows the operations `Compact` (also with a `lease` as its precondition), `Expand`, `TakeLease`,
-    `KeepLease`, `ScanConversations`, and `ReadPage` with `archived` (backends/rules.py has the checks that all of
-    them share). To others the store sends none of these: `compact` and `expand` raise CapabilityError, and there is
-    nothing archived to be read.
+    `compacts`: the operations `Compact` (also with a `lease` as its precondition), `Expand`, `TakeLease`, `KeepLease`,
+    `ScanConversations`, and `ReadPage` with `archived`; `backends.rules` has the checks that backends share. Without
+    it, `compact` and `expand` raise CapabilityError, and there are no archived messages.
 
-    `reads_together`: it knows `ReadTogether`. Others get the reads one by one. `search_mode`: who searches.
+    `reads_together`: the operation `ReadTogether`. Without it, the store sends the reads one by one.
     """
 
     compacts: bool = False
@@ -90,8 +86,7 @@ class Features(NamedTuple):
 
 
 def features(backend: AsyncBackend | Backend) -> Features:
-    """What a backend declares now. What a class has not declared has its default, even if the class does not derive
-    from the protocol."""
+    """The declared features of a backend. The defaults also hold for classes that do not derive from the protocol."""
     return Features(**{name: getattr(backend, name) for name in Features._fields if hasattr(backend, name)})
 
 
@@ -115,7 +110,7 @@ class AsyncBackend(Protocol):
     async def watch(self, conversation_id: str, wake: Wake) -> None:
         """Call `wake` soon after each change of the conversation, and whenever changes may have been missed.
 
-        It is a hint, not a promise: subscribers look by themselves every few seconds.
+        Lost calls only delay: subscribers also poll every few seconds.
         """
         ...
 
@@ -124,32 +119,31 @@ class AsyncBackend(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Give back what the backend holds; any later call raises StoreClosedError."""
+        """Release all resources; later calls raise StoreClosedError."""
         ...
 
 
 @runtime_checkable
 class AsyncDescribes(Protocol):
-    """What a backend may have beside, for `store.capabilities`."""
+    """Optional, for `store.capabilities`."""
 
     async def capabilities(self) -> Capabilities:
-        """What it can do and is set to."""
+        """The abilities and settings of the backend."""
         ...
 
 
 @runtime_checkable
 class AsyncFollowsAll(Protocol):
-    """What a backend may have beside, for those who follow all conversations. Without it they list and compare."""
+    """Optional, for subscriptions to all conversations. Without it, they list and compare conversations."""
 
     async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        """Which conversations have changed. Whatever has changed since the last look must be found; what has not may be
-        found too."""
+        """The conversations that have changed since the last query; it may contain others."""
         ...
 
     async def watch_all(self, wake: WakeAll) -> None:
         """Call `wake` soon after each change of any conversation, and with None whenever changes may have been missed.
 
-        It is a hint, as in `watch`.
+        Lost calls only delay, as in `watch`.
         """
         ...
 

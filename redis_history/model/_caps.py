@@ -1,8 +1,8 @@
-"""Caps on stored bytes, checked before anything is decoded.
+"""Caps on messages: on stored bytes before they are decoded, and on free-form values before they are encoded.
 
-5 MB of empty maps decode into 465 MB of Python objects, so bytes alone do not bound memory: the items must be
-counted first. MessagePack announces every item with a header byte, so no value has more items than bytes, and only
-large values need counting.
+5 MB of empty maps decode into 465 MB of Python objects, so a limit on bytes does not bound memory: the items must be
+counted first. Each item has a header byte in MessagePack, so no value has more items than bytes, and only large values
+need counting.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from msgspec import Struct
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.model.message import Message, Participant, Source
 
-#: Of one message, encoded. A batch of one message still fits one atomic change.
+#: The encoded bytes of a message. A batch of one message fits one atomic change.
 MAX_MESSAGE_BYTES = 4_000_000
 #: Levels of nesting inside a free-form value. msgspec itself stops near 1,000 with a RecursionError.
 MAX_DEPTH = 100
 #: Values inside one message.
 MAX_ITEMS = 100_000
 
-# What a member has around the free-form values that the caps are about.
+# The rest of a member, around free-form values.
 _FRAME_BYTES = 64
 _FRAME_LEVELS = 8
 _FRAME_ITEMS = 1000
@@ -44,15 +44,15 @@ def check_caps(data: bytes) -> None:
     size = len(data)
     if size > MAX_MESSAGE_BYTES + _FRAME_BYTES:
         raise CorruptDataError(f"{size:,} bytes are over the cap of {MAX_MESSAGE_BYTES:,} for one message")
-    # No value has more items than bytes, and every level of nesting needs a byte that begins a list or map, of which
-    # there are seldom as many as levels allowed (text has such bytes too). Only then must it be looked through.
+    # No value has more items than bytes, and each level of nesting needs a byte that begins a list or map (text has
+    # such bytes too). Few values have so many of these that they must be counted.
     if size > MAX_ITEMS or size - len(data.translate(None, BEGINNINGS)) > MAX_DEPTH:
         _count(data)
 
 
 def _count(data: bytes) -> None:
     at, seen, end = 0, 0, len(data)
-    due = [1]  # for each open container, how many values it still wants
+    due = [1]  # for each open container, the number of values that follow
     while due and at < end:
         if due[-1] == 0:
             due.pop()
@@ -92,7 +92,7 @@ def check_values(message: Message) -> None:
     _Walk().fields(message, "", 0)
 
 
-#: What most values are; subclasses of these, and all others, are looked at more closely.
+#: The types of most values. Others, and subclasses of these, need closer checks.
 _LEAVES = frozenset({str, int, bool, bytes, type(None)})
 _PLAIN = (str, int, float, bool, bytes, datetime, msgspec.msgpack.Ext, type(None))
 _KINDS: dict[str, type] = {"participant": Participant, "sources": Source}
@@ -139,4 +139,4 @@ class _Walk:
         elif isinstance(value, Struct):
             self.fields(value, path, depth)
         elif not isinstance(value, _PLAIN) or (isinstance(value, datetime) and value.tzinfo is None):
-            raise InvalidMessageError(f"{path[:80]} is a {type(value).__name__}, which would not come back as it is")
+            raise InvalidMessageError(f"{path[:80]} is a {type(value).__name__}, which cannot be stored")

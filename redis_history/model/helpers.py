@@ -23,7 +23,7 @@ def text(value: str) -> TextPart:
 
 
 def tool_use(id: str, name: str, input: Any = None) -> ToolUsePart:
-    """A call of the tool `name`; `input` is its arguments."""
+    """A call of the tool `name` with the arguments `input`."""
     return ToolUsePart(id=id, name=name, input={} if input is None else input)
 
 

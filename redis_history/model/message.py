@@ -39,7 +39,7 @@ __all__ = [
     "Source",
 ]
 
-#: Raised with each change of the stored form; a reader of version N reads N-1, and keeps what N+1 added.
+#: Increases with each change of the stored form. A reader of version N reads N-1, and keeps additions of N+1.
 SCHEMA_VERSION = 1
 
 Role = Literal["user", "assistant", "system", "tool"]
@@ -52,7 +52,7 @@ _KNOWN = frozenset({TextPart, ReasoningPart, ToolUsePart, ToolResultPart, Attach
 
 
 class Position(NamedTuple):
-    """Where a message sorts in its conversation: by time, then by arrival. Positions compare like tuples.
+    """The order of a message in its conversation: by time, then by arrival. Positions compare like tuples.
 
     `timestamp` is in microseconds since 1970 UTC. `str(position)` is a compact text form for URLs.
     """
@@ -65,7 +65,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The position whose text form this is. Raises InvalidInputError for other text."""
+        """The position of a text form. Raises InvalidInputError for other text."""
         match = _POSITION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidInputError(f"{str(text)[:64]!a} is not a position; use `message.position` or its string")
@@ -73,7 +73,7 @@ class Position(NamedTuple):
 
 
 class Participant(OpenStruct, frozen=True):
-    """Who wrote a message."""
+    """The author of a message."""
 
     kind: Literal["user", "agent", "system"]
     id: str
@@ -82,7 +82,7 @@ class Participant(OpenStruct, frozen=True):
 
 
 class Source(OpenStruct, frozen=True):
-    """A document that a retrieval step used for this message."""
+    """A document that retrieval added to the context of a message."""
 
     document_id: str | None = None
     document_name: str | None = None
@@ -96,7 +96,7 @@ class Source(OpenStruct, frozen=True):
 
 
 class Metadata(TypedDict, total=False):
-    """The keys of `Message.metadata` that have a meaning; any other key may stand beside them."""
+    """The keys of `Message.metadata` that have a meaning. Other keys are allowed."""
 
     channel_type: str
     channel_name: str
@@ -116,7 +116,7 @@ class Message(OpenStruct, frozen=True, kw_only=True):
     preserved. Raises InvalidMessageError (InvalidTimestampError for the time) for anything else.
     """
 
-    # First, and so first in the stored map, where scripts of the server may read it without decoding the rest.
+    # The first field, and so first in the stored map, where scripts of the server can read it.
     id: str = msgspec.field(default_factory=new_id)
     role: Role
     parts: tuple[Part, ...] = ()
@@ -132,7 +132,7 @@ class Message(OpenStruct, frozen=True, kw_only=True):
     extra: Extra = _extra()
 
     def __post_init__(self) -> None:
-        # Also runs for every message that is read, so the usual case must stay cheap.
+        # Runs for every message that is read, so the usual case must be fast.
         if self.role not in _ROLES:
             raise InvalidMessageError(f"the role {self.role!r} is not one of {', '.join(_ROLES)}")
         if self.scope is not None and self.scope not in _SCOPES:
@@ -156,14 +156,14 @@ class Message(OpenStruct, frozen=True, kw_only=True):
 
     @property
     def position(self) -> Position | None:
-        """Where the message sorts, once the store has placed it; accepted as `before` and `since`."""
+        """The position of a stored message, for `before` and `since`; None: it is not stored."""
         if self.timestamp is None or self.sequence is None:
             return None
         return Position(to_microseconds(self.timestamp), self.sequence)
 
     @property
     def is_summary(self) -> bool:
-        """Whether this message stands for others that were compacted."""
+        """Whether this message is a summary, which replaced others."""
         return self.metadata.get("is_summary") is True
 
     @property
@@ -212,7 +212,7 @@ def _text_of(part: Part) -> str:
 
 
 def content_text(content: Any) -> str:
-    """The text of a tool result: itself, or that of its text blocks, joined by newlines."""
+    """The text of a tool result: a text itself, or the text blocks, joined by newlines."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
@@ -224,12 +224,11 @@ def content_text(content: Any) -> str:
 
 
 class Conversation(OpenStruct, frozen=True):
-    """A conversation as `create_conversation` takes it and `get_conversation` gives it.
+    """The record of a conversation, for `create_conversation` and from `get_conversation`.
 
-    The first six are the caller's. `user_id` and `auditing_id` are a string or an integer of 64 bits, and come back as
-    they were given: 1 and "1" are different owners. The others are kept by the store with each change, and ignored when
-    given: `message_count`, `characters` and estimated `tokens` of the messages, `created_at`, `updated_at` (of the last
-    change), `revision`, `schema_version`.
+    The caller sets the first six fields. `user_id` and `auditing_id` are a string or an integer of 64 bits: 1 and "1"
+    are different owners. The store sets the other fields with each change: `message_count`, `characters` and estimated
+    `tokens` of the messages, `created_at`, `updated_at` (the last change), `revision`, `schema_version`.
     """
 
     conversation_id: str
@@ -247,5 +246,5 @@ class Conversation(OpenStruct, frozen=True):
     schema_version: int = 1
 
 
-#: What the caller decides, and may change.
+#: The fields that the caller sets and may change.
 RECORD_FIELDS = ("user_id", "agent_name", "title", "auditing_id", "metadata")

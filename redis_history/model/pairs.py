@@ -61,8 +61,7 @@ Place = tuple[int, int]
 
 
 class ToolMark(NamedTuple):
-    """A call or a result: its id, and the agent that wrote it (None: nobody in particular); of both the text, or a
-    digest."""
+    """A call or a result: its id and the agent that wrote it (or None), each as text or as digest."""
 
     is_call: bool
     call_id: str | bytes
@@ -80,10 +79,10 @@ class _Call(Generic[T]):
 
 
 class OpenCalls(Generic[T]):
-    """The calls that a result may still answer, each with what is to be known of it; iterated over, these.
+    """The calls that a result may still answer, each with a value `what`. Iteration yields these values.
 
-    Calls and results are given in the order of the conversation. `closed` is called for each call that no result can
-    answer any more.
+    Add calls and results in the order of the conversation. `closed` is called for each call that no further result can
+    answer.
     """
 
     def __init__(self, closed: Callable[[T], None] | None = None) -> None:
@@ -91,7 +90,7 @@ class OpenCalls(Generic[T]):
         self._waiting: dict[_Call[T], None] = {}
         self._unanswered: dict[str | bytes, list[_Call[T]]] = {}
         self._own: dict[tuple[str | bytes, str | bytes], list[_Call[T]]] = {}
-        # Of an agent, the latest call that another agent has answered.
+        # For each agent, its latest call that another agent has answered.
         self._lent: dict[str | bytes, _Call[T]] = {}
 
     def __iter__(self) -> Iterator[T]:
@@ -106,7 +105,7 @@ class OpenCalls(Generic[T]):
             self._own.setdefault((call_id, agent), []).append(call)
 
     def answer(self, call_id: str | bytes, agent: str | bytes | None) -> T | None:
-        """What is to be known of the call that a result answers; None if it answers nothing."""
+        """The `what` of the call that a result answers; None if it answers none."""
         found = None
         own = () if agent is None else self._own.get((call_id, agent), ())
         while own and found is None:
@@ -190,7 +189,7 @@ class Pairs:
 
 
 def agent_of(message: Message) -> str | None:
-    """The id of the agent that wrote a message; None: nobody in particular."""
+    """The id of the agent that wrote a message, or None."""
     who = message.participant
     return who.id if who is not None and who.kind == "agent" else None
 
@@ -230,7 +229,7 @@ def pairs_of(messages: Iterable[Message]) -> Pairs:
 
 
 def groups(messages: Iterable[Message]) -> list[int]:
-    """For each message, the index of the first one of its group; a message without tools is a group of its own."""
+    """For each message, the index of the first message of its group. A message without tools is a group by itself."""
     found = _Groups()
     for message in messages:
         found.add(mark for _, mark in tool_parts(message))
@@ -272,7 +271,7 @@ def _without(messages: Sequence[Message], start: int, places: set[Place]) -> lis
 
 
 def marks(message: Message) -> bytes:
-    """What the state keeps of the calls and results of a message, so that the server can pair them.
+    """The calls and results of a message in the form of the stored state, from which the server pairs them.
 
     For each of them `u` (call) or `r` (result) and 4 bytes of a digest of its id; if an agent wrote it, `U` or `R` and
     4 more bytes, of a digest of the agent's id.

@@ -1,8 +1,7 @@
-"""What a message is made of: an ordered tuple of parts.
+"""The parts of a message.
 
-Every struct here is open towards the future: a field that a newer version added is kept in
-`extra` (by the decoder, see wire.py) and written back untouched. A part of a type this version does not know
-becomes an UnknownPart, and is written back untouched as well.
+The decoder (wire.py) keeps fields that a newer version added in `extra`, and parts of unknown types as UnknownPart.
+Both are written back unchanged.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ Modality = Literal["text", "image", "audio", "video", "document", "file"]
 class OpenStruct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of everything stored inside a message.
 
-    `forbid_unknown_fields` makes the fast decoder stop at what it would otherwise drop in silence;
-    the tolerant decoder then puts it into `extra`.
+    `forbid_unknown_fields` makes the fast decoder reject unknown fields, which it would otherwise drop. The tolerant
+    decoder then keeps them in `extra`.
     """
 
 
-# The fast decoder must never fill these by itself: what stands in `extra` is written as fields beside the known ones,
-# and an unknown part as what it was. At run time their type is therefore one that no stored value has.
+# The fast decoder must never fill these fields, so their type at run time is one that no stored value has.
 if TYPE_CHECKING:
     Extra = dict[str, Any] | None
     UnknownData = dict[str, Any]
@@ -47,7 +45,7 @@ else:
     UnknownData = Literal["&never"]
 
 
-# The odd name keeps a field called "extra" of a later version from being taken for it.
+# The odd name avoids confusion with a field "extra" of a later version.
 def _extra() -> Any:
     return msgspec.field(default=None, name="&extra")
 
@@ -61,7 +59,7 @@ class TextPart(OpenStruct, frozen=True, tag="text"):
 
 
 class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
-    """What a model thought. `signature` is the provider's, opaque: it must go back unchanged."""
+    """The reasoning of a model. `signature` is opaque and must be sent back unchanged."""
 
     text: str
     signature: str | None = None
@@ -70,7 +68,7 @@ class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
 
 
 class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
-    """A call of a tool. `input` is its arguments: usually a dict; a string where a model wrote broken JSON.
+    """A call of a tool. `input` has its arguments: usually a dict; a string if a model wrote broken JSON.
 
     Ids repeat in real conversations: a result belongs to the nearest earlier call of its id.
     """
@@ -83,7 +81,7 @@ class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
 
 
 class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
-    """What a tool gave back: text, or any JSON-like value such as a provider's list of content blocks."""
+    """The result of a tool: text, or any JSON-like value such as a provider's list of content blocks."""
 
     tool_use_id: str
     content: Any = ""
@@ -96,8 +94,8 @@ class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
 class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
     """A file by reference, never its bytes. `size` is in bytes.
 
-    A reference with a scheme is a URI; one of only letters, digits, "-" and "_" is a provider's file id; anything else,
-    such as an object key, is never sent to a provider.
+    A reference with a scheme is a URI. A reference of letters, digits, "-" and "_" is a file id of a provider. Others,
+    such as object keys, are never sent to a provider.
     """
 
     id: str | None = None
@@ -122,7 +120,7 @@ class UnknownPart(msgspec.Struct, frozen=True, tag="&unknown"):
 
 Part = TextPart | ReasoningPart | ToolUsePart | ToolResultPart | AttachmentPart | UnknownPart
 
-#: The parts this version knows, by the `type` they carry on the wire.
+#: The known parts, by their stored `type`.
 PART_TYPES: dict[str, type[OpenStruct]] = {
     "text": TextPart,
     "reasoning": ReasoningPart,

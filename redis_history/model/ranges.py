@@ -1,8 +1,7 @@
-"""Which messages may leave together: ranges at the beginning of a conversation that tear no tool call from its result.
+"""Ranges at the beginning of a conversation that separate no tool call from its result. Pure.
 
-Which call a result answers is said by `pairs`. A call without a result still waits for it, and so must stay, until
-whoever made it has spoken again after hearing something else: then it was given up, and may leave unless a result has
-come after all. Pure.
+`pairs` says which call a result answers. A call without a result waits for one, and must stay, until its author has
+written again after somebody else: then it was given up, and may leave unless a result has come after all.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ def stays(message: Message) -> bool:
 
 
 class _Call:
-    """A call: where it was made, and whether a range may end behind it without waiting for a result: it has one, or was
-    given up."""
+    """A call at message `at`. `settled`: it has a result or was given up, so a range may end behind it."""
 
     __slots__ = ("at", "settled")
 
@@ -36,14 +34,14 @@ class _Call:
 class Ranges:
     """The messages of a conversation from the first one on, added one by one, and where a range may end.
 
-    What it says holds for the messages so far: of a call that waits, only the end of the conversation tells.
+    The answers hold for the messages so far: more messages may answer a waiting call.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._open: OpenCalls[_Call] = OpenCalls()
-        # For each message how many calls are made there, less the results, of those that have one.
+        # For each message, the number of its answered calls minus that of its results.
         self._pending: list[int] = []
-        # Calls after which nobody else has spoken, and whose; and the others, which their speakers may give up.
+        # Calls after which only their author has written; and the other calls, by author, which may be given up.
         self._unheard: list[_Call] = []
         self._newest: Any = None
         self._heard: dict[Any, list[_Call]] = {}
@@ -74,7 +72,7 @@ class Ranges:
                 self._pending[index] -= 1
 
     def waits(self, count: int) -> bool:
-        """Whether one of the first `count` messages makes a call that a result may still answer, given up or not."""
+        """Whether a result may still answer a call in the first `count` messages, given up or not."""
         return any(call.at < count for call in self._open)
 
     def is_whole(self, count: int) -> bool:
@@ -91,13 +89,13 @@ class Ranges:
 
 
 def good_ends(messages: Iterable[Message]) -> list[bool]:
-    """For each message whether a range from the first one to it tears nothing; `messages` reach to where all calls are
-    answered, or to the end of the conversation."""
+    """For each message whether a range may end with it. `messages` must reach to where all calls are answered, or to
+    the end of the conversation."""
     return Ranges(messages).ends()
 
 
 def tears(messages: Sequence[Message], leaving: Collection[str]) -> bool:
-    """Whether a message would stay that answers a call of one that leaves; `leaving` are ids."""
+    """Whether a staying message answers a call of a leaving one; `leaving` are ids."""
     calls: OpenCalls[bool] = OpenCalls()
     for message in messages:
         leaves = message.id in leaving

@@ -157,7 +157,7 @@ def _proven(message: Message, body: bytes) -> bytes:
             found = _message(_decode_any(body))
     if found != message:
         raise InvalidMessageError(
-            f"message {message.id[:64]!r} would not come back as it is: its free-form values may be str, int, float, "
+            f"message {message.id[:64]!r} has values that cannot be stored: free-form values may be str, int, float, "
             "bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other objects"
         )
     _check_readable(body)
@@ -165,7 +165,7 @@ def _proven(message: Message, body: bytes) -> bytes:
 
 
 def _check_readable(body: bytes) -> None:
-    """What is checked before a member is decoded must hold for what is written."""
+    """The checks of decoding must accept the written bytes."""
     try:
         check_caps(encode_member(1, 0, body))
     except CorruptDataError as error:
@@ -173,7 +173,7 @@ def _check_readable(body: bytes) -> None:
 
 
 def body_digest(body: bytes) -> bytes:
-    """Names the content of a body; the same id with another digest is a conflict."""
+    """The digest of a body. The same id with another digest is a conflict."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
@@ -183,7 +183,7 @@ def encode_member(sequence: int, timestamp: int, body: bytes) -> bytes:
 
 
 def placed(message: Message, sequence: int, timestamp: int) -> Message:
-    """The same message at a place: a shallow copy, without the checks it has passed already."""
+    """A copy of the message with its position, without further checks."""
     message = message.__copy__()  # type: ignore[attr-defined]
     _place(message, "sequence", sequence)
     _place(message, "timestamp", from_microseconds(timestamp))
