@@ -29,7 +29,7 @@ TOGETHER = 200
 
 
 class AsyncReading:
-    """What of a store gives messages and conversations, and changes nothing."""
+    """The methods of a store that read messages and conversations."""
 
     _backend: AsyncBackend
 
@@ -45,14 +45,14 @@ class AsyncReading:
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
     ) -> list[Message]:
-        """Messages, ascending by timestamp; of an unknown conversation: none.
+        """Messages, ascending by timestamp; none of an unknown conversation.
 
         `limit` keeps the most recent: the first of them may be the result of a tool call before it. `since` (strictly
         after) and `before` (strictly before) take a datetime, an ISO 8601 string, seconds since 1970, or a message's
-        position. The other filters must all hold. Messages that cannot be decoded are logged and left out.
+        position. The other filters must all hold. Corrupt messages are logged and skipped.
 
-        With `include_archived`, the messages that were compacted too; each summary, also a former one, stands behind
-        what it replaced.
+        With `include_archived`, also compacted messages; each summary, former ones included, follows the messages that
+        it replaced.
         """
         check_conversation_id(conversation_id)
         check_limit(limit)
@@ -98,10 +98,7 @@ class AsyncReading:
         return await self._backend.execute(FindMessage(conversation_id, check_message_id(message_id)))
 
     async def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
-        """The newest message of each conversation, or None, in the order of the ids; read 200 at once.
-
-        What a list of conversations shows beside their titles.
-        """
+        """The newest message of each conversation, or None, in the order of the ids; for lists of conversations."""
         ids = list(conversation_ids)
         for one in ids:
             check_conversation_id(one)
@@ -123,10 +120,10 @@ class AsyncReading:
     async def list_conversations(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
     ) -> list[Conversation]:
-        """Conversations of the namespace, the one that changed last first; of one owner or agent, if given.
+        """Conversations of the namespace by time of the last change, newest first; of one owner or agent, if given.
 
-        What it costs is in docs/operations.md: it grows with `offset + limit`, and with a filter with how many
-        conversations must be looked at to find those that fit.
+        The cost grows with `offset + limit`, and with the number of conversations that a filter skips: see
+        docs/operations.md.
         """
         check_owner(user_id, "user_id")
         check_name(agent_name, "agent_name")
@@ -136,7 +133,7 @@ class AsyncReading:
         return await self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
 
     async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
-        """The newest `limit` messages and the cursor of exactly that state, read in one look.
+        """The newest `limit` messages and the cursor of exactly that state.
 
         `subscribe(conversation_id, after=snapshot.cursor)` goes on from it without gap or overlap.
         """

@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The conversation store: what users call. It checks, asks a backend, and shapes the answer."""
+"""The conversation store. It checks arguments, calls a backend, and shapes the answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 from redis_history._sync._backend import open_backend
 from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job
-from redis_history._sync.compacting import Compacting
 from redis_history._sync.reading import Reading
+from redis_history._sync.writing import Writing
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
 from redis_history.requests.options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
@@ -21,38 +21,36 @@ from redis_history.retry import RetryPolicy
 __all__ = ["HistoryStore"]
 
 
-class HistoryStore(Compacting, Reading):
+class HistoryStore(Writing, Reading):
     """Conversations in one namespace of one backend.
 
-    `url` says where: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://`
-    (several: docs/how-to/cluster.md), `embedded://` (a private one, started when first needed), `memory://` (this
-    process). Instead, `client` takes a redis-py client, which stays the caller's to close,
-    and `backend` any object with the methods of `backends.base`. Nothing is connected before the first call.
+    `url` is `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:
+    docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this process).
+    Instead, `client` takes a redis-py client, which the caller closes, and `backend` any object with the methods of
+    `backends.base`. The first call connects.
 
-    `log_length` is how many changes of a conversation are kept for subscribers that were away. `poll_interval` is
-    how many seconds a subscription trusts in being told of changes before it looks by itself. `retry` says how long a
-    call keeps trying while the server is away.
+    `log_length` is the number of changes of a conversation that are kept for subscribers that were away. Subscriptions
+    also poll every `poll_interval` seconds. `retry` says how long a call keeps trying while the server is unavailable.
 
-    `ttl` lets a conversation end, with all that belongs to it, so many seconds after its last change; who changes it
-    without a `ttl` of its own keeps to the conversation's. `max_messages` keeps the newest of a conversation: with
-    each change the oldest leave, a tool call together with its result. `max_conversations` is for `memory://`, whose
-    caps are 500 and 500 unless others (None: no cap) are given.
+    `ttl` removes a conversation with all its data so many seconds after its last change; a store without a `ttl` keeps
+    that of the conversation. `max_messages` keeps the newest messages of a conversation: each change removes the
+    oldest, a tool call together with its result. `max_conversations` is for `memory://`, whose caps are 500 and 500
+    unless others (None: no cap) are given.
 
-    `doorbell` says how subscriptions hear of changes: by the server's notifications ("keyspace"), by what the writers
-    publish ("publish", to be given to them too), only by looking ("poll"), or by what there is ("auto").
+    `doorbell` says how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
+    that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
-    `durability` says what a write waits for: "server" (the server has it), "fsync" (the server's disk has it) or
-    "replicas" (so many `replicas` have it, one if not given). If that is not confirmed within `durability_timeout`
-    seconds, DurabilityError; if the server cannot confirm it at all, CapabilityError before anything is written.
+    `durability` says what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
+    (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds,
+    DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
 
-    `search` says whether the server keeps a search index: "auto" if it can, "require" or fail, "off". `language` is
-    that of most messages, or "none" (docs/how-to/search.md); all stores of a namespace name the same. With an
-    `embedder`, from a list of texts to a list of vectors of `vectors` numbers each, search goes by meaning as well as
-    by words.
+    `search` is "auto" (the server keeps a search index if it can), "require" or "off". `language` is that of most
+    messages, or "none" (docs/how-to/search.md), and the same in all stores of a namespace. With an `embedder`, from a
+    list of texts to a list of vectors of `vectors` numbers each, search uses meaning and words.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
-    the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Bad arguments raise
-    InvalidInputError, and then nothing was sent.
+    the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Wrong arguments raise
+    InvalidInputError before anything is sent.
     """
 
     def __init__(
@@ -103,12 +101,12 @@ class HistoryStore(Compacting, Reading):
 
     @property
     def backend(self) -> Backend:
-        """The backend, for operations that the store has no method for."""
+        """The backend, for operations without a method of the store."""
         return self._backend
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do and is set to. The server is asked once, when this is first read."""
+        """The abilities and settings of the backend, read once."""
         found = self._capabilities
         if found is None:
             backend = self._backend
@@ -117,8 +115,8 @@ class HistoryStore(Compacting, Reading):
         return found
 
     def close(self) -> None:
-        """End callbacks and give back connections. Subscriptions end; later calls raise StoreClosedError. Calls under
-        way end with their outcome or with that: what they were to write may be stored then."""
+        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError. Running calls end
+        with their outcome or with that error; their writes may be stored then."""
         while self._jobs:
             subscription, job = self._jobs.popitem()
             subscription.close()

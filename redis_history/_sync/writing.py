@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The writing half of a store: one atomic change with each call."""
+"""The methods of a store that change conversations: one atomic change with each call."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync.searching import Searching
 from redis_history._sync.watching import Watching
 from redis_history._validation import refuse
-from redis_history.errors import ConversationNotFoundError, InvalidInputError, MessageNotFoundError
-from redis_history.model import Conversation, Message
+from redis_history.backends.base import features
+from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.message import RECORD_FIELDS
-from redis_history.operations import Appended, DeleteConversation, Op, ReadConversation, WriteRecord
+from redis_history.operations import (
+    Appended,
+    Compacted,
+    DeleteConversation,
+    Expanded,
+    FindMessage,
+    Op,
+    ReadConversation,
+    WriteRecord,
+)
 
 __all__ = ["Writing"]
 
@@ -24,7 +35,7 @@ T = TypeVar("T")
 
 
 class Writing(Watching, Searching):
-    """`append`, and all else that changes messages and records; compaction is beside it."""
+    """The methods of a store that change messages, records and conversations."""
 
     def append(
         self,
@@ -35,7 +46,7 @@ class Writing(Watching, Searching):
         must_exist: bool = False,
         must_not_exist: bool = False,
     ) -> Appended:
-        """Add one message, atomically and in one round trip; the conversation is created if need be.
+        """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
         The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
         Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
@@ -78,7 +89,7 @@ class Writing(Watching, Searching):
     def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
     ) -> Appended:
-        """Give the message of this id other content; it keeps its place, whatever timestamp is given.
+        """Replace the content of a message. It keeps its position and timestamp.
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
         """
@@ -89,7 +100,7 @@ class Writing(Watching, Searching):
         return updated
 
     def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
-        """Remove all messages, archived ones too, as one change, and keep the conversation; the revision after it.
+        """Remove all messages, archived ones too, and keep the conversation; the new revision.
 
         Raises RevisionConflictError.
         """
@@ -99,10 +110,10 @@ class Writing(Watching, Searching):
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
     ) -> int:
-        """Put `messages` in place of all there are, archived ones too, as one change; the revision after it.
+        """Replace all messages, archived ones too, by `messages`; the new revision.
 
-        What others append meanwhile is replaced too, unless `expected_revision` is given: then that raises
-        RevisionConflictError, and nothing is lost. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        This also replaces messages that others append meanwhile. To prevent it, give `expected_revision`: then it
+        raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
         op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
         return self._write(op)
@@ -110,7 +121,7 @@ class Writing(Watching, Searching):
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
     ) -> int:
-        """Remove messages by id, archived ones too, as one change; how many there were. Unknown ids are ignored.
+        """Remove messages by id, archived ones too; the number of removed ones. Unknown ids are ignored.
 
         Raises RevisionConflictError; BatchTooLargeError above 1,000 ids.
         """
@@ -138,7 +149,7 @@ class Writing(Watching, Searching):
         auditing_id: int | str | UnsetType | None = UNSET,
         expected_revision: int | None = None,
     ) -> Conversation:
-        """Set fields of the record; those not given stay. The conversation as it is then.
+        """Set the given fields of the record; the changed conversation.
 
         Raises ConversationNotFoundError, RevisionConflictError.
         """
@@ -162,12 +173,62 @@ class Writing(Watching, Searching):
         return conversation
 
     def delete_conversation(self, conversation_id: str) -> bool:
-        """Remove everything of a conversation; whether there was one.
-
-        Only after a lost reply may it say False of a conversation that it removed.
-        """
+        """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
         return self._write(DeleteConversation(conversation_id))
+
+    def compact(
+        self,
+        conversation_id: str,
+        *,
+        through: Position | Message | str,
+        summary: Message | str,
+        seen: Iterable[Message] | None = None,
+        expected_revision: int | None = None,
+    ) -> Compacted:
+        """Replace all messages up to `through` by a summary; they move to the archive.
+
+        `through` is the last of them: a message, its position or its id. System messages stay, also messages that
+        others append meanwhile. A former summary is replaced. `summary` is a text, or a message with
+        `metadata={"is_summary": True}`; it gets the position of the last replaced message.
+
+        `seen` are the summarised messages: if others would be replaced (because of edits, deletions, insertions or
+        compactions), CompactionConflictError. Without it, the messages of that moment are replaced. If there is nothing
+        to replace, or only a summary, nothing changes, and the outcome says so.
+
+        Raises TornPairError if the range separates a tool call from its result, and names a better `through`;
+        MessageNotFoundError for an unknown id, RevisionConflictError, MessageConflictError (the id of the summary
+        exists), CapabilityError if the backend cannot compact.
+        """
+        self._check_compacts()
+        place = requests.through_of(through)
+        at = Position(0, 0) if isinstance(place, str) else place
+        op = requests.compact(conversation_id, at, summary, seen, expected_revision=expected_revision)
+        if isinstance(place, str):
+            last = self._backend.execute(FindMessage(conversation_id, place))
+            if last is None or last.position is None:
+                raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {place[:64]!r}")
+            op = replace(op, through=last.position)
+        return self._write(op)
+
+    def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
+        """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
+
+        Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError,
+        CapabilityError if the backend cannot compact.
+        """
+        self._check_compacts()
+        op = requests.expand(conversation_id, summary_id, expected_revision=expected_revision)
+        expanded = self._write(op)
+        if expanded is None:
+            raise MessageNotFoundError(
+                f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"
+            )
+        return expanded
+
+    def _check_compacts(self) -> None:
+        if not features(self._backend).compacts:
+            raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
     def _write(self, op: Op[T]) -> T:
         if self._unopened:

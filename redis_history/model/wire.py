@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -236,7 +236,7 @@ def _message(fields: dict[str, Any]) -> Message:
     known, extra = _split(fields, Message)
     for name, kinds in _NESTED.items():
         if (value := known.get(name)) is not None:
-            make = _part if len(kinds) > 1 else partial(_struct, kind=kinds[0])
+            make: Callable[[Any], Any] = _part if len(kinds) > 1 else partial(_struct, kind=cast(Any, kinds[0]))
             known[name] = make(value) if isinstance(value, dict) else tuple(map(make, value))
     message = Message(**known, extra=extra)
     # `Message(...)` checks no field types; a strict pass over the known fields does.
@@ -285,7 +285,7 @@ def _split(fields: dict[str, Any], kind: type[OpenStruct]) -> tuple[dict[str, An
 
 
 def _has_unknown(message: Message) -> bool:
-    found = [message.extra]
+    found: list[Any] = [message.extra]
     _each_nested(message, lambda struct: found.append(struct if type(struct) is UnknownPart else struct.extra))
     return any(one is not None for one in found)
 
