@@ -152,8 +152,11 @@ async def test_the_header_knows_what_happened_meanwhile(window: Window, site: Si
     site.store.update_conversation(name, title="Another name")
     await expect(page).to_have_title("Another name · redis-history")
     window.outage = True
-    await window.follow(site.name("nowhere"))
+    nowhere = site.name("nowhere")
+    await window.follow(nowhere)
     await expect(page.locator("#banner")).to_contain_text("This conversation does not exist")
+    site.store.append(nowhere, user("Now it does."))
+    await expect(window.said("Now it does.")).to_be_visible()
 
 
 async def test_the_later_wish_counts(window: Window, site: Site) -> None:
@@ -198,17 +201,6 @@ async def test_keys_of_a_narrow_window_lead_to_the_list(windows: Windows, site: 
     await page.keyboard.press("Escape")
     await expect(page.locator(":focus")).to_contain_text("zebrafish")
     await expect(page.locator("#app")).to_have_attribute("data-view", "list")
-
-
-async def test_the_way_to_the_newest_keeps_the_focus(window: Window, site: Site) -> None:
-    name = site.name("newest")
-    site.store.append_many(name, [user(f"Line {number}.") for number in range(100)])
-    page = await window.open(name)
-    await page.keyboard.press("g")
-    await page.locator("#newer").focus()
-    await page.keyboard.press("Enter")
-    await expect(window.said("Line 99.")).to_be_in_viewport()
-    await expect(page.locator("#timeline")).to_be_focused()
 
 
 async def test_a_list_that_shows_few_of_many_reads_on(window: Window, site: Site) -> None:

@@ -72,7 +72,7 @@ async def test_a_restart_leaves_no_gap_and_no_duplicate(
         await expect(page.locator(".card-facts").first).to_contain_text("40 messages")
 
 
-async def test_what_one_reads_stays_where_it_is(window: Window, site: Site) -> None:
+async def test_visible_messages_keep_their_place(window: Window, site: Site) -> None:
     name = site.name("still")
     site.store.append_many(name, [user(f"Line {number}.\n" + "word " * 80, id=f"m{number}") for number in range(60)])
     page = await window.open(name)
@@ -154,18 +154,7 @@ async def test_a_tool_that_runs_is_told_until_it_answers(window: Window, site: S
     await expect(page.locator("#activity")).not_to_contain_text("look_up")
 
 
-async def test_a_conversation_that_does_not_exist_yet(window: Window, site: Site) -> None:
-    name = site.name("future")
-    window.outage = True  # 404
-    page = await window.open()
-    await page.evaluate("name => { location.hash = new URLSearchParams({conversation: name}) }", name)
-    await expect(page.locator("#title")).to_have_text(name)
-    site.store.append(name, user("Now it does."))
-    await expect(window.said("Now it does.")).to_be_visible()
-    await window.live()
-
-
-async def test_what_was_not_seen_is_counted(windows: Windows, site: Site) -> None:
+async def test_unseen_messages_are_counted(windows: Windows, site: Site) -> None:
     one, other = site.name("one"), site.name("other")
     site.store.append(one, user("Hello."))
     site.store.append(other, user("Hello."))

@@ -95,8 +95,11 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     numbers = [int(one[1:]) for one in await window.ids()]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     assert numbers[0] > 200
-    await page.keyboard.press("G")
+    await page.keyboard.press("g")
+    await page.locator("#newer").focus()
+    await page.keyboard.press("Enter")
     await expect(window.said("Line 9999.")).to_be_in_viewport()
+    await expect(page.locator("#timeline")).to_be_focused()
     assert most < 1200
     site.store.delete_conversation(name)
 

@@ -141,7 +141,7 @@ async def test_streams_go_on_when_the_redis_was_killed(
                 reader.transport.abort()
 
 
-async def test_a_crowd_that_comes_again_from_different_places(make: Any, store: Any) -> None:
+async def test_many_clients_resume_from_different_cursors(make: Any, store: Any) -> None:
     """Each from its own cursor, some older than what is kept encoded, while others write."""
     cursors = []
     for number in range(700):

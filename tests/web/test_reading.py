@@ -137,7 +137,7 @@ async def test_sources_are_cut_one_by_one(web: Any, store: Any) -> None:
     assert [source["chunk"] for source in whole["sources"]] == ["c" * 2500] * 50
 
 
-async def test_what_is_long_is_cut_and_can_be_fetched(web: Any, store: Any) -> None:
+async def test_long_values_are_cut_and_can_be_fetched(web: Any, store: Any) -> None:
     text, value = "é" * 30_000, {"rows": ["r" * 1000] * 30}
     await store.append(
         "c", tool(text, tool_result("t", value, name="n" * 5000), id="m", metadata={"big": "b" * 30_000})
@@ -178,7 +178,7 @@ async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, stor
     assert ([one["id"] for one in exact["messages"]], exact["more"]) == (["m0", "m1"], False)
 
 
-async def test_an_answer_is_bounded(web: Any, store: Any) -> None:
+async def test_a_response_has_a_bounded_size(web: Any, store: Any) -> None:
     parts = ["x" * 20_000] * 40  # 1.6 MB, as each text is told twice
     for number in range(12):
         await store.append("c", user(*parts, id=f"m{number}"))
@@ -193,14 +193,8 @@ async def test_an_answer_is_bounded(web: Any, store: Any) -> None:
     assert seen == [f"m{number}" for number in range(12)]
 
 
-async def test_of_an_unknown_conversation(web: Any) -> None:
-    page = (await web.get(at("nobody", "messages"))).json()
-    assert (page["messages"], page["more"]) == ([], False)
-    assert page["cursor"].startswith("0" * 16)
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3, 1000])
-async def test_what_a_summary_stands_for(web: Any, store: Any, limit: int) -> None:
+async def test_the_originals_of_a_summary(web: Any, store: Any, limit: int) -> None:
     await store.append("c", system("Be kind", id="s"))
     await store.append_many("c", [user(f"m{n}", id=f"m{n}") for n in range(6)])
     await store.compact("c", through="m2", summary="first")

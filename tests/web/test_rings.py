@@ -28,7 +28,7 @@ def names(ring: Ring, place: int) -> list[str]:
     return [one.cursor for one in ring.read(place)]
 
 
-def test_a_ring_keeps_the_last_by_count_and_by_bytes() -> None:
+def test_a_ring_is_limited_by_count_and_bytes() -> None:
     ring = Ring("begin", count=3, size=100)
     assert (ring.place_of("begin"), names(ring, 0)) == (0, [])
     for name in "abcde":
@@ -44,7 +44,7 @@ def test_a_ring_keeps_the_last_by_count_and_by_bytes() -> None:
     assert names(ring, ring.start) == ["g", "h"], "the room that was taken is given back"
 
 
-def test_a_ring_gives_a_little_at_once() -> None:
+def test_a_ring_returns_bounded_pieces() -> None:
     ring = Ring()
     for number in range(10):
         ring.add(entry(str(number), 30_000))
@@ -52,7 +52,7 @@ def test_a_ring_gives_a_little_at_once() -> None:
     assert names(ring, 9) == ["9"]
 
 
-def test_a_cursor_that_comes_again_leads_to_its_last_place() -> None:
+def test_a_repeated_cursor_has_its_last_place() -> None:
     ring = Ring("zero", count=2)
     for name in ("a", "zero", "b"):
         ring.add(entry(name))
@@ -100,7 +100,7 @@ async def test_readers_at_every_pace_see_every_change_once(seed: int, monkeypatc
         await hub.aclose()
 
 
-async def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+async def test_a_failed_watch_is_replaced(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     async with AsyncHistoryStore("memory://") as store:
         hub = Hub(store, heartbeat=5.0, grace=0.0)
         cursor = str((await store.snapshot("c")).cursor)
@@ -130,7 +130,7 @@ def test_any_message_is_one_line_of_json(message: Message) -> None:
         assert b"\r" not in data
 
 
-def test_values_that_json_has_no_form_for() -> None:
+def test_values_without_a_json_form() -> None:
     shape = message_shape(user("x", metadata={"n": {1: {b"k": b"\xff"}}}))
     keyed = {"&map": [[1, {"&map": [[{"&bytes": "aw=="}, {"&bytes": "/w=="}]]}]]}
     assert orjson.loads(dumps(shape))["metadata"] == {"n": keyed}

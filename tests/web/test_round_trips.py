@@ -93,7 +93,7 @@ async def asked(web: Any, what: str) -> Any:
 
 
 @pytest.mark.parametrize("everyone", [False, True])
-async def test_each_endpoint(full: AsyncHistoryStore, count: Count, everyone: bool) -> None:
+async def test_round_trips_of_each_endpoint(full: AsyncHistoryStore, count: Count, everyone: bool) -> None:
     assert COSTS.keys() | OTHERS == {f"{method} {path}" for path, by in API.items() for method in by}
     view = LiveView(full, authorize=allow_all if everyone else count.authorize, read_only=False)
     app = Starlette(routes=[Mount("/", view)])
@@ -108,7 +108,7 @@ async def test_each_endpoint(full: AsyncHistoryStore, count: Count, everyone: bo
             assert count.questions <= 501, what
 
 
-async def test_of_those_who_may_see_little(full: AsyncHistoryStore, count: Count) -> None:
+async def test_round_trips_of_clients_with_few_rights(full: AsyncHistoryStore, count: Count) -> None:
     app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
     async with client(app, headers={"x-nothing": "1"}) as web:
         for what in ("GET /v1/conversations", "GET /v1/search"):
@@ -119,7 +119,7 @@ async def test_of_those_who_may_see_little(full: AsyncHistoryStore, count: Count
             assert count.questions <= 501, what
 
 
-async def test_filters_of_the_list(full: AsyncHistoryStore, count: Count) -> None:
+async def test_round_trips_of_a_filtered_list(full: AsyncHistoryStore, count: Count) -> None:
     await full.create_conversation(Conversation("mine", user_id="ann"))
     for number in range(600):
         await full.append(f"c{number}", user("again"))
@@ -139,7 +139,7 @@ async def test_filters_of_the_list(full: AsyncHistoryStore, count: Count) -> Non
         assert (await web.get("v1/conversations?cursor=1000000")).status_code == 400
 
 
-async def test_all_originals_are_reached(full: AsyncHistoryStore, count: Count) -> None:
+async def test_round_trips_of_originals(full: AsyncHistoryStore, count: Count) -> None:
     """Most of what stands before the summary is not of it."""
     app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
     seen: list[str] = []
@@ -156,7 +156,7 @@ async def test_all_originals_are_reached(full: AsyncHistoryStore, count: Count) 
     assert seen == [f"m{n}" for n in range(0, MANY, 2)]
 
 
-async def test_a_stream_that_opens(full: AsyncHistoryStore, count: Count) -> None:
+async def test_round_trips_of_opening_a_stream(full: AsyncHistoryStore, count: Count) -> None:
     app = Starlette(routes=[Mount("/", LiveView(full, authorize=count.authorize))])
     async with listening(app) as port:
         for path in ("v1/events", at("long", "events")):

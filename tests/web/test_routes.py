@@ -91,7 +91,7 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
 @pytest.mark.parametrize(
     "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]
 )
-async def test_no_changes_by_pages_of_other_origins(store: Any, headers: dict[str, str]) -> None:
+async def test_a_mounted_view_rejects_changes_from_other_origins(store: Any, headers: dict[str, str]) -> None:
     """The cookie of the user's own application may come with what such a page sends."""
     async with client(mounted(store, read_only=False), headers=headers) as web:
         refused = await web.post("/history/" + at("c", "messages"), json={"text": "x"})
@@ -99,7 +99,7 @@ async def test_no_changes_by_pages_of_other_origins(store: Any, headers: dict[st
         assert await store.get("c") == []
 
 
-async def test_an_unknown_conversation_is_not_told_from_a_forbidden_one(store: Any) -> None:
+async def test_unknown_and_forbidden_conversations_look_the_same(store: Any) -> None:
     await store.append("there", user("1"))
     async with client(mounted(store, authorize=Rights()), headers={}) as web:
         answers = [await web.get("/history/" + at(name)) for name in ("there", "nobody")]
@@ -113,7 +113,7 @@ async def test_only_true_allows(store: Any, answer: Any) -> None:
         assert (await web.get("/history/v1/status")).status_code == 403
 
 
-async def test_what_authorize_raises(store: Any, caplog: Any) -> None:
+async def test_errors_of_authorize(store: Any, caplog: Any) -> None:
     def sign_in(*_: Any) -> bool:
         raise HTTPException(401, "sign in first")
 
@@ -129,7 +129,7 @@ async def test_what_authorize_raises(store: Any, caplog: Any) -> None:
     assert "the live view failed" in caplog.text
 
 
-async def test_a_resumed_stream_is_asked_about_again(store: Any) -> None:
+async def test_a_resumed_stream_is_authorized_again(store: Any) -> None:
     rights = Rights(("c", "read"))
     async with listening(mounted(store, authorize=rights)) as port:
         async with Stream(port, at("c", "events"), base="/history") as stream:
@@ -158,7 +158,7 @@ async def test_an_open_stream_ends_when_it_is_no_longer_allowed(store: Any) -> N
         assert await listed.event() is None
 
 
-async def test_the_list_tells_of_what_is_allowed_only(store: Any) -> None:
+async def test_the_list_stream_sends_only_permitted_conversations(store: Any) -> None:
     rights = Rights((None, "list"), ("mine", "read"))
     app = mounted(store, authorize=rights, limits=Limits(heartbeat=0.05, reauthorize=0.1))
     async with listening(app) as port, Stream(port, base="/history") as stream:
@@ -176,7 +176,7 @@ async def test_the_list_tells_of_what_is_allowed_only(store: Any) -> None:
                 told.add((await stream.event())[1]["conversation"])
 
 
-async def test_a_list_of_which_nothing_is_allowed_says_that_it_lives(store: Any) -> None:
+async def test_a_list_stream_without_permitted_conversations_sends_heartbeats(store: Any) -> None:
     app = mounted(store, authorize=Rights((None, "list")), limits=Limits(heartbeat=0.3))
     async with listening(app) as port, Stream(port, base="/history") as stream:
         assert (await stream.event())[0] == "hello"
@@ -208,20 +208,6 @@ async def test_an_open_stream_ends_when_authorize_fails(store: Any, error: Excep
         assert await stream.event() is None
 
 
-async def test_two_applications_share_nothing(store: Any) -> None:
-    one, two = (mounted(store, limits=Limits(streams=1)) for _ in range(2))
-    async with (
-        listening(one) as first,
-        listening(two) as second,
-        Stream(first, at("c", "events"), base="/history") as a,
-        Stream(second, at("c", "events"), base="/history") as b,
-    ):
-        await a.opened()
-        await b.opened()
-        await store.append("c", user("1", id="m"))
-        assert [(await each.event())[1]["messages"][0]["id"] for each in (a, b)] == ["m", "m"]
-
-
 async def test_an_application_may_run_in_one_event_loop_after_another(store: Any) -> None:
     """As with test clients, each of which brings its own."""
     app = mounted(store)
@@ -239,35 +225,21 @@ async def test_an_application_may_run_in_one_event_loop_after_another(store: Any
         await asyncio.to_thread(once)
 
 
-def test_a_store_without_await_is_refused() -> None:
-    with HistoryStore("memory://") as store, pytest.raises(ConfigurationError):
-        LiveView(store, authorize=allow_all)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "wrong", [{"authorize": None}, {"authorize": "everybody"}, {"authorize": True}, {"participant": "ann"}], ids=str
+)
+async def test_wrong_options(store: Any, wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
-        LiveView("redis://", authorize=allow_all)  # type: ignore[arg-type]
-
-
-async def test_wrong_options(store: Any) -> None:
+        LiveView(store, **({"authorize": allow_all} | wrong))
     with pytest.raises(TypeError):
         LiveView(store)  # type: ignore[call-arg]
-    for authorize in (None, "everybody", True):
-        with pytest.raises(ConfigurationError):
-            LiveView(store, authorize=authorize)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError):
-        LiveView(store, authorize=allow_all, participant="ann")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError):
-        Limits(streams=0)
-    with pytest.raises(ConfigurationError, match="heartbeat"):
-        Limits(heartbeat=0)
+    for name in ("streams", "heartbeat"):
+        with pytest.raises(ConfigurationError, match=name):
+            Limits(**{name: 0})
 
 
-async def test_over_memory() -> None:
-    from redis_history import AsyncHistoryStore
-
-    async with AsyncHistoryStore("memory://") as store:
-        await store.append("c", user("a suitcase"))
-        async with client(mounted(store), headers={}) as web:
-            assert len((await web.get("/history/v1/search?q=suitcase")).json()["hits"]) == 1
-        async with listening(mounted(store)) as port, Stream(port, at("c", "events"), base="/history") as stream:
-            await stream.opened()
-            await store.append("c", user("2"))
-            assert (await stream.event())[0] == "appended"
+def test_a_synchronous_store_is_rejected() -> None:
+    with HistoryStore("memory://") as sync_store:
+        for store in (sync_store, "redis://"):
+            with pytest.raises(ConfigurationError):
+                LiveView(store, authorize=allow_all)  # type: ignore[arg-type]

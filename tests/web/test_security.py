@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore, user
+from redis_history import AsyncHistoryStore
 from redis_history.errors import ConfigurationError
 from redis_history.retry import RetryPolicy
 from redis_history.web import Limits, LiveView, access, allow_all
@@ -37,7 +37,7 @@ PATHS = (
     ],
     ids=str,
 )
-async def test_nothing_without_the_token(make: Any, headers: dict[str, str]) -> None:
+async def test_requests_without_the_token_are_rejected(make: Any, headers: dict[str, str]) -> None:
     async with client(make(), headers=headers) as web:
         for path in PATHS:
             refused = await web.get(path)
@@ -46,7 +46,7 @@ async def test_nothing_without_the_token(make: Any, headers: dict[str, str]) -> 
             assert TOKEN not in refused.text
 
 
-async def test_the_address_with_the_token_gives_a_cookie(make: Any) -> None:
+async def test_a_url_with_the_token_sets_a_cookie(make: Any) -> None:
     async with client(make(), headers={}) as web:
         wrong = await web.get("/?token=wrong-token-of-the-tests")
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
@@ -83,7 +83,7 @@ async def test_over_https_the_cookie_is_secure(
         assert ("; secure" in cookie.lower()) == secure
 
 
-async def test_a_cookie_ends_and_is_renewed(make: Any, monkeypatch: Any) -> None:
+async def test_cookies_expire_and_are_renewed(make: Any, monkeypatch: Any) -> None:
     now = 1_800_000_000.0
     monkeypatch.setattr(module, "_now", lambda: now)
     app = make()
@@ -111,7 +111,7 @@ async def test_a_cookie_ends_and_is_renewed(make: Any, monkeypatch: Any) -> None
         assert days == 7, "then one signs in again"
 
 
-async def test_a_stream_ends_when_its_cookie_is_to_be_renewed(make: Any) -> None:
+async def test_a_stream_ends_when_its_cookie_must_be_renewed(make: Any) -> None:
     app = make(limits=Limits(heartbeat=0.05, reauthorize=0.05))
     async with client(app, headers={}) as web:
         await web.get(f"/?token={TOKEN}")
@@ -124,7 +124,7 @@ async def test_a_stream_ends_when_its_cookie_is_to_be_renewed(make: Any) -> None
             assert await stream.event() is None
 
 
-async def test_a_code_signs_in_once_and_not_for_long(store: Any, monkeypatch: Any) -> None:
+async def test_a_sign_in_code_works_once_and_expires(store: Any, monkeypatch: Any) -> None:
     now = 1_800_000_000.0
     monkeypatch.setattr(module, "_now", lambda: now)
     view = LiveView(store, authorize=allow_all)
@@ -140,7 +140,7 @@ async def test_a_code_signs_in_once_and_not_for_long(store: Any, monkeypatch: An
             assert ((await web.get("v1/status")).status_code == 200) == works
 
 
-async def test_the_token_is_in_no_log_of_the_server(make: Any, caplog: Any) -> None:
+async def test_the_token_is_not_logged(make: Any, caplog: Any) -> None:
     caplog.set_level("INFO", "uvicorn.access")
     async with listening(make(), access_log=True) as port, httpx.AsyncClient() as web:
         for token in (TOKEN, "wrong-token-of-the-tests"):
@@ -161,7 +161,7 @@ async def test_a_person_without_a_token_reads_what_to_do(make: Any) -> None:
     ["evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example",
      "evil.example#localhost", "", "[::1", "x" * 300, "localhost/?"],
 )  # fmt: skip
-async def test_other_names_of_this_host_are_refused(make: Any, host: str) -> None:
+async def test_unknown_host_names_are_rejected(make: Any, host: str) -> None:
     """DNS rebinding: a page of evil.example, whose name leads here, is of the same origin for the browser."""
     async with client(make()) as web:
         refused = await web.get("v1/status", headers={"Host": host})
@@ -171,7 +171,7 @@ async def test_other_names_of_this_host_are_refused(make: Any, host: str) -> Non
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8642", "127.0.0.1:1", "[::1]:8642", "192.168.0.7", "my.name"])
-async def test_names_and_addresses_that_are_served(make: Any, host: str) -> None:
+async def test_known_host_names_are_accepted(make: Any, host: str) -> None:
     async with client(make(hosts=("My.Name.",))) as web:
         assert (await web.get("v1/status", headers={"Host": host})).status_code == 200
 
@@ -201,7 +201,7 @@ async def test_two_hosts_in_one_request(make: Any) -> None:
     ],
     ids=str,
 )
-async def test_pages_of_other_origins_are_refused(make: Any, headers: dict[str, str]) -> None:
+async def test_requests_from_other_origins_are_rejected(make: Any, headers: dict[str, str]) -> None:
     async with client(make()) as web:
         for path in ("v1/status", "v1/events", "static/index.html"):
             refused = await web.get(path, headers=headers)
@@ -209,7 +209,7 @@ async def test_pages_of_other_origins_are_refused(make: Any, headers: dict[str, 
             assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
-async def test_a_link_from_elsewhere_leads_to_the_page_only(make: Any) -> None:
+async def test_a_link_from_another_site_opens_only_the_page(make: Any) -> None:
     followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     async with client(make()) as web:
         assert (await web.get("/", headers=followed)).status_code == 200
@@ -244,7 +244,7 @@ def check_headers(headers: Any) -> None:
     assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-async def test_a_failure_of_the_application_says_nothing(make: Any, store: Any, monkeypatch: Any, caplog: Any) -> None:
+async def test_internal_errors_are_not_sent(make: Any, store: Any, monkeypatch: Any, caplog: Any) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("redis://user:secret@host")
 
@@ -257,7 +257,7 @@ async def test_a_failure_of_the_application_says_nothing(make: Any, store: Any, 
     assert "the live view failed" in caplog.text
 
 
-async def test_a_server_that_is_away_is_not_told_by_name(make: Any, namespace: str) -> None:
+async def test_the_address_of_an_unreachable_server_is_not_sent(make: Any, namespace: str) -> None:
     port = free_port()
     url = f"redis://user:secret@127.0.0.1:{port}"
     async with (
@@ -273,7 +273,7 @@ async def test_a_server_that_is_away_is_not_told_by_name(make: Any, namespace: s
             check_headers(failed.headers)
 
 
-async def test_methods_that_are_not_there(make: Any) -> None:
+async def test_unknown_methods_are_rejected(make: Any) -> None:
     async with client(make(read_only=False)) as web:
         for method in ("POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS"):
             for path in ("", "v1/status", "v1/events", "v1/search", "static/index.html"):
@@ -283,7 +283,7 @@ async def test_methods_that_are_not_there(make: Any) -> None:
         assert set(told.split(", ")) == {"GET", "HEAD", "POST"}
 
 
-async def test_files_elsewhere(make: Any) -> None:
+async def test_files_outside_the_static_folder_are_not_served(make: Any) -> None:
     async with listening(make()) as port:
         for path in ("static/../_view.py", "static/..%2f_view.py", "static/%2e%2e/_view.py", "static//etc", "static/"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -296,16 +296,7 @@ async def test_files_elsewhere(make: Any) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 300, "with a blank in it!", "né" * 20])
-async def test_a_token_that_would_be_none(make: Any, store: Any, token: str) -> None:
+async def test_invalid_tokens_are_rejected(make: Any, store: Any, token: str) -> None:
     view = LiveView(store, authorize=allow_all)
     with pytest.raises(ConfigurationError):
         application(view, token=token)
-
-
-async def test_names_as_long_as_they_get(web: Any, store: Any) -> None:
-    name = "😀" * 128
-    await store.append(name, user("x", id="i" * 512))
-    listed = (await web.get("v1/conversations")).json()["conversations"]
-    assert [one["id"] for one in listed] == [name]
-    (message,) = (await web.get(at(name, "messages"))).json()["messages"]
-    assert message["id"] == "i" * 512

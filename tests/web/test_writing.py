@@ -54,7 +54,7 @@ async def test_changes(writable: Any, store: Any) -> None:
     assert await store.get_conversation("c") is None
 
 
-async def test_none_in_a_read_only_view(web: Any, store: Any) -> None:
+async def test_a_read_only_view_rejects_changes(web: Any, store: Any) -> None:
     await store.append("c", user("1", id="m1"))
     before = await store.snapshot("c")
     for method, path, body in CHANGES:
@@ -76,7 +76,7 @@ async def test_none_in_a_read_only_view(web: Any, store: Any) -> None:
     ],
     ids=str,
 )
-async def test_none_from_elsewhere(writable: Any, store: Any, headers: dict[str, str]) -> None:
+async def test_changes_from_other_origins_are_rejected(writable: Any, store: Any, headers: dict[str, str]) -> None:
     await store.append("c", user("1", id="m1"))
     before = await store.snapshot("c")
     for method, path, body in CHANGES:
@@ -85,7 +85,7 @@ async def test_none_from_elsewhere(writable: Any, store: Any, headers: dict[str,
     assert await store.snapshot("c") == before
 
 
-async def test_with_the_cookie_of_the_own_page(make: Any, store: Any) -> None:
+async def test_the_page_can_append_with_its_cookie(make: Any, store: Any) -> None:
     async with client(make(read_only=False), headers={}) as web:
         await web.get(f"/?token={TOKEN}")
         own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
@@ -113,7 +113,7 @@ async def test_with_the_cookie_of_the_own_page(make: Any, store: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_bodies_that_are_refused(trusted: Any, store: Any, body: bytes, status: int, why: str) -> None:
+async def test_invalid_bodies_are_rejected(trusted: Any, store: Any, body: bytes, status: int, why: str) -> None:
     json = {"Content-Type": "application/json; charset=utf-8"}
     refused = await trusted.post(at("c", "messages"), content=body, headers=json)
     assert refused.status_code == status, refused.text
@@ -132,7 +132,7 @@ async def test_bodies_that_are_refused(trusted: Any, store: Any, body: bytes, st
         ("POST", at("nobody", "messages", "none", "expand"), {}, 404),
     ],
 )
-async def test_changes_that_cannot_be(writable: Any, method: str, path: str, body: Any, status: int) -> None:
+async def test_impossible_changes_are_rejected(writable: Any, method: str, path: str, body: Any, status: int) -> None:
     refused = await writable.request(method, path, json=body)
     assert refused.status_code == status, refused.text
 
@@ -178,7 +178,7 @@ async def test_each_change_needs_its_own_right(store: Any, right: Action) -> Non
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_an_appended_message_is_of_who_is_signed_in(store: Any, kind: str) -> None:
+async def test_appended_messages_get_the_signed_in_participant(store: Any, kind: str) -> None:
     def plain(request: Request) -> Participant | None:
         return Participant("user", request.headers["x-test"])
 
@@ -201,7 +201,7 @@ async def test_a_participant_of_another_type_is_a_failure(store: Any) -> None:
     assert await store.get("c") == []
 
 
-async def test_serve_lets_nobody_choose_a_role(writable: Any, store: Any) -> None:
+async def test_serve_rejects_a_chosen_role(writable: Any, store: Any) -> None:
     for _, path, body in NEEDED["append_as"]:
         assert (await writable.post(path, json=body)).status_code == 403
     assert await store.get("c") == []
