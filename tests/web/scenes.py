@@ -30,12 +30,7 @@ _LISTED = (
     ("ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
     ("ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
     ("ticket/48165", "Two accounts, one e-mail address", "Front desk", "Both are merged, with all twelve orders."),
-    (
-        "ticket/48151",
-        "Assembly: a screw too few",
-        "Front desk",
-        "A bag of screws is on its way to you, free of charge.",
-    ),
+    ("ticket/48151", "Assembly: a screw too few", "Front desk", "A bag of screws is on its way, free of charge."),
 )
 
 
@@ -86,19 +81,14 @@ SUMMARY = (
 def first() -> list[Message]:
     """What the summary stands for."""
     say = _Writer(41)
+    photos = [
+        AttachmentPart(name=name, size=size, modality="image", mime_type="image/jpeg", reference=f"s3://in/{name}")
+        for name, size in (("label.jpg", 481_220), ("parcel.jpg", 1_204_113))
+    ]
     return [
         say(_MAYA, TextPart("Hello, my jacket came today, but it is size L. I ordered S.")),
         say(_DESK, TextPart("I am sorry about that, Maya. Can you send me a photo of the label?")),
-        say(
-            _MAYA,
-            TextPart("Of course."),
-            AttachmentPart(
-                name="label.jpg", size=481_220, modality="image", mime_type="image/jpeg", reference="s3://in/1"
-            ),
-            AttachmentPart(
-                name="parcel.jpg", size=1_204_113, modality="image", mime_type="image/jpeg", reference="s3://in/2"
-            ),
-        ),
+        say(_MAYA, TextPart("Of course."), *photos),
         say(_DESK, ToolUsePart("call_0", "find_customer", {"name": "Maya Lindqvist"})),
         say.result("call_0", '{"id": "u-maya", "since": 2019, "open_claims": 0}'),
         say(_DESK, TextPart("Thank you, that is clear. The label says L.")),
@@ -108,60 +98,43 @@ def first() -> list[Message]:
 
 
 def rest() -> list[Message]:
-    """What stands behind the summary."""
+    """The messages after the summary."""
     say = _Writer(21)
+    question = "@Orders: is there a size S that reaches Maya before Friday?"
+    plan = "Two warehouses carry this jacket. Malmö delivers overnight to Lund, so check stock there first."
+    reserve = {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}
+    sources = (
+        Source(
+            document_name="Shipping times, Nordic countries", chunk="Express from Hamburg: 1 to 2 days.", score=0.91
+        ),
+        Source(document_name="Exchange policy", chunk="An exchange for our mistake is free of charge.", score=0.84),
+    )
     return [
-        say(
-            _DESK,
-            TextPart("@Orders: is there a size S that reaches Maya before Friday?"),
-            metadata={"mentions": ["orders"]},
-        ),
-        say(
-            _ORDERS,
-            ReasoningPart(
-                "Two warehouses carry this jacket. Malmö delivers overnight to Lund, so check stock there first."
-            ),
-            ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": "malmo"}),
-        ),
+        say(_DESK, TextPart(question), metadata={"mentions": ["orders"]}),
+        say(_ORDERS, ReasoningPart(plan), _stock("malmo")),
         say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "malmo", "free": 0, "next_delivery": "2026-11-30"}'),
-        say(_ORDERS, ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": "hamburg"}), after=2),
+        say(_ORDERS, _stock("hamburg"), after=2),
         say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "hamburg", "free": 14, "express": true}'),
-        say(
-            _ORDERS,
-            ToolUsePart("call_2", "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}),
-            after=2,
-        ),
+        say(_ORDERS, ToolUsePart("call_2", "reserve", reserve), after=2),
         say.result("call_2", "TimeoutError: the warehouse did not answer within 5 s", error=True, after=5.1),
-        say(
-            _ORDERS,
-            ToolUsePart("call_3", "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}),
-            after=3,
-        ),
+        say(_ORDERS, ToolUsePart("call_3", "reserve", reserve), after=3),
         say.result("call_3", '{"reservation": "R-77120", "until": "18:00"}', after=0.8),
         say(
             _ORDERS,
             TextPart("Hamburg has 14. One is reserved (`R-77120`); by express it is in Lund on Thursday."),
-            sources=(
-                Source(
-                    document_name="Shipping times, Nordic countries",
-                    chunk="Express from Hamburg: 1 to 2 days.",
-                    score=0.91,
-                ),
-                Source(
-                    document_name="Exchange policy", chunk="An exchange for our mistake is free of charge.", score=0.84
-                ),
-            ),
+            sources=sources,
         ),
         say(
             _DESK,
-            TextPart(
-                "Good news, Maya: the right size can be with you on Thursday. You need not pay anything, and a label "
-                "for sending back the other one is in the parcel. Shall I send it?"
-            ),
+            TextPart("Good news, Maya: the right size can be with you on Thursday. It costs nothing. Shall I send it?"),
             after=31,
         ),
         say(_MAYA, TextPart("Yes please! To the office this time, not to my flat."), after=74),
     ]
+
+
+def _stock(warehouse: str) -> ToolUsePart:
+    return ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": warehouse})
 
 
 def news() -> list[Message]:

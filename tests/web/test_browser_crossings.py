@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from redis_history import HistoryStore, Message, system, user
+from redis_history import HistoryStore, Message, user
 from tests.support.web import serve
 from tests.web.browsing import Site, Window, Windows
 
@@ -95,28 +95,6 @@ async def test_the_list_is_right_when_it_changes_while_it_is_read(window: Window
     await expect(_card(page, old)).to_contain_text("2 messages")
     await expect(_card(page, new)).to_contain_text("Just begun.")
     await expect(_card(page, gone)).to_have_count(0)
-
-
-async def test_a_compaction_meets_a_page_on_its_way(window: Window, site: Site) -> None:
-    name = site.name("meets")
-    every = [system("Be kind.", id="system"), *(user(f"Line {number}.", id=f"m{number}") for number in range(500))]
-    site.store.append_many(name, every)
-    page = await window.open(name)
-    await expect(window.said("Line 499.")).to_be_in_viewport()
-    async with Held(page, "**/messages?*before=*") as older:
-        await page.locator("#timeline").evaluate("element => { element.scrollTop = 0 }")
-        await older.there.wait()
-        site.store.compact(name, through="m480", summary="All of that.")
-        await expect(window.said("Line 300.")).to_have_count(0)
-        await expect(window.said("Line 481.")).to_be_in_viewport()
-    # The page that was held is of no use any more; the next one begins with the summary.
-    await expect(window.said("All of that.")).to_be_attached()
-    await page.locator("#timeline").evaluate("element => { element.scrollTop = 0 }")
-    await expect(window.said("Be kind.")).to_be_in_viewport()
-    summary = site.store.get(name)[1].id
-    await window.until("id => document.querySelectorAll('.row[data-id]').length > 10", None)
-    assert [one for one in await window.ids() if one[0] != "m"][:2] == ["system", summary]
-    assert all(int(one[1:]) > 480 for one in await window.ids() if one[0] == "m")
 
 
 async def test_what_was_removed_is_not_shown_in_the_list(window: Window, site: Site) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -14,7 +16,6 @@ from redis_history import HistoryStore, Message, assistant, tool_use, user
 from redis_history.model import Participant, ToolResultPart
 from tests.support.servers import RealServer, free_port
 from tests.support.web import serve
-from tests.web.appender import Appender
 from tests.web.browsing import Site, Window, Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -27,13 +28,12 @@ async def test_a_message_of_another_process_is_seen(window: Window, site: Site) 
     site.store.append(name, user("Is anybody there?"))
     page = await window.open(name)
     await expect(page.locator(".row")).to_have_count(1)
-    with Appender(site.url, site.store.namespace) as append:
-        for number in range(3):
-            append(name, f"Here is number {number}.")
-            await expect(window.said(f"Here is number {number}.")).to_be_in_viewport()
-            append.stored()
-    await expect(page.locator(".conversations .card-last").first).to_contain_text(f"Here is number {number}.")
-    await expect(page.locator("#announcer")).to_contain_text(re.compile("Other process: Here is number|new messages"))
+    argv = [sys.executable, "-m", "tests.web.paced", site.url, site.store.namespace, name, "3", "20", "30"]
+    process = await asyncio.create_subprocess_exec(*argv)
+    await expect(page.locator(".row[data-id=m2]")).to_be_in_viewport()
+    assert await process.wait() == 0
+    await expect(page.locator(".conversations .card-last").first).to_contain_text("x" * 30)
+    await expect(page.locator("#announcer")).to_contain_text(re.compile("x{30}|new messages"))
 
 
 @pytest.mark.parametrize("what", ["redis", "web"])

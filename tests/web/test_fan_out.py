@@ -139,20 +139,3 @@ async def test_streams_go_on_when_the_redis_was_killed(
             assert late.seen == ["m1", "m2"]
             for reader in (*readers, late):
                 reader.transport.abort()
-
-
-async def test_many_clients_resume_from_different_cursors(make: Any, store: Any) -> None:
-    """Each from its own cursor, some older than what is kept encoded, while others write."""
-    cursors = []
-    for number in range(700):
-        cursors.append(str((await store.snapshot("c", limit=1)).cursor))
-        await store.append("c", user("x" * 2000, id=f"m{number}"))
-    async with listening(make()) as port:
-        places = [0, 699, 350, 1, 698, 500, *range(0, 700, 50)]
-        readers = [(place, await Lean.connect(port, at("c", "events", after=cursors[place]))) for place in places]
-        for number in range(700, 760):
-            await store.append("c", user("x", id=f"m{number}"))
-        for place, reader in readers:
-            await reader.until(760 - place)
-            assert reader.seen == numbered(760)[place:], f"from {place}"
-            reader.transport.abort()
