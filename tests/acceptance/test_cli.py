@@ -33,7 +33,7 @@ def where(server: RealServer, namespace: str) -> tuple[str, ...]:
     return ("--url", server.url, "--namespace", namespace)
 
 
-def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
+def test_a_dry_run_shows_the_plan_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
     done = run(*where, "compress", "--max-messages", "20", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "1 conversation would be compressed" in done.stdout
@@ -45,7 +45,7 @@ def test_a_dry_run_shows_what_would_be_done_and_changes_nothing(store: Any, wher
     assert len(store.get("long")) == 50
 
 
-def test_once_compresses_what_is_too_long_and_ends(store: Any, where: tuple[str, ...]) -> None:
+def test_once_compresses_long_conversations_and_ends(store: Any, where: tuple[str, ...]) -> None:
     done = run(*where, "compress", "--max-messages", "20", "--once")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("long: ")
@@ -65,10 +65,10 @@ def test_url_and_namespace_of_the_environment(store: Any, server: RealServer, na
     assert len(store.get("long")) <= 20
 
 
-def test_a_failure_is_told_and_is_the_exit_status(store: Any, where: tuple[str, ...]) -> None:
+def test_a_failure_is_reported_and_sets_the_exit_status(store: Any, where: tuple[str, ...]) -> None:
     done = run(*where, "compress", "--max-messages", "20", "--once", "--summarizer", "operator:add")
     assert done.returncode == 1
-    assert "long: failed: SummaryError: the summariser raised TypeError" in done.stderr
+    assert "long: failed: SummaryError" in done.stderr
     assert "1 failed" in done.stdout
     assert len(store.get("long")) == 50
 
@@ -76,13 +76,13 @@ def test_a_failure_is_told_and_is_the_exit_status(store: Any, where: tuple[str, 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "--max-tokens, --max-messages or --older-than"),
+        ((), "--max-tokens"),
         (("--max-tokens", "0"), "--max-tokens"),
-        (("--older-than", "soon"), "write 30s, 5m, 12h or 7d"),
-        (("--max-tokens", "5", "--summarizer", "gpt"), "extractive, openai, anthropic or package.module:function"),
-        (("--max-tokens", "5", "--summarizer", "openai"), "needs --model"),
-        (("--max-tokens", "5", "--summarizer", "no.such.module:f"), "cannot be found"),
-        (("--max-tokens", "5", "--summarizer", "operator:nothing"), "cannot be found"),
+        (("--older-than", "soon"), "--older-than"),
+        (("--max-tokens", "5", "--summarizer", "gpt"), "--summarizer"),
+        (("--max-tokens", "5", "--summarizer", "openai"), "--model"),
+        (("--max-tokens", "5", "--summarizer", "no.such.module:f"), "no.such.module:f"),
+        (("--max-tokens", "5", "--summarizer", "operator:nothing"), "operator:nothing"),
         (("--max-tokens", "5", "--language", "klingon"), "klingon"),
         (("--max-tokens", "5", "--lease", "1ms"), "lease"),
     ],
@@ -94,25 +94,24 @@ def test_wrong_arguments(arguments: tuple[str, ...], why: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("url", ["http://localhost", "redis://localhost:99999"])
-def test_a_url_that_is_none(url: str) -> None:
-    done = run("--url", url, "compress", "--max-tokens", "5", "--once")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--url", "http://localhost", "ls"),
+        ("--url", "redis://localhost:99999", "compress", "--max-tokens", "5", "--once"),
+        ("--url", "", "ls"),
+        ("ls", "--url", ""),
+        ("ls", "--url", "localhost:6379"),
+        ("--namespace", "", "ls"),
+        ("ls", "--namespace", ""),
+    ],
+)
+def test_a_wrong_url_or_namespace(server: RealServer, arguments: tuple[str, ...]) -> None:
+    where = () if "--url" in arguments else ("--url", server.url)
+    done = run(*where, *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("redis-history: ")
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("arguments", [("--url", "", "ls"), ("ls", "--url", ""), ("ls", "--url", "localhost:6379")])
-def test_a_url_that_is_none_is_not_shown(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("redis-history: this URL does not begin with one of redis://")
-
-
-def test_a_namespace_that_is_empty(server: RealServer) -> None:
-    before = run("--url", server.url, "--namespace", "", "ls")
-    assert before.returncode == 2
-    assert run("--url", server.url, "ls", "--namespace", "") == before
 
 
 def test_a_summariser_whose_module_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,7 @@ def test_a_summariser_whose_module_is_broken(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     done = run("compress", "--max-messages", "20", "--once", "--summarizer", "no_such_python:f")
     assert done.returncode == 2
-    assert "importing its module failed: SyntaxError: invalid syntax" in done.stderr
+    assert "SyntaxError" in done.stderr
 
 
 def test_no_server() -> None:
@@ -128,13 +127,6 @@ def test_no_server() -> None:
     assert done.returncode == 3
     assert "redis-history: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_help_and_version_and_an_unknown_command() -> None:
-    assert "compress" in run("--help").stdout
-    assert "--summarizer" in run("compress", "--help").stdout
-    assert run("--version").returncode == 0
-    assert run("explode").returncode == 2
 
 
 @pytest.mark.parametrize(("package", "arguments"), [("click", ()), ("rich", ("ls",))])
@@ -146,7 +138,7 @@ def test_without_the_extra(package: str, arguments: tuple[str, ...]) -> None:
     assert done.stderr == "redis-history needs two more packages: pip install 'redis_history[cli]'\n"
 
 
-def test_old_messages(own_server: Callable[..., RealServer]) -> None:
+def test_older_than_compresses_old_messages(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
@@ -156,7 +148,9 @@ def test_old_messages(own_server: Callable[..., RealServer]) -> None:
         assert len(store.get("c")) == 6
 
 
-def test_reindex_writes_what_search_needs(server: RealServer, namespace: str, where: tuple[str, ...]) -> None:
+def test_reindex_indexes_messages_stored_without_search(
+    server: RealServer, namespace: str, where: tuple[str, ...]
+) -> None:
     with HistoryStore(server.url, namespace=namespace, search="off") as silent:
         fill(silent, "c", 30)
     with HistoryStore(server.url, namespace=namespace) as store:

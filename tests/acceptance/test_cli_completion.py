@@ -1,4 +1,4 @@
-"""`redis-history completion`: what shells are told, and what they make of it."""
+"""`redis-history completion`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_completion(shell: str) -> None:
 
 
 def completed(words: str, **settings: str) -> list[str]:
-    """What the shell is told, in bash's form."""
+    """The completions of the last word, in bash's form."""
     count = str(len(words.split(" ")) - 1)
     shell = {"_REDIS_HISTORY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
     from click.shell_completion import BashComplete

@@ -51,7 +51,7 @@ def test_a_good_server(server: RealServer, namespace: str) -> None:
         assert store.list_conversations() == []
 
 
-def test_on_a_terminal_commands_can_be_copied(server: RealServer) -> None:
+def test_commands_are_not_wrapped_on_a_terminal(server: RealServer) -> None:
     terminal = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "60"}
     shown = run("--url", server.url, "doctor", environment=terminal).stdout
     assert "Fixes:" in shown
@@ -59,7 +59,7 @@ def test_on_a_terminal_commands_can_be_copied(server: RealServer) -> None:
     assert "CONFIG REWRITE" in shown
 
 
-def test_settings_that_cost_conversations_and_how_they_are_mended(own_server: Callable[..., RealServer]) -> None:
+def test_the_fixes_of_dangerous_settings_work(own_server: Callable[..., RealServer]) -> None:
     options = ("--maxmemory-policy", "allkeys-lru", "--appendonly", "no", "--maxmemory", "2mb")
     server = own_server("plain", options=options)
     found = examined(server.url, status=1)
@@ -85,7 +85,7 @@ def test_settings_that_cost_conversations_and_how_they_are_mended(own_server: Ca
     assert "never fsynced" in examined(server.url, status=1)["persistence"]["detail"]
 
 
-def test_a_server_that_takes_no_settings(own_server: Callable[..., RealServer]) -> None:
+def test_a_server_that_refuses_settings(own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain", options=("--rename-command", "CONFIG", ""))
     found = examined(server.url)
     assert found["notifications"]["state"] == "limited"
@@ -93,7 +93,7 @@ def test_a_server_that_takes_no_settings(own_server: Callable[..., RealServer]) 
     assert "the server does not report" in found["persistence"]["detail"]
 
 
-def test_a_user_without_rights_and_how_they_are_given(own_server: Callable[..., RealServer]) -> None:
+def test_the_fix_for_missing_rights_works(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kt"))
     rules = ["on", ">secret", "resetkeys", "~rh:{support:*", "resetchannels", "-@all", "+@read", "+@write", "+info"]
     rules += ["+eval", "+evalsha", "+time", "+acl|whoami", "-xadd"]
@@ -132,9 +132,7 @@ def test_a_user_without_rights_and_how_they_are_given(own_server: Callable[..., 
         ("~* &* +@all -@pubsub -acl", ""),
     ],
 )
-def test_what_is_granted_redis_takes_and_is_enough(
-    own_server: Callable[..., RealServer], rules: str, said: str
-) -> None:
+def test_the_granted_rights_are_enough(own_server: Callable[..., RealServer], rules: str, said: str) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kt"))
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "ann", "on", ">secret", *rules.split(), *said.split())

@@ -46,7 +46,7 @@ def test_it_stays_up_between_users_until_it_is_stopped(folder: Path) -> None:
     assert run("embedded", "stop", str(folder)).stdout == "The server does not run.\n"
 
 
-def test_who_still_uses_it_keeps_it(folder: Path) -> None:
+def test_other_users_keep_the_server_up(folder: Path) -> None:
     run("embedded", "start", str(folder), "--durability", "always")
     assert embedded.status(folder).durability == "always"
     with embedded.EmbeddedServer(folder):
@@ -70,7 +70,7 @@ def test_a_server_that_is_killed_is_started_again(folder: Path, monkeypatch: pyt
         assert process.wait(30) == 0
 
 
-def test_what_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.txt").touch()
     done = run("embedded", "start", str(tmp_path))
     assert done.returncode == 3
@@ -94,7 +94,7 @@ def test_install_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert run("embedded", "install", "--target", "x", "-q", "--json").lines == [{"path": "x"}]
 
 
-def test_help_is_there_at_once() -> None:
+def test_help_imports_little() -> None:
     code = (
         "import sys\n"
         "from redis_history.cli import main\n"
@@ -117,7 +117,7 @@ def test_the_list_of_commands_is_that_of_the_commands() -> None:
         assert found.get_short_help_str(200) == text
 
 
-def test_a_command_that_there_is_not() -> None:
+def test_an_unknown_command_suggests_another() -> None:
     done = run("serach", "x")
     assert done.returncode == 2
     assert "Did you mean 'search'?" in done.stderr

@@ -86,7 +86,7 @@ def on(server: RealServer, namespace: str) -> Any:
     return on
 
 
-def test_ls_gives_lines_to_pipes_and_a_table_to_people(store: HistoryStore, on: Any) -> None:
+def test_ls_prints_lines_to_pipes_and_a_table_to_terminals(store: HistoryStore, on: Any) -> None:
     store.create_conversation(Conversation("first", title="Lost suitcase", user_id="ann", agent_name="desk"))
     store.append_many("第二", [user("你好"), assistant("很好")])
     done = on("ls")
@@ -113,19 +113,6 @@ def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
     assert len(on("ls", "--all").stdout.splitlines()) == 5
     assert [one["conversation_id"] for one in on("--json", "ls", "--user", "u1").lines] == ["c3", "c1"]
     assert on("ls", "--agent", "nobody").stderr.startswith("There are no such conversations in the namespace 'test-")
-
-
-def test_an_owner_is_named_as_it_is_shown(store: HistoryStore, on: Any) -> None:
-    owners = {"int": 1, "str": "1", "negative": -5, "name": "ann", "quoted": '"ann"'}
-    for name, owner in owners.items():
-        store.create_conversation(Conversation(name, user_id=owner))
-    shown = {line.split("\t")[0]: line.split("\t")[5] for line in on("ls").stdout.splitlines()}
-    assert (shown["int"], shown["str"], shown["name"]) == ("1", '"1"', "ann")
-    for name, owner in owners.items():
-        (found,) = on("--json", "ls", "--user", shown[name]).lines
-        assert (found["conversation_id"], found["user_id"]) == (name, owner)
-        assert f"user {shown[name]} " in on("show", name).stdout
-    assert on("--json", "ls", "--user", '"ann"').lines[0]["conversation_id"] == "name"
 
 
 def test_a_title_gives_way_where_an_id_needs_room(store: HistoryStore, on: Any) -> None:
@@ -170,7 +157,7 @@ def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore,
     )
 
 
-def test_show_leaves_out_what_is_not_wanted(store: HistoryStore, on: Any) -> None:
+def test_show_selects_messages_and_parts(store: HistoryStore, on: Any) -> None:
     store.append_many("bag", suitcase())
     shown = on("show", "bag", "--no-tools", "--no-reasoning").stdout
     assert "find_bag" not in shown
@@ -211,7 +198,7 @@ def test_a_result_that_is_far_from_its_call_stands_alone(store: HistoryStore, on
     assert '  ← c9: {"a":1}\n' in shown
 
 
-def test_long_results_are_cut_unless_they_are_wanted(store: HistoryStore, on: Any) -> None:
+def test_long_results_are_cut_without_full(store: HistoryStore, on: Any) -> None:
     store.append_many("c", [assistant(tool_use("1", "read", {"a": "b" * 500})), tool(tool_result("1", "line\n" * 99))])
     shown = on("show", "c").stdout
     assert shown.count("line") == 12 + 1
@@ -222,7 +209,7 @@ def test_long_results_are_cut_unless_they_are_wanted(store: HistoryStore, on: An
     assert "b" * 500 in shown
 
 
-def test_summaries_and_what_they_stand_for(store: HistoryStore, on: Any) -> None:
+def test_archived_messages_are_marked(store: HistoryStore, on: Any) -> None:
     messages = [system("Stay."), *(user(f"Message {number}") for number in range(6))]
     store.append_many("c", messages)
     store.compact("c", through=messages[4].id, summary="Four were said.")
@@ -236,24 +223,14 @@ def test_summaries_and_what_they_stand_for(store: HistoryStore, on: Any) -> None
     assert len(on("--json", "show", "c", "--archived", "--all").lines) == 8
 
 
-def test_json_has_all_of_a_message(store: HistoryStore, on: Any) -> None:
-    data = {"signature": b"\x00\xff", "big": 2**63, "keys": {5: "a number", b"\xff": "bytes"}}
-    store.append("c", user("x", id="m", provider_meta=data, metadata={"channel_id": "7"}, trace_id="t"))
-    store.append_many("c", suitcase())
-    *_, one = on("--json", "show", "c", "--all").lines
-    assert one["id"] == "m"
-    assert one["provider_meta"] == {
-        "signature": {"&bytes": "AP8="},
-        "big": 2**63,
-        "keys": {"&map": [[5, "a number"], [{"&bytes": "/w=="}, "bytes"]]},
-    }
-    assert set(one) == {
-        "id", "role", "participant", "timestamp", "sequence", "position", "scope", "text", "parts", "is_summary",
-        "tokens", "metadata", "sources", "trace_id", "provider_meta", "schema_version",
-    }  # fmt: skip
-    call = on("--json", "show", "c", "--all").lines[2]["parts"][2]
-    assert call == {"type": "tool_use", "id": "c1", "name": "find_bag", "input": {"flight": "KL 4711"},
-                    "provider_meta": None}  # fmt: skip
+def test_an_owner_is_given_as_it_is_shown(store: HistoryStore, on: Any) -> None:
+    owners = {"int": 1, "str": "1", "negative": -5, "name": "ann", "quoted": '"ann"'}
+    for name, owner in owners.items():
+        store.create_conversation(Conversation(name, user_id=owner))
+    shown = {line.split("\t")[0]: line.split("\t")[5] for line in on("ls").stdout.splitlines()}
+    for name, owner in owners.items():
+        (found,) = on("--json", "ls", "--user", shown[name]).lines
+        assert (found["conversation_id"], found["user_id"]) == (name, owner)
 
 
 def harmless(text: str) -> bool:
@@ -263,7 +240,7 @@ def harmless(text: str) -> bool:
 
 
 @pytest.mark.parametrize("settings", [{}, TERMINAL], ids=["pipe", "terminal"])
-def test_what_others_wrote_cannot_steer_the_terminal(store: HistoryStore, on: Any, settings: dict[str, str]) -> None:
+def test_hostile_text_cannot_control_the_terminal(store: HistoryStore, on: Any, settings: dict[str, str]) -> None:
     identity = HOSTILE[:60]
     person = Participant(kind="user", id=HOSTILE, display_name=HOSTILE)
     store.create_conversation(Conversation(identity, title=HOSTILE, user_id=HOSTILE, agent_name=HOSTILE))
@@ -301,7 +278,7 @@ def test_joined_emoji_and_wide_letters_stay_as_they_are(store: HistoryStore, on:
     assert max(map(cell_len, plain(wrapped).splitlines()[4:])) <= 20
 
 
-def test_search_shows_where_the_words_are(store: HistoryStore, on: Any) -> None:
+def test_search_marks_the_words_and_filters(store: HistoryStore, on: Any) -> None:
     store.append_many("bag", suitcase())
     store.append("other", user("Another suitcase."))
     done = on("search", "suitcases", "--conversation", "bag", "--context", "1")
@@ -332,6 +309,15 @@ def test_search_shows_where_the_words_are(store: HistoryStore, on: Any) -> None:
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, "", "Nothing was found.\n")
 
 
+def test_archived_means_also_archived(store: HistoryStore, on: Any) -> None:
+    messages = [user(f"suitcase {number}") for number in range(3)]
+    store.append_many("c", messages)
+    store.compact("c", through=messages[1].id, summary="Two were said.")
+    for options, found in (((), 3), (("--archived",), 3), (("--no-archived",), 1), (("--only-archived",), 2)):
+        assert len(on("--json", "search", "suitcase", *options).lines) == found
+    assert on("search", "suitcase", "--only-archived", "--no-archived").returncode == 2
+
+
 def test_search_leaves_an_index_of_another_language_alone(server: RealServer, namespace: str, on: Any) -> None:
     with HistoryStore(server.url, namespace=namespace, language="german") as store, server.client() as client:
         store.append("c", user("Die Koffer sind in Porto."))
@@ -350,17 +336,17 @@ def test_without_search_on_the_server_one_conversation_can_be_searched(own_serve
     assert "Name one conversation with --conversation" in done.stderr
 
 
-def test_what_is_not_there(store: HistoryStore, namespace: str, on: Any) -> None:
+def test_a_missing_conversation_is_reported(store: HistoryStore, namespace: str, on: Any) -> None:
     for words in (("show", "c"), ("tail", "c"), ("search", "x", "-c", "c"), ("export", "c")):
         done = on(*words)
         assert done.returncode == 1
         assert done.stderr.startswith(f"redis-history: there is no conversation 'c' in the namespace '{namespace}'")
-    assert "which is empty" in done.stderr
+    assert "--namespace" in done.stderr
     store.append("real", user("x"))
-    assert "`redis-history ls` lists the existing conversations" in on("show", "c").stderr
+    assert "redis-history ls" in on("show", "c").stderr
 
 
-def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
     done = run("--url", f"redis://127.0.0.1:{free_port()}", "ls")
     assert done.returncode == 3
@@ -368,20 +354,20 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--url embedded://" in done.stderr
 
 
-def test_the_memory_of_a_process_is_refused(on: Any) -> None:
+def test_memory_urls_are_refused(on: Any) -> None:
     for words in ("ls", "tail -f --all", "import /dev/null", "doctor", "compress --once --max-tokens 5"):
         done = run("--url", "memory://", *words.split())
         assert done.returncode == 2
-        assert "memory:// stores conversations in one process" in done.stderr
+        assert "memory://" in done.stderr
 
 
-def test_options_may_stand_behind_the_command(store: HistoryStore, server: RealServer, namespace: str) -> None:
+def test_shared_options_may_follow_the_command(store: HistoryStore, server: RealServer, namespace: str) -> None:
     store.append("c", user("x"))
     (one,) = run("ls", "--url", server.url, "--json", "--namespace", namespace).lines
     assert one["conversation_id"] == "c"
 
 
-def test_a_reader_who_leaves_early_is_no_error(store: HistoryStore, server: RealServer, namespace: str) -> None:
+def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, server: RealServer, namespace: str) -> None:
     for _ in range(3):
         store.append_many("c", [user("x" * 200) for _ in range(1000)])
     argv = command("--url", server.url, "--namespace", namespace, "show", "c", "--all")
@@ -402,17 +388,7 @@ def test_an_output_without_unicode(store: HistoryStore, server: RealServer, name
     assert "\\u4f60\\u597d" in done.stdout
 
 
-@pytest.mark.parametrize("bounds", [("--limit", "1000001"), ("--offset", "99999999999")])
-@pytest.mark.parametrize("inside", [(), ("--conversation", "c")])
-def test_a_search_that_is_too_deep(server: RealServer, namespace: str, bounds: Any, inside: Any) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        store.append("c", user("hello"))
-    done = run("--url", server.url, "--namespace", namespace, "search", "hello", *bounds, *inside)
-    assert done.returncode == 2
-    assert "a search gives at most 1,000,000 messages" in done.stderr
-
-
-@pytest.mark.parametrize("width", [20, 30, 38, 39, 60, 80])
+@pytest.mark.parametrize("width", [20, 39, 80])
 def test_ids_are_shown_however_narrow_it_is(server: RealServer, namespace: str, width: int) -> None:
     names = ["a-conversation-of-a-long-name:12345", "c"]
     with HistoryStore(server.url, namespace=namespace) as store:
@@ -429,7 +405,7 @@ def test_ids_are_shown_however_narrow_it_is(server: RealServer, namespace: str, 
     assert "".join(line[: column.end()].strip() for line in plain[1:]).endswith(names[0])
 
 
-def test_ids_where_the_locale_knows_no_letters_of_theirs(server: RealServer, namespace: str) -> None:
+def test_ids_in_a_locale_without_their_letters(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store:
         store.append("日本語会話", user("hello"))
     where = ("--url", server.url, "--namespace", namespace)

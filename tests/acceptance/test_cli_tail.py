@@ -23,17 +23,17 @@ SECONDS = 30.0
 
 
 class Follower:
-    """The command in a process of its own, whose lines are read as they come."""
+    """The command in another process, whose lines are read as they arrive."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
             command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
         )
         self._lines: Queue[str] = Queue()
-        self.told: list[str] = []
+        self.errors: list[str] = []
         self._readers = [
             threading.Thread(target=self._read, args=(self.process.stdout, self._lines.put)),
-            threading.Thread(target=self._read, args=(self.process.stderr, self.told.append)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.errors.append)),
         ]
         for reader in self._readers:
             reader.start()
@@ -47,10 +47,10 @@ class Follower:
         try:
             return self._lines.get(timeout=SECONDS)
         except Empty:
-            raise AssertionError(f"nothing came; on standard error: {self.told}") from None
+            raise AssertionError(f"nothing came; on standard error: {self.errors}") from None
 
     def until(self, wanted: str) -> list[str]:
-        """Lines up to one that has this in it."""
+        """Lines up to the first that contains `wanted`."""
         lines = [self.line()]
         while wanted not in lines[-1]:
             lines.append(self.line())
@@ -114,7 +114,7 @@ def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple
         store.delete_conversation("c")
         tail.until("-- the conversation was deleted")
         assert tail.end(signal.SIGINT) == 0
-        assert tail.told == []
+        assert tail.errors == []
 
 
 def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer]
             assert [message["text"] for message in first["messages"]] == ["before"]
             assert (first["revision"], first["message_count"]) == (1, 1)
             server.kill()
-            wait_until(lambda: any("waits for the server" in line for line in tail.told), "the follower to notice")
+            wait_until(lambda: any("waits for the server" in line for line in tail.errors), "the follower to notice")
             server.start()
             store.append("c", user("after"))
             second = tail.event()
             assert (second["event"], second["revision"]) == ("messages_appended", 2)
             assert [message["text"] for message in second["messages"]] == ["after"]
-            wait_until(lambda: any("answers again" in line for line in tail.told), "it to say so")
+            wait_until(lambda: any("answers again" in line for line in tail.errors), "it to say so")
             assert tail.end() == 0
         # Resumed, in another process, from a cursor, and from what was written.
         store.append("c", user("meanwhile"))
@@ -146,7 +146,7 @@ def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer]
         assert run(*where, "--after", third["cursor"]).lines == []
 
 
-def test_all_conversations_and_those_to_come(store: HistoryStore, where: tuple[str, ...], tmp_path: Path) -> None:
+def test_all_present_and_future_conversations(store: HistoryStore, where: tuple[str, ...], tmp_path: Path) -> None:
     store.append("old", user("not shown"))
     log = tmp_path / "log.jsonl"
     with following(*where, "tail", "--all", "-f") as shown, following(*where, "--json", "tail", "--all", "-f") as tail:
@@ -172,15 +172,15 @@ def test_all_conversations_and_those_to_come(store: HistoryStore, where: tuple[s
         assert "old" not in texts
 
 
-def test_a_conversation_that_is_to_come(store: HistoryStore, where: tuple[str, ...]) -> None:
+def test_a_future_conversation_is_awaited(store: HistoryStore, where: tuple[str, ...]) -> None:
     with following(*where, "tail", "c", "-f") as tail:
-        wait_until(lambda: any("waiting for it" in line for line in tail.told), "the follower to wait")
+        wait_until(lambda: any("waiting for it" in line for line in tail.errors), "the follower to wait")
         store.append("c", user("Here I am."))
         tail.until("  Here I am.")
         assert tail.end() == 0
 
 
-def test_what_cannot_be_told_is_said(server: RealServer, namespace: str, where: tuple[str, ...]) -> None:
+def test_missing_changes_are_reported(server: RealServer, namespace: str, where: tuple[str, ...]) -> None:
     with HistoryStore(server.url, namespace=namespace, log_length=2) as store:
         for number in range(5):
             store.append("c", user(str(number)))
@@ -200,7 +200,7 @@ def test_a_server_that_refuses_notifications(own_server: Callable[..., RealServe
     with HistoryStore(server.url) as store, following("--url", server.url, "tail", "c", "-f") as tail:
         store.append("c", user("Are you there?"))
         tail.until("  Are you there?")
-        wait_until(lambda: any("CONFIG SET" in line for line in tail.told), "what to do", SECONDS)
+        wait_until(lambda: any("CONFIG SET" in line for line in tail.errors), "what to do", SECONDS)
         assert tail.end() == 0
 
 
@@ -220,13 +220,13 @@ def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "name one conversation, or give --all"),
-        (("c", "--all"), "name one conversation, or give --all"),
-        (("--all",), "--all needs --follow"),
-        (("c", "--after", "x", "--resume", "/dev/null"), "--after needs one conversation"),
-        (("c", "--after", "x"), "is not a cursor"),
-        (("c", "--resume", "/no/such/file"), "No such file"),
-        (("c", "-n", "-1"), "not in the range"),
+        ((), "--all"),
+        (("c", "--all"), "--all"),
+        (("--all",), "--follow"),
+        (("c", "--after", "x", "--resume", "/dev/null"), "--resume"),
+        (("c", "--after", "x"), "cursor"),
+        (("c", "--resume", "/no/such/file"), "/no/such/file"),
+        (("c", "-n", "-1"), "-1"),
     ],
 )
 def test_wrong_arguments(where: tuple[str, ...], arguments: tuple[str, ...], why: str) -> None:
@@ -236,8 +236,8 @@ def test_wrong_arguments(where: tuple[str, ...], arguments: tuple[str, ...], why
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_what_is_being_shown_is_finished(store: HistoryStore, where: tuple[str, ...], reads: bool) -> None:
-    """Of a line that is longer than a pipe holds; unless nobody reads it, and it is told twice to end."""
+def test_a_signal_does_not_cut_a_line(store: HistoryStore, where: tuple[str, ...], reads: bool) -> None:
+    """The line is longer than a pipe holds. If nobody reads it, a second signal ends the command."""
     store.append("c", user("x" * 900_000))
     argv = command(*where, "--json", "tail", "c", "--follow")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment()) as process:
@@ -257,7 +257,7 @@ def test_what_is_being_shown_is_finished(store: HistoryStore, where: tuple[str, 
             wait_until(ended, "it to end")
 
 
-def test_changes_of_a_conversation_that_is_not_there(store: HistoryStore, where: tuple[str, ...]) -> None:
+def test_changes_of_a_missing_conversation(store: HistoryStore, where: tuple[str, ...]) -> None:
     store.append("c", user("x"))
     cursor = str(store.snapshot("c").cursor)
     done = run(*where, "tail", "nope", "--after", cursor)

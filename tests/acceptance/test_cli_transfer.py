@@ -19,7 +19,6 @@ import pytest
 from redis_history import Conversation, HistoryStore, tool, tool_result, user
 from redis_history.cli import _output
 from redis_history.demo.replay import SAMPLE
-from redis_history.importers import export_messages
 from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer, wait_until
@@ -47,7 +46,7 @@ def chats(path: Path, count: int, *, broken: bool = False) -> Path:
     return path
 
 
-def test_what_is_read_is_counted_and_again_nothing_is_stored_twice(store: Any, on: Any, tmp_path: Path) -> None:
+def test_a_repeated_import_stores_nothing_twice(store: Any, on: Any, tmp_path: Path) -> None:
     path = chats(tmp_path / "chats.jsonl", 3)
     done = on("import", str(path))
     assert (done.returncode, done.stderr) == (0, "")
@@ -57,7 +56,7 @@ def test_what_is_read_is_counted_and_again_nothing_is_stored_twice(store: Any, o
     assert len(store.search_all("question")) == 3, "what is imported can be searched"
 
 
-def test_what_is_left_out_is_told_and_is_the_exit_status(store: Any, on: Any, tmp_path: Path) -> None:
+def test_skipped_records_are_reported_and_set_the_exit_status(store: Any, on: Any, tmp_path: Path) -> None:
     good, bad = chats(tmp_path / "good.jsonl", 2), chats(tmp_path / "bad.jsonl", 1, broken=True)
     done = on("import", str(good), str(bad))
     assert done.returncode == 1
@@ -250,7 +249,7 @@ def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer,
     assert told == {"path": str(tmp_path / "d.jsonl"), "conversations": 1, "messages": 1}
 
 
-def test_export_packs_what_goes_to_a_pipe(store: Any, server: RealServer, namespace: str) -> None:
+def test_export_compresses_standard_output(store: Any, server: RealServer, namespace: str) -> None:
     store.append("c", user("x"))
     argv = command("--url", server.url, "--namespace", namespace, "export", "--gzip", "-q")
     done = subprocess.run(argv, capture_output=True, env=environment(), timeout=60, check=True)
@@ -284,7 +283,7 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
     assert on("export", "-o", "").stderr == "redis-history: '' cannot be written: Is a directory\n"
 
 
-def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: RealServer, tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_the_file_as_it_was(store: Any, server: RealServer, tmp_path: Path) -> None:
     for number in range(160):
         store.append_many(f"c{number}", [user("x" * 100) for _ in range(250)])
     path = tmp_path / "e.jsonl"
@@ -299,7 +298,7 @@ def test_an_export_that_is_ended_leaves_the_file_as_it_was(store: Any, server: R
     assert (path.read_text(), left_over(tmp_path)) == ("as it was", [])
 
 
-def test_an_export_keeps_the_mode_of_a_file_and_what_lies_beside_it(store: Any, on: Any, tmp_path: Path) -> None:
+def test_an_export_keeps_links_modes_and_other_files(store: Any, on: Any, tmp_path: Path) -> None:
     store.append("c", user("x"))
     path, link, mine = tmp_path / "e.jsonl", tmp_path / "link.jsonl", tmp_path / "e.jsonl.part"
     path.write_text("as it was")
@@ -343,23 +342,7 @@ def test_an_export_into_a_pipe_or_a_device(store: Any, on: Any, server: RealServ
     assert both.read_bytes().startswith(b"before\n{")
 
 
-def test_two_exports_into_one_file(store: Any, tmp_path: Path) -> None:
-    """One of them is there in the end, whole."""
-    store.append_many("c", [user("x") for _ in range(3)])
-    path = tmp_path / "e.jsonl"
-
-    def again(_: object) -> None:
-        if path not in told:
-            told.append(path)
-            export_messages(store, path)
-
-    told: list[Path] = []
-    export_messages(store, path, on_progress=again)
-    assert len(path.read_text().splitlines()) == 4
-    assert not left_over(tmp_path)
-
-
-def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_to_a_terminal_is_refused(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     argv = command("export")
     with subprocess.Popen(argv, stdout=theirs, stderr=subprocess.PIPE, env=environment(), text=True) as process:
@@ -369,7 +352,7 @@ def test_an_export_is_not_poured_on_a_terminal(on: Any, monkeypatch: pytest.Monk
     assert process.returncode == 2
 
 
-def test_an_import_goes_on_through_a_restart(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
+def test_an_import_continues_through_a_restart(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     server = own_server()
     path = chats(tmp_path / "chats.jsonl", 500)
     argv = command("--url", server.url, "import", str(path))

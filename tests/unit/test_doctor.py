@@ -1,4 +1,4 @@
-"""What the answers of servers mean that are hard to have at hand."""
+"""Findings from the answers of servers that tests cannot start."""
 
 from __future__ import annotations
 
@@ -67,36 +67,35 @@ def test_versions_with_the_hole(backend: str, version: str, first: str | None) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "answers", "check", "state", "said"),
+    ("changes", "answers", "check", "state"),
     [
-        ({"version": None}, {}, "version", "limited", "version unknown"),
-        ({"mode": "sentinel"}, {}, "servers", "limited", "no replica could take over"),
-        ({"mode": "sentinel", "replicas": 2}, {}, "servers", "ok", "sentinel, 2 replicas"),
-        ({}, {"info": [{"role": "slave"}]}, "servers", "problem", "read-only replica"),
-        ({"eviction": "volatile-lru"}, {}, "memory", "problem", "deletes conversations"),
-        ({}, {"info": [{"used_memory": "95", "maxmemory": "100"}]}, "memory", "limited", "nearly full"),
-        ({}, {"info": [{"used_memory": "5", "maxmemory": "100"}]}, "memory", "ok", "5 bytes in use of 100 bytes"),
-        ({}, {"info": [{"aof_last_write_status": "err"}]}, "disk", "problem", "aof_last_write_status"),
-        ({"aof": False}, {}, "persistence", "problem", "all since the last snapshot"),
-        ({"aof": False, "snapshots": False}, {}, "persistence", "problem", "loses everything"),
-        ({"aof": None}, {}, "persistence", "limited", "does not report"),
-        ({"appendfsync": "no"}, {}, "persistence", "problem", "never fsynced"),
-        ({"appendfsync": "always"}, {}, "persistence", "ok", "loses no confirmed write"),
-        ({"version": "7.0.0"}, {}, "durability", "limited", "came with version 7.2"),
-        ({"backend": "valkey", "version": "9.1.2"}, {}, "durability", "limited", "confirms before it has fsynced"),
-        ({}, {"refusal": "NOPERM"}, "rights", "problem", "cannot run: NOPERM"),
-        ({}, {"missing": None}, "rights", "ok", "cannot report single rights"),
-        ({}, {"missing": {"storing": ["xadd"]}}, "rights", "problem", "to store and read: xadd"),
-        ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited", "to keep a search index: ft.search"),
-        ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok", "module|list"),
-        ({"notifications": None}, {}, "notifications", "limited", "may not read the setting"),
-        ({"notifications": False}, {}, "notifications", "ok", "the first subscriber turns them on"),
-        ({"notifications": False}, {"settable": False}, "notifications", "limited", "may not turn them on"),
+        ({"version": None}, {}, "version", "limited"),
+        ({"mode": "sentinel"}, {}, "servers", "limited"),
+        ({"mode": "sentinel", "replicas": 2}, {}, "servers", "ok"),
+        ({}, {"info": [{"role": "slave"}]}, "servers", "problem"),
+        ({"eviction": "volatile-lru"}, {}, "memory", "problem"),
+        ({}, {"info": [{"used_memory": "95", "maxmemory": "100"}]}, "memory", "limited"),
+        ({}, {"info": [{"used_memory": "5", "maxmemory": "100"}]}, "memory", "ok"),
+        ({}, {"info": [{"aof_last_write_status": "err"}]}, "disk", "problem"),
+        ({"aof": False}, {}, "persistence", "problem"),
+        ({"aof": False, "snapshots": False}, {}, "persistence", "problem"),
+        ({"aof": None}, {}, "persistence", "limited"),
+        ({"appendfsync": "no"}, {}, "persistence", "problem"),
+        ({"appendfsync": "always"}, {}, "persistence", "ok"),
+        ({"version": "7.0.0"}, {}, "durability", "limited"),
+        ({"backend": "valkey", "version": "9.1.2"}, {}, "durability", "limited"),
+        ({}, {"refusal": "NOPERM"}, "rights", "problem"),
+        ({}, {"missing": None}, "rights", "ok"),
+        ({}, {"missing": {"storing": ["xadd"]}}, "rights", "problem"),
+        ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited"),
+        ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok"),
+        ({"notifications": None}, {}, "notifications", "limited"),
+        ({"notifications": False}, {}, "notifications", "ok"),
+        ({"notifications": False}, {"settable": False}, "notifications", "limited"),
     ],
 )  # fmt: skip
-def test_what_is_wrong(changes: dict[str, Any], answers: dict[str, Any], check: str, state: str, said: str) -> None:
-    found = findings(answers=answers, **changes)[check]
-    assert (found.state, said in found.detail) == (state, True), found
+def test_the_state_of_each_check(changes: dict[str, Any], answers: dict[str, Any], check: str, state: str) -> None:
+    assert findings(answers=answers, **changes)[check].state == state
 
 
 def test_the_command_that_grants_rights() -> None:
