@@ -22,6 +22,7 @@ from redis_history.formats import (
     to_openai_responses,
 )
 from redis_history.model.wire import decode_member, encode_body, encode_member
+from tests.support.sdk import is_valid
 
 __all__ = ["FORMATS", "Format", "carried", "through_storage", "turns"]
 
@@ -38,6 +39,17 @@ class Format(NamedTuple):
         if self.system is None:
             return self.from_(items)
         return self.from_(items, system=self.system(messages, **options))
+
+    def restored(self, originals: Sequence[Any]) -> list[Message]:
+        """The messages of these dicts, which come back exactly after they were stored."""
+        messages = self.from_(originals)
+        stored = through_storage(messages)
+        back = self.to(stored, shape="original")
+        assert back == list(originals)
+        assert [list(item) for item in back] == [list(item) for item in originals]
+        if is_valid(self.name, originals):
+            assert self.to(stored) == list(originals)
+        return messages
 
 
 FORMATS = [

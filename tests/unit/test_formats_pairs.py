@@ -32,7 +32,7 @@ def ids(messages: list[Message]) -> list[str]:
     return [message.id for message in messages]
 
 
-def test_what_is_in_order_stays_as_it_is() -> None:
+def test_messages_in_order_are_unchanged() -> None:
     messages = [
         user("q"),
         assistant("I look.", tool_use("1", "f"), tool_use("2", "f")),
@@ -44,7 +44,7 @@ def test_what_is_in_order_stays_as_it_is() -> None:
     assert refused(messages) == []
 
 
-def test_results_go_behind_their_calls() -> None:
+def test_results_follow_their_calls() -> None:
     messages = [
         assistant(tool_use("1", "f"), id="a", participant=ANN),
         assistant(tool_use("1", "g"), id="b", participant=BOB),
@@ -57,7 +57,7 @@ def test_results_go_behind_their_calls() -> None:
     assert refused(paired(messages)) == []
 
 
-def test_what_has_no_partner_is_left_out_and_told() -> None:
+def test_calls_and_results_without_a_partner_are_reported() -> None:
     told: list[Loss] = []
     messages = [
         tool(tool_result("0", "r"), id="r0"),
@@ -70,7 +70,7 @@ def test_what_has_no_partner_is_left_out_and_told() -> None:
     assert {loss.reason for loss in told} == {"a tool result without its call", "a tool call without a result"}
 
 
-def test_one_message_with_results_of_several_calls() -> None:
+def test_a_message_with_results_of_several_calls_is_split() -> None:
     messages = [
         assistant(tool_use("1", "f"), id="a"),
         assistant(tool_use("2", "f"), id="b"),
@@ -82,7 +82,7 @@ def test_one_message_with_results_of_several_calls() -> None:
     assert refused(found) == []
 
 
-def test_a_tool_of_the_provider_itself_stays() -> None:
+def test_a_result_in_the_message_of_its_call_stays() -> None:
     messages = [assistant(tool_use("1", "search"), tool_result("1", "r"), "found")]
     assert paired(messages) == messages
 
@@ -92,7 +92,7 @@ PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n
 
 @given(st.lists(st.builds(lambda role, parts: role(*parts), st.sampled_from([user, assistant, tool]),
                           st.lists(PARTS, min_size=1, max_size=3)), max_size=12))  # fmt: skip
-def test_nothing_else_is_lost(messages: list[Message]) -> None:
+def test_only_reported_parts_are_lost(messages: list[Message]) -> None:
     told: list[Loss] = []
     found = paired(messages, on_loss=told.append)
     lost = {(loss.message_id, loss.part) for loss in told}
@@ -102,7 +102,7 @@ def test_nothing_else_is_lost(messages: list[Message]) -> None:
 
 
 @pytest.mark.parametrize("place", [-1, -2])
-def test_a_result_that_comes_when_its_call_has_been_compacted(place: int) -> None:
+def test_a_result_whose_call_was_compacted_is_left_out(place: int) -> None:
     """The call was given up. A prompt leaves the result out, and so does `paired`."""
     with HistoryStore("memory://") as store:
         me = Participant("agent", "me", "Me")

@@ -1,0 +1,322 @@
+"""Messages as providers write them come back exactly, through the stored bytes, with the parts that one expects."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redis_history.errors import InvalidMessageError
+from redis_history.formats import from_anthropic, from_openai_chat, to_anthropic, to_anthropic_system, to_openai_chat
+from redis_history.formats._content import dump_arguments, parse_arguments
+from redis_history.formats._notes import rebuild, remember
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolUsePart,
+    UnknownPart,
+    system,
+    tool,
+    tool_result,
+    user,
+)
+from tests.unit.format_cases import FORMATS, through_storage
+
+FORMAT = {one.name: one for one in FORMATS}
+
+
+def call(id_: Any = "c1", name: Any = "find", arguments: Any = '{"q":"x"}') -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def anthropic(*originals: dict[str, Any]) -> list[Message]:
+    return FORMAT["anthropic"].restored(originals)
+
+
+def chat(*originals: dict[str, Any]) -> list[Message]:
+    return FORMAT["openai_chat"].restored(originals)
+
+
+def test_anthropic_conversation_with_a_tool() -> None:
+    messages = anthropic(
+        {"role": "user", "content": "List the files."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "ls will do", "signature": "c2ln"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "a.py"}]},
+    )
+    assert [message.role for message in messages] == ["user", "assistant", "tool"]
+    thought = messages[1].parts[0]
+    assert isinstance(thought, ReasoningPart)
+    assert (thought.text, thought.signature) == ("ls will do", "c2ln")
+    assert all(message.provider_meta == {} for message in messages), "the usual form needs no note"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool_result", "content": "keys in another order", "is_error": True, "tool_use_id": "t"},
+        {"tool_use_id": "t", "type": "tool_result", "content": "x", "is_error": False},
+        {"type": "tool_result", "tool_use_id": "t"},
+        {"type": "tool_result", "tool_use_id": "t", "content": None},
+        {"type": "tool_result", "tool_use_id": "t", "content": []},
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": {}}]},
+        {"type": "tool_result", "tool_use_id": "t", "content": "x", "cache_control": {"type": "ephemeral"}},
+        {"type": "web_search_tool_result", "tool_use_id": "t", "content": {"type": "error", "error_code": "x"}},
+        {"type": "server_tool_use", "id": "t", "name": "web_search", "input": {"query": "q"}},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": {"type": "direct"}},
+        {"type": "tool_use", "id": "t", "name": "f", "input": "streamed only so far"},
+        {"type": "thinking", "thinking": "not signed"},
+        {"type": "thinking", "thinking": "x", "signature": ""},
+        {"type": "redacted_thinking", "data": "AAAA"},
+        {"type": "text", "text": "x", "citations": [{"type": "char_location", "cited_text": "y"}]},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+        {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}},
+        {"type": "document", "source": {"type": "file", "file_id": "f"}, "title": "T", "context": "C"},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}},
+        {"type": "container_upload", "file_id": "f"},
+    ],
+    ids=lambda block: f"{block['type']}-{len(str(block))}",
+)
+def test_anthropic_blocks(block: dict[str, Any]) -> None:
+    anthropic({"role": "user", "content": [block]})
+    anthropic({"role": "assistant", "content": [{"type": "text", "text": "first"}, block]})
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": ""},
+        {"role": "user", "content": []},
+        {"role": "user"},
+        {"role": "user", "content": None},
+        {"role": "assistant", "content": [{"type": "text", "text": "one block"}]},
+        {"role": "system", "content": "in the middle of the list"},
+        {"role": "critic", "content": "an unknown role"},
+        {"model": "claude", "id": "msg_1", "type": "message", "role": "assistant", "content": [], "usage": {"n": 1}},
+    ],
+    ids=str,
+)
+def test_anthropic_messages(item: dict[str, Any]) -> None:
+    anthropic(item)
+
+
+@pytest.mark.parametrize(
+    "value", ["Be brief.", [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}], []]
+)
+def test_anthropic_system_value(value: Any) -> None:
+    messages = through_storage(from_anthropic([{"role": "user", "content": "hi"}], system=value))
+    assert messages[0].role == "system"
+    assert to_anthropic_system(messages) == value
+    assert to_anthropic(messages) == [{"role": "user", "content": "hi"}]
+
+
+def test_several_system_messages_are_joined() -> None:
+    blocks = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert to_anthropic_system([system("a"), system("b")]) == blocks
+    assert to_anthropic_system([]) is None
+
+
+def test_chat_with_a_tool() -> None:
+    messages = chat(
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call()]},
+        {"role": "tool", "tool_call_id": "c1", "name": "find", "content": "rain"},
+        {"content": "Rain.", "role": "assistant"},
+    )
+    assert [message.role for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert messages[2].parts == (ToolUsePart(id="c1", name="find", input={"q": "x"}),)
+    assert messages[2].provider_meta == {}, "the usual form needs no note"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        *(
+            {"role": "assistant", **content, "tool_calls": [call()]}
+            for content in ({"content": None}, {"content": ""}, {})
+        ),
+        *({"role": "assistant", "content": content} for content in (None, "", [])),
+        *({"role": "assistant", "content": "x", "tool_calls": calls} for calls in (None, [])),
+        {"role": "assistant", "content": None, "tool_calls": [call("a"), call("b", "other", "{}")]},
+        {"role": "user"},
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "user", "name": "", "content": "hi"},
+        {"role": "user", "name": 5, "content": "hi"},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "x"}]},
+        {"role": "tool", "tool_call_id": "c", "content": None},
+        {"role": "tool", "tool_call_id": "c"},
+        {"role": "tool", "tool_call_id": None, "content": "x"},
+        {
+            "content": "",
+            "role": "assistant",
+            "tool_calls": [
+                {"index": 0, "function": {"arguments": '{"a": 1}', "name": "f"}, "id": "c", "type": "function"}
+            ],
+            "function_call": None,
+            "reasoning_content": "I look first.",
+            "provider_specific_fields": {"reasoning_content": "I look first."},
+            "extra": {"response": {"usage": {"total_tokens": 3}}, "cost": 0.00012},
+            "annotations": [],
+        },
+    ],
+    ids=str,
+)
+def test_chat_messages(item: dict[str, Any]) -> None:
+    chat(item)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "select 1"}},
+        {"id": None, "type": None, "function": {"name": "f", "arguments": {"already": "parsed"}}},
+        {"id": "c", "type": "function", "function": {"name": None, "arguments": ""}},
+        {"something": "else"},
+    ],
+)
+def test_unusual_calls(odd: dict[str, Any]) -> None:
+    chat({"role": "assistant", "content": None, "tool_calls": [odd]})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("exit", "user"), ("developer", "system"), ("function", "tool"), ("root", "user")]
+)
+def test_other_roles_are_mapped_and_restored(theirs: str, ours: str) -> None:
+    assert chat({"role": theirs, "content": "done", "extra": {"exit_status": "x"}})[0].role == ours
+
+
+def test_parts_of_chat_messages() -> None:
+    thought, by_user, old, listed, named = chat(
+        {"role": "assistant", "content": "4", "reasoning_content": "2+2"},
+        {"role": "user", "content": None, "tool_calls": [call()]},
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}},
+        {"role": "tool", "content": "x", "agent": "main", "tool_call_ids": ["c9"]},
+        {"role": "user", "name": "bob", "content": "hi"},
+    )
+    assert isinstance(thought.parts[0], ReasoningPart)
+    assert (thought.text, by_user.role, len(by_user.tool_uses)) == ("4", "user", 1)
+    assert old.tool_uses[0].input == {"a": 1}
+    assert listed.tool_results[0].tool_use_id == "c9"
+    assert named.participant is not None
+
+
+def test_files_are_attachments() -> None:
+    blocks: list[Any] = [
+        {"type": "text", "text": "See", "cache_control": {"type": "ephemeral"}},
+        {"type": "image_url", "image_url": {"url": "https://x.test/a.png", "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
+        {"type": "refusal", "refusal": "No."},
+        {"type": "attachment", "text": "a type of theirs that is also one of ours"},
+        {"type": "text"},
+        "bare",
+    ]
+    (message,) = chat({"role": "user", "content": blocks})
+    modalities = [part.modality for part in message.parts if isinstance(part, AttachmentPart)]
+    assert modalities == ["image", "image", "audio", "document", "document"]
+    assert sum(isinstance(part, UnknownPart) for part in message.parts) == 3
+
+
+def test_an_edit_overrides_the_note() -> None:
+    (message,) = from_openai_chat([{"content": [{"type": "text", "text": "old"}], "role": "user"}])
+    edited = msgspec.structs.replace(message, parts=(TextPart(text="new"),))
+    assert to_openai_chat([edited]) == [{"content": [{"type": "text", "text": "new"}], "role": "user"}]
+
+
+def test_objects_of_an_sdk_are_accepted() -> None:
+    reply: Any = SimpleNamespace(model_dump=lambda *, exclude_unset: {"role": "assistant", "content": "hi"})
+    assert from_openai_chat([reply])[0].text == "hi"
+
+
+@pytest.mark.parametrize("item", [{"content": "x"}, {"role": 5, "content": "x"}, {"role": "user", "content": 5}])
+def test_an_invalid_message_is_refused_with_its_index(item: dict[str, Any]) -> None:
+    for from_ in (from_openai_chat, from_anthropic):
+        with pytest.raises(InvalidMessageError) as refused:
+            from_([{"role": "user", "content": "fine"}, item])
+        assert "message 1" in str(refused.value)
+
+
+def test_each_result_becomes_a_message_before_other_text() -> None:
+    message = tool(tool_result("a", "1", name="f"), tool_result("b", [{"type": "text", "text": "2"}]))
+    assert to_openai_chat([message]) == [
+        {"role": "tool", "tool_call_id": "a", "name": "f", "content": "1"},
+        {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "2"}]},
+    ]
+    assert [item["role"] for item in to_openai_chat([user(tool_result("a", "1"), "and?")])] == ["tool", "user"]
+
+
+# Notes and arguments
+
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+)
+values = st.recursive(
+    scalars | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+envelope = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "type"]), values, max_size=5)
+
+
+@given(envelope, envelope)
+def test_a_note_restores_any_original(original: dict[str, Any], ours: dict[str, Any]) -> None:
+    without_change = {key: value for key, value in ours.items() if not value or key not in ("a", "b", "c", "d")}
+    back = rebuild(without_change, remember(original, without_change))
+    assert back == original
+    assert list(back) == list(original)
+
+
+def test_a_note_never_contains_content() -> None:
+    with pytest.raises(InvalidMessageError):
+        remember({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
+    note = remember({"content": None, "role": "user"}, {"role": "user", "content": ""})
+    assert rebuild({"role": "user", "content": "edited"}, note) == {"role": "user", "content": "edited"}
+
+
+@given(
+    st.dictionaries(st.text(), values, max_size=4),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]),
+    st.booleans(),
+)
+def test_arguments_keep_their_format(value: Any, separators: tuple[str, str], ascii_only: bool) -> None:
+    raw = json.dumps(value, separators=separators, ensure_ascii=ascii_only)
+    parsed, note = parse_arguments(raw)
+    assert parsed == value
+    assert dump_arguments(parsed, note) == raw
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *("", "{", '"text"', '{"a": NaN}', '{"a": 1e400}', '{"a": "\\ud800"}', "[" * 200 + "]" * 200, "[" * 100_000),
+        '{"n": 123456789012345678901234567890}',
+    ],
+    ids=lambda raw: raw[:20],
+)
+def test_arguments_that_cannot_be_stored_as_values_stay_text(raw: str) -> None:
+    parsed, note = parse_arguments(raw)
+    assert parsed == raw
+    assert dump_arguments(parsed, note) == raw
+
+
+@pytest.mark.parametrize("raw", ['{"a":1,"a":2}', '{"a":1e5}', "[1,2]", "null", '{ "a" : 1 }', '{"é":"\\u00e9"}'])
+def test_unusual_json_is_parsed_and_restored(raw: str) -> None:
+    parsed, note = parse_arguments(raw)
+    assert parsed == json.loads(raw)
+    assert dump_arguments(parsed, note) == raw
+    if isinstance(parsed, dict):
+        assert dump_arguments({"b": 2}, note).replace(" ", "") == '{"b":2}', "an edit overrides the original string"
