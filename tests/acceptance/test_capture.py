@@ -1,4 +1,4 @@
-"""Agents that are recorded on a real server: all of them, in order, and none is hurt by it."""
+"""Agents that are recorded on a real server: functions, streams, and turns by hand."""
 
 from __future__ import annotations
 
@@ -65,27 +65,11 @@ def test_a_function(store: HistoryStore) -> None:
     assert [message.participant for message in stored] == [ANN, Participant("agent", "bot")]
 
 
-async def test_an_asynchronous_agent_with_a_synchronous_store(store: HistoryStore) -> None:
-    record = capture(store, "c")
-
-    @record
-    async def agent(message: str) -> str:
-        return message.upper()
-
-    @record
-    async def stream(message: str) -> AsyncIterator[str]:
-        for letter in message:
-            yield letter.upper()
-
-    assert await agent("hi") == "HI"
-    assert [chunk async for chunk in stream("hi")] == ["H", "I"]
-    assert told(store.get("c")) == EXPECTED * 2
-
-
-async def test_methods_and_objects(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
+async def test_methods_objects_and_asynchronous_agents_with_a_synchronous_store(
+    async_store: AsyncHistoryStore, store: HistoryStore
+) -> None:
     class Agent:
-        def __init__(self, name: str) -> None:
-            self.name = name
+        name = "the name is not a message"
 
         @capture(async_store, "c")
         async def answer(self, message: str) -> str:
@@ -95,14 +79,20 @@ async def test_methods_and_objects(async_store: AsyncHistoryStore, store: Histor
         def answer_now(self, message: str) -> str:
             return message.upper()
 
+        @capture(store, "c")
+        async def stream(self, message: str) -> AsyncIterator[str]:
+            for letter in message:
+                yield letter.upper()
+
         async def __call__(self, message: str) -> str:
             return message.upper()
 
-    agent = Agent("the name is no message")
+    agent = Agent()
     await agent.answer("hi")
     agent.answer_now(message="hi")
-    await capture(async_store, "c")(agent)("hi")
-    assert told(store.get("c")) == EXPECTED * 3
+    assert [chunk async for chunk in agent.stream("hi")] == ["H", "I"]
+    assert [await capture(one, "c")(agent)("hi") for one in (async_store, store)] == ["HI", "HI"]
+    assert told(store.get("c")) == EXPECTED * 5
 
 
 async def test_a_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
@@ -131,7 +121,7 @@ async def test_a_stream_is_one_message(async_store: AsyncHistoryStore, store: Hi
         assert "incomplete" not in store.get(name)[1].metadata
 
 
-async def test_a_stream_that_is_returned(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
+async def test_a_returned_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
     async def letters() -> AsyncIterator[Any]:
         for letter in "HI":
             yield SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(content=letter))])
@@ -151,7 +141,7 @@ async def test_a_stream_that_is_returned(async_store: AsyncHistoryStore, store: 
         assert told(store.get(name)) == EXPECTED
 
 
-async def test_what_was_streamed_before_it_ended_early(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
+async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
     closed: list[str] = []
 
     @capture(async_store, "closed")
@@ -195,7 +185,7 @@ async def test_what_was_streamed_before_it_ended_early(async_store: AsyncHistory
         assert stored[1].metadata == {"incomplete": True}
 
 
-async def test_an_agent_that_fails_has_said_nothing(async_store: AsyncHistoryStore) -> None:
+async def test_the_input_of_a_failed_agent_is_recorded(async_store: AsyncHistoryStore) -> None:
     record = capture(async_store, "c")
 
     @record
@@ -233,7 +223,7 @@ async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistory
     assert asked == sorted(asked)
 
 
-async def test_closing_waits_for_what_a_cancelled_agent_left(async_store: AsyncHistoryStore) -> None:
+async def test_closing_waits_for_appends_of_a_cancelled_agent(async_store: AsyncHistoryStore) -> None:
     await async_store.append("c", user("connects"))
     for steps in range(1, 8):
         record = capture(async_store, f"c{steps}")
@@ -243,13 +233,11 @@ async def test_closing_waits_for_what_a_cancelled_agent_left(async_store: AsyncH
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await record.aclose()
-        recorded = record.recorded
-        assert len(await async_store.get(f"c{steps}")) == recorded
-        if steps > 3:
-            assert recorded, "the append had begun"
+        assert len(await async_store.get(f"c{steps}")) == record.recorded
+        assert record.recorded or steps <= 3, "the append had begun"
 
 
-def test_what_the_message_says_of_its_place_is_the_answers_too(store: HistoryStore) -> None:
+def test_answers_inherit_the_place_of_the_message(store: HistoryStore) -> None:
     @capture(store, "c", agent=BOT)
     def agent(message: Message) -> list[Message]:
         return [
@@ -267,7 +255,7 @@ def test_what_the_message_says_of_its_place_is_the_answers_too(store: HistorySto
     assert (said.scope, said.trace_id, said.metadata) == ("dm", "own", {**PLACE, "channel_id": "C2"})
 
 
-def test_dicts_in_chat_form(store: HistoryStore) -> None:
+def test_chat_dicts(store: HistoryStore) -> None:
     @capture(store, "c", agent=BOT)
     def agent(messages: list[dict[str, Any]]) -> dict[str, Any]:
         call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
@@ -307,7 +295,7 @@ def test_the_same_message_again_is_stored_once(store: HistoryStore) -> None:
     assert record.failed == 0
 
 
-def test_how_a_call_is_read(store: HistoryStore) -> None:
+def test_functions_that_read_a_call(store: HistoryStore) -> None:
     record = capture(
         store,
         lambda request, *, shout: request["room"],
@@ -332,7 +320,7 @@ def test_how_a_call_is_read(store: HistoryStore) -> None:
         lambda agent: agent(user("hi", metadata={"conversation_id": "c"})),
     ],
 )
-def test_the_conversation_is_named_by_the_call(store: HistoryStore, call: Callable[[Any], Any]) -> None:
+def test_a_conversation_id_in_the_call(store: HistoryStore, call: Callable[[Any], Any]) -> None:
     @capture(store)
     def agent(message: Any, conversation_id: str | None = None) -> str:
         return "HI"

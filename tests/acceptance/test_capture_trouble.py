@@ -1,4 +1,4 @@
-"""Agents that are recorded while something goes wrong, many at once, or in the background."""
+"""Recording with failures, with concurrent calls and in the background."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from redis_history.errors import (
 from tests.support.captures import upper
 from tests.support.servers import RealServer, wait_until
 
-# Nothing of it reaches the agent
 
-
-async def test_a_server_that_is_gone(own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_server_does_not_affect_the_agent(
+    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
+) -> None:
     server = own_server()
     errors: list[tuple[Exception, str | None, list[str]]] = []
     quick = RetryPolicy(deadline=0.0)
@@ -57,7 +57,7 @@ async def test_a_server_that_is_gone(own_server: Callable[..., RealServer], capl
     assert sum("on_error" in one.message for one in caplog.records) == 4
 
 
-def test_what_cannot_be_read_is_told(store: HistoryStore) -> None:
+def test_unreadable_calls_are_reported(store: HistoryStore) -> None:
     errors: list[tuple[type[Exception], str | None]] = []
 
     def on_error(error: Exception, conversation_id: str | None, messages: list[Message]) -> None:
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_told(store: HistoryStore) -> None:
         capture(store, "c", on_error=on_error)(agent)("one", "too many")
 
 
-def test_a_conflict_is_told(store: HistoryStore) -> None:
+def test_a_conflict_is_reported(store: HistoryStore) -> None:
     store.append("c", user("stored", id="m"))
     record = capture(store, "c")
     record(lambda message: None)(user("other", id="m"))
@@ -115,24 +115,24 @@ def test_a_conflict_is_told(store: HistoryStore) -> None:
         (ConfigurationError, {"max_pending": 0}),
     ],
 )
-def test_options_that_make_no_sense(store: HistoryStore, error: type[Exception], options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(store: HistoryStore, error: type[Exception], options: dict[str, Any]) -> None:
     with pytest.raises(error):
         capture(store, **options)
 
 
-def test_what_cannot_be_recorded(store: HistoryStore) -> None:
+def test_other_stores_and_functions_are_refused(store: HistoryStore) -> None:
     with pytest.raises(InvalidInputError):
         capture("redis://localhost", "c")  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError):
         capture(store, "c")(7)  # type: ignore[type-var]
-    with pytest.raises(ConfigurationError, match="HistoryStore"):
+    with pytest.raises(ConfigurationError):
         capture(AsyncHistoryStore("memory://"), "c")(str.upper)
 
 
 # Order
 
 
-async def test_order_of_many_calls_at_once(async_store: AsyncHistoryStore) -> None:
+async def test_concurrent_calls_keep_their_order(async_store: AsyncHistoryStore) -> None:
     record = capture(async_store, lambda number: f"c{number % 3}", inbound=lambda number: user(str(number)))
 
     @record
@@ -167,7 +167,7 @@ def test_event_loops_one_after_another(server: RealServer, namespace: str) -> No
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_order_of_many_threads(store: HistoryStore, background: bool) -> None:
+def test_threads_keep_their_order(store: HistoryStore, background: bool) -> None:
     with capture(store, "c", background=background) as record, ThreadPoolExecutor(8) as pool:
         agent = record(lambda message: f"re {message}")
         answers = list(pool.map(agent, (f"{thread}" for thread in range(200))))
@@ -197,7 +197,7 @@ async def test_in_the_background(async_store: AsyncHistoryStore) -> None:
     await record.aclose()
 
 
-def test_the_background_outlives_an_outage_and_stores_each_once(own_server: Callable[..., RealServer]) -> None:
+def test_the_background_survives_an_outage(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     tries: list[str] = []
 
@@ -220,7 +220,7 @@ def test_the_background_outlives_an_outage_and_stores_each_once(own_server: Call
         server.kill()
         for n in range(20):
             assert agent(f"m{n}") == f"M{n}"
-        wait_until(lambda: len(tries) > 5, "some tries in vain")
+        wait_until(lambda: len(tries) > 5, "failed attempts")
         assert record.pending == 40
         assert len(set(tries[2:])) == 1, "the same message, with the same id"
         server.start()
@@ -230,7 +230,7 @@ def test_the_background_outlives_an_outage_and_stores_each_once(own_server: Call
     assert texts == [one for n in range(20) for one in (f"m{n}", f"M{n}")]
 
 
-def test_a_full_queue_is_told_and_a_close_without_a_server_ends(own_server: Callable[..., RealServer]) -> None:
+def test_a_full_queue_is_reported_and_closing_without_a_server_ends(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     lost: list[str] = []
     with HistoryStore(server.url, retry=RetryPolicy(deadline=0.05)) as store:
@@ -246,7 +246,7 @@ def test_a_full_queue_is_told_and_a_close_without_a_server_ends(own_server: Call
         agent = record(str.upper)
         for n in range(8):
             assert agent(f"m{n}") == f"M{n}"
-        wait_until(lambda: len(lost) == 6, "what does not fit to be told")
+        wait_until(lambda: len(lost) == 6, "reports of messages that do not fit")
         record.close()
     assert (record.recorded, record.failed, record.pending) == (0, 16, 0)
     assert sorted(lost) == sorted(one for n in range(8) for one in (f"m{n}", f"M{n}"))

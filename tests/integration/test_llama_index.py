@@ -1,4 +1,4 @@
-"""The expectations of LlamaIndex's own tests for its Redis chat store, and what ours adds."""
+"""LlamaIndex: the expectations of its own tests for a Redis chat store, and the store of a Memory."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_the_last_message(chats: Any) -> None:
     assert await chats.adelete_messages(KEY) == [EVERY[3]]
 
 
-def test_messages_of_elsewhere(store: Any) -> None:
+def test_messages_of_other_frameworks(store: Any) -> None:
     losses: list[Any] = []
     chats = LlamaIndexChatStore(store, on_loss=losses.append)
     call, result = tool_use("c", "find", {"q": 1}), tool_result("c", {"rain": True})
@@ -223,7 +223,7 @@ def test_more_than_one_page_of_keys(store: Any) -> None:
     assert sorted(chats.get_keys()) == sorted(f"k{n}" for n in range(205))
 
 
-def test_a_memory_on_it(chats: Any) -> None:
+def test_a_chat_memory_buffer(chats: Any) -> None:
     first = ChatMemoryBuffer.from_defaults(token_limit=1000, chat_store=chats, chat_store_key=KEY)
     first.put(said("Remember 7."))
     second = ChatMemoryBuffer.from_defaults(token_limit=1000, chat_store=chats, chat_store_key=KEY)

@@ -1,4 +1,4 @@
-"""Pydantic AI's message history, as it was; and histories of elsewhere."""
+"""Pydantic AI: its own messages come back equal, and those of other frameworks are converted."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_everything_comes_back_equal(server: RealServer, namespace: str) -
     assert to_anthropic(stored)[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 
 
-def test_histories_of_elsewhere() -> None:
+def test_messages_of_other_frameworks() -> None:
     losses: list[Any] = []
     said = [
         system("Be brief."),
@@ -144,7 +144,7 @@ def test_content_of_other_frameworks_is_kept_or_reported() -> None:
     assert [(loss.message_id, loss.part) for loss in losses] == [("u", 1), ("a", 0)]
 
 
-def test_an_edited_text_is_not_turned_back() -> None:
+def test_an_edited_text_is_kept() -> None:
     import msgspec
 
     from redis_history import text
@@ -169,6 +169,6 @@ async def test_a_limit_leaves_out_results_whose_call_was_cut_off(server: RealSer
             assert kinds(history.load_from(other, limit=2)) == ["user-prompt"]
 
 
-def test_a_history_needs_an_id() -> None:
+def test_an_invalid_conversation_id_is_refused() -> None:
     with pytest.raises(ValueError):
         PydanticAIHistory("", AsyncHistoryStore("memory://"))
