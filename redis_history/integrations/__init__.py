@@ -5,6 +5,7 @@
 | `agent_framework` | `agent-framework` | a `HistoryProvider` of Microsoft Agent Framework |
 | `google_adk` | `google-adk` | a `BaseSessionService` of Google's Agent Development Kit |
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
+| `langchain_agent` | `langchain-agents` | a middleware for `create_agent` |
 | `llama_index` | `llama-index` | a `BaseChatStore` |
 | `mcp_server` | `mcp` | a server of the Model Context Protocol |
 | `openai_agents` | `openai-agents` | a `Session` |

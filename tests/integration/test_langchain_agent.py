@@ -1,0 +1,124 @@
+"""The middleware with `create_agent` and a scripted model, beside LangGraph's own checkpointer in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history.errors import ConfigurationError
+from redis_history.integrations.langchain_agent import ConversationMiddleware
+from tests.support.servers import RealServer
+
+CONFIG: Any = {"configurable": {"thread_id": "t1"}}
+
+
+class Model(BaseChatModel):
+    """Calls a tool for each question, and answers with the result. Fails if it is asked "crash"."""
+
+    requests: list[list[str]] = []  # noqa: RUF012 -- a pydantic field
+    tool: str = "add"
+    arguments: dict[str, Any] = {"a": 2, "b": 3}  # noqa: RUF012
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        self.requests.append([re.sub(r"id='[^']*'|lc_run--[^']*", "", repr(message)) for message in messages])
+        last = messages[-1]
+        if last.content == "crash":
+            raise RuntimeError("the model failed")
+        if isinstance(last, ToolMessage):
+            answer = AIMessage(f"It is {last.content}")
+        else:
+            call = {"name": self.tool, "args": self.arguments, "id": f"call-{len(messages)}"}
+            answer = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        yield store
+
+
+def ask(agent: Any, text: str) -> str:
+    return str(agent.invoke({"messages": [HumanMessage(text)]}, CONFIG)["messages"][-1].content)
+
+
+def test_the_model_is_sent_the_same_as_with_the_checkpointer_in_memory(store: HistoryStore) -> None:
+    requests = []
+    saver = InMemorySaver()
+    for kept in (True, False):
+        model = Model(requests=[])
+        for question in ("What is 2 + 3?", "And again?"):  # a new agent, as after a restart
+            options: Any = {"checkpointer": saver} if kept else {"middleware": [ConversationMiddleware(store)]}
+            assert ask(create_agent(model, [add], **options), question) == "It is 5"
+        requests.append(model.requests)
+    assert requests[0] == requests[1]
+    assert [message.role for message in store.get("t1")] == ["user", "assistant", "tool", "assistant"] * 2
+
+
+async def test_asynchronous_calls_use_the_asynchronous_store(server: RealServer, namespace: str) -> None:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        for number in (1, 2):
+            agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(async_store=store)])
+            answer = await agent.ainvoke({"messages": [HumanMessage("What is 2 + 3?")]}, CONFIG)
+            assert answer["messages"][-1].content == "It is 5"
+            assert len(await store.get("t1")) == len(answer["messages"]) == 4 * number
+
+
+def test_with_a_checkpointer_messages_are_stored_once(store: HistoryStore) -> None:
+    agent = create_agent(
+        Model(requests=[]), [add], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver()
+    )
+    for number in (1, 2):
+        ask(agent, "What is 2 + 3?")
+        assert len(store.get("t1")) == 4 * number
+
+
+def test_what_was_said_before_a_crash_is_stored(store: HistoryStore) -> None:
+    agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(store)])
+    with pytest.raises(RuntimeError):
+        ask(agent, "crash")
+    assert [message.text for message in store.get("t1")] == ["crash"]
+
+
+def test_a_limit_loads_the_newest_messages_without_lone_results(store: HistoryStore) -> None:
+    for limit in (None, 2):
+        model = Model(requests=[])
+        ask(create_agent(model, [add], middleware=[ConversationMiddleware(store, limit=limit)]), "What is 2 + 3?")
+    assert len(model.requests[0]) == 2  # the last answer and the question: the result has lost its call
+    assert len(store.get("t1")) == 8
+
+
+def test_the_agent_searches_its_own_conversation(store: HistoryStore) -> None:
+    middleware = ConversationMiddleware(store, conversation_id="c", search=True)
+    ask(create_agent(Model(requests=[]), [add], middleware=[middleware]), "My suitcase is green.")
+    model = Model(requests=[], tool="conversation_search", arguments={"query": "suitcase"})
+    assert "green" in ask(create_agent(model, [add], middleware=[middleware]), "Which colour is it?")
+
+
+def test_a_conversation_is_needed(store: HistoryStore) -> None:
+    with pytest.raises(ConfigurationError):
+        ConversationMiddleware()
+    agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(store)])
+    with pytest.raises(ConfigurationError):
+        agent.invoke({"messages": [HumanMessage("Hi")]})
