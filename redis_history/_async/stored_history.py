@@ -85,7 +85,7 @@ class AsyncRedisHistory(History):
     async def load(self, conversation_id: str) -> None:
         """Read a conversation, in place of what was loaded before. One that is unknown is empty.
 
-        What was added here and not saved stays, behind it; but a system message that is there already, word for word,
+        Unsaved additions stay, behind it; but a system message that is there already, word for word,
         is not added again. Rewrites that were not saved are given up. Raises InvalidInputError if unsaved messages
         belong to another conversation.
         """
@@ -100,7 +100,7 @@ class AsyncRedisHistory(History):
     async def save(self, conversation_id: str | None = None) -> int:
         """Send what the store does not have yet; how many messages were new to it.
 
-        What others have saved stays, and is here afterwards. `clear`, `restore`, `reset` and `reduce` are done there
+        Messages saved by others stay, and are here afterwards. `clear`, `restore`, `reset` and `reduce` are done there
         only if nobody has changed the conversation since it was loaded; else RevisionConflictError, nothing is
         overwritten, and `load` reads what is there. Another conversation than the one loaded gets all entries. Any
         error leaves what was not acknowledged to the next call, which may repeat it safely. More than 1,000 messages,

@@ -117,7 +117,7 @@ class Compressor(Compressing):
 
     @property
     def stats(self) -> CompressorStats:
-        """What was done so far. Thread-safe."""
+        """The counters so far. Thread-safe."""
         return self._work.stats
 
     def run(self) -> CompressorStats:
@@ -132,7 +132,7 @@ class Compressor(Compressing):
         return self._go(self._look_once)
 
     def stop(self) -> None:
-        """End `run`, or the next one if none runs. Nothing new begins, and running attempts have `grace` seconds; after
+        """End `run`, or the next one if none runs. No new attempt begins, and running ones have `grace` seconds; after
         a second call none. May be called from signal handlers and any thread."""
         now = time.monotonic()
         self._stop_at = now if self._stop_at is not None else now + self._options.grace
@@ -154,7 +154,7 @@ class Compressor(Compressing):
                     self._report(progress)
         return [*planned.values()]
 
-    # What there is to do
+    # Finding work
 
     def _go(self, look: Callable[[Signal], Any]) -> CompressorStats:
         if self._running:

@@ -39,7 +39,7 @@ _LONGEST: Final = 300
 _RESULT: Final = 1_000
 #: Characters read from one text, or from the previous summary.
 _LONGEST_TEXT: Final = 200_000
-#: Only this number of the newest sentences is ranked, because the time grows with the sentences that share a word.
+#: At most this number of the newest sentences is ranked, because the time grows with the sentences that share a word.
 _SENTENCES: Final = 4_000
 #: A word that occurs in more sentences than this is ignored.
 _COMMON: Final = 200
@@ -57,7 +57,7 @@ _SHARE: Final = 0.5
 
 #: Characters that a summary may always have.
 _LEAST: Final = 16
-#: Characters quoted from each data message if there are no sentences and no tool calls.
+#: Characters quoted from each data message without sentences and tool calls.
 _BEGINNING: Final = 60
 #: Tool calls are only added after sentences if at least this number of characters is left.
 _ROOM_FOR_CALLS: Final = 80

@@ -58,7 +58,7 @@ class ModelSummarizer:
         return f"<summarizer {self._name}>"
 
     def __call__(self, messages: Sequence[Message], previous_summary: str | None = None) -> str:
-        """Summarise the messages. Raises SummaryError if the model fails or there is no text to summarise."""
+        """Summarise the messages. Raises SummaryError if the model fails or the messages have no text."""
         summary = previous_summary
         mark = new_mark()
         for _, text in chunks(messages, self._characters):

@@ -93,7 +93,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         check_function(self.counter, "counter", "a function from a str to an int", error=InvalidInputError)
 
     def plan(self, messages: Sequence[Message], *, now: datetime | None = None) -> Plan | None:
-        """The messages to summarise: the oldest ones. None if all limits hold, or if replacing messages cannot help.
+        """The oldest messages, to summarise; None if all limits hold, or if replacing messages cannot help.
 
         `messages` are all live messages, ascending. If `older_than` is an age, it counts back from `now`.
         """

@@ -43,9 +43,9 @@ class Summarizer(Protocol):
 
     `messages` are the messages to replace, oldest first, without system messages and the earlier summary.
     `previous_summary` is the text of the earlier summary, or None. The new summary replaces both, so it must include
-    the content of the previous one. Return plain text without the surrounding brackets. None or blank text means that
-    there is no summary: a prompt then keeps older messages as far as its budget allows, and a compression fails with
-    SummaryError.
+    the content of the previous one. Return plain text without the surrounding brackets. Without a
+    summary (None or blank text), a prompt keeps older messages as far as its budget allows, and a compression fails
+    with SummaryError.
 
     Asynchronous callers run a plain function in a thread; several calls run at once if several conversations are
     compressed. If the function raises, the conversation does not change.

@@ -28,7 +28,7 @@ _SETTLED: Final = 100_000
 class CompressionProgress(Struct, frozen=True):
     """An event of a compressor for one conversation.
 
-    `kind` is one of:
+    The values of `kind`:
 
     - "planned": a dry run would compress the conversation.
     - "started", "compressed", "failed".

@@ -116,7 +116,7 @@ def drop_oldest(
 
 
 def check_late(before: Sequence[Message], left: Sequence[Message], late: Sequence[Message]) -> None:
-    """Raises CompactionConflictError if one of the `late` messages has the result of a call that leaves."""
+    """Raises CompactionConflictError if a `late` message has the result of a call that leaves."""
     if late:
         gone = {entry.id for entry in before} - {entry.id for entry in left}
         if tears([*before, *late], gone) and not tears(before, gone):

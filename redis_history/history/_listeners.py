@@ -117,7 +117,7 @@ def _adapted(handler: Callable[..., object]) -> Callable[..., object]:
     """A function that passes on as many arguments as the handler takes."""
     try:
         parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):  # some built-in functions have no signature
+    except (TypeError, ValueError):  # not all built-in functions have a signature
         return lambda *arguments: handler(*arguments)
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return lambda *arguments: handler(*arguments)

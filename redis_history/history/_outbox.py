@@ -124,7 +124,7 @@ class Outbox:
         self.size += more * change.size
 
     def next(self) -> list[Add] | Rewrite | None:
-        """What to send next: as many messages as one change may hold, or a rewrite."""
+        """The next to send: as many messages as one change may hold, or a rewrite."""
         batch: list[Add] = []
         size = 0
         for change in self._changes:

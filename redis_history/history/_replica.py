@@ -75,7 +75,7 @@ class Replica:
     def apply(self, event: Event) -> bool:
         """Apply an event. False, and no change, if the conversation must be read again instead.
 
-        Only the next revision of the same generation of the conversation is applied; an event that was applied before
+        The event must have the next revision of the same generation of the conversation; an event that was applied before
         is ignored. Anything else (a gap, another generation, a Reset, an event without its content) returns False.
         """
         known = self.cursor

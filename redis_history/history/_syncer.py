@@ -39,7 +39,7 @@ _ENDED = ("conversation_missing", "conversation_replaced")
 
 
 class Syncer:
-    """The state of one history beside its conversation. `wake` is called when something is to be sent.
+    """The state of one history and its conversation. `wake` is called when something is to be sent.
 
     `following`: the history saves and follows by itself. `stale`: others have made a change that is not here.
     """
@@ -107,7 +107,7 @@ class Syncer:
         return Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
 
     def _reduction(self, entries: list[Message]) -> Compaction | None:
-        """Nothing leaves the store: a summary moves entries to the archive, and entries that a plugin only left out
+        """The store keeps everything: a summary moves entries to the archive, and entries that a plugin only left out
         stay stored and are not shown here."""
         before = self._history._entries
         summary, replaced = summary_and_replaced(before, entries)

@@ -221,7 +221,7 @@ def compression(
     nothing usable, `reduce` raises SummaryError and the history is unchanged. A summary that is too long for
     `max_tokens` is asked for again, of more entries, as long as there are more.
 
-    The bounds hold afterwards whenever a summary can make them hold. What always stays: system entries, the turn in
+    The bounds hold afterwards whenever a summary can make them hold. These always stay: system entries, the turn in
     progress (from the newest message of a user on, until the assistant has answered without a tool call), and calls
     that wait for their results. How many other recent entries stay is what the bounds allow.
 

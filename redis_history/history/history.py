@@ -31,9 +31,9 @@ _reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None
 
 
 class Plugin:
-    """Base of plugins: override the hooks you need. Any object with one of these methods also works.
+    """Base of plugins: override the hooks you need. Any object with any of these methods also works.
 
-    Hooks of several plugins run in the order of their registration. None is called with a lock held.
+    Hooks of several plugins run in the order of their registration. They are called without a lock.
     """
 
     def on_registered(self, history: History) -> None:
@@ -49,10 +49,10 @@ class Plugin:
         return None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
-        """What `history.reduce` should leave of `entries`, which are as stored. Plain, or a coroutine function.
+        """Return the entries that `history.reduce` should leave; `entries` are as stored. Plain, or a coroutine function.
 
-        Entries that are returned as they were keep their identity; others should have an id of their own. What is
-        added meanwhile stays, behind. An error reaches the caller of `reduce`, and the history stays as it was.
+        Entries that are returned as they were keep their identity; others should have new ids. Messages
+        that are added meanwhile stay, at the end. An error reaches the caller of `reduce`, and the history stays as it was.
         """
         return entries
 
@@ -70,7 +70,7 @@ Unsubscribe = Callable[[], None]
 
 
 def _hook(plugin: object, name: str) -> Callable[..., Any] | None:
-    """A hook of a plugin, or None if it has none of its own."""
+    """A hook of a plugin, or None if it does not define it."""
     if getattr(type(plugin), name, None) is getattr(Plugin, name):
         return None
     found = getattr(plugin, name, None)
@@ -357,7 +357,7 @@ class History:
         """Let the plugins that reduce make the history smaller, in the order of registration. Without one, do nothing.
 
         `older_than` is an instant, or an age. In an event loop, await the outcome. Elsewhere the reduction is done when
-        this returns, and awaiting does no harm. A call during another reduction does nothing. Nothing leaves the store:
+        this returns, and awaiting does no harm. A call during another reduction does nothing. The store keeps everything:
         replaced entries move to its archive, entries that a plugin leaves out stay there.
         Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its result meanwhile),
         and what a plugin raises: then nothing has changed.
