@@ -75,8 +75,8 @@ class Replica:
     def apply(self, event: Event) -> bool:
         """Apply an event. False, and no change, if the conversation must be read again instead.
 
-        The event must have the next revision of the same generation of the conversation; an event that was applied before
-        is ignored. Anything else (a gap, another generation, a Reset, an event without its content) returns False.
+        The event must have the next revision of the same generation of the conversation; one that was already
+        applied is ignored. For anything else (a gap, a Reset, an event without its content) the result is False.
         """
         known = self.cursor
         if known is None or isinstance(event, Reset):

@@ -49,10 +49,10 @@ class Plugin:
         return None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
-        """Return the entries that `history.reduce` should leave; `entries` are as stored. Plain, or a coroutine function.
+        """Return the entries that `history.reduce` should leave; `entries` are as stored. May be a coroutine function.
 
         Entries that are returned as they were keep their identity; others should have new ids. Messages
-        that are added meanwhile stay, at the end. An error reaches the caller of `reduce`, and the history stays as it was.
+        that are added meanwhile stay, at the end. An error reaches the caller of `reduce`, and changes nothing.
         """
         return entries
 
@@ -357,7 +357,7 @@ class History:
         """Let the plugins that reduce make the history smaller, in the order of registration. Without one, do nothing.
 
         `older_than` is an instant, or an age. In an event loop, await the outcome. Elsewhere the reduction is done when
-        this returns, and awaiting does no harm. A call during another reduction does nothing. The store keeps everything:
+        this returns, and awaiting does no harm. A call during another reduction does nothing. The store keeps all:
         replaced entries move to its archive, entries that a plugin leaves out stay there.
         Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its result meanwhile),
         and what a plugin raises: then nothing has changed.

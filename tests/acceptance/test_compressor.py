@@ -175,7 +175,9 @@ def test_a_worker_that_stood_still_past_its_lease_cannot_commit(
         worker.end()
 
 
-def test_nor_if_another_worker_was_faster(own_server: Callable[..., RealServer], start: Callable[..., Worker]) -> None:
+def test_a_worker_that_was_overtaken_cannot_commit(
+    own_server: Callable[..., RealServer], start: Callable[..., Worker]
+) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         store.append_many("c", lot(60))

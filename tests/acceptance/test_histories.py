@@ -158,7 +158,7 @@ COMMANDS = st.one_of(
 
 
 @pytest.mark.parametrize("commands", [ADDS, COMMANDS], ids=["additions", "everything"])
-def test_two_that_save_and_follow_converge(
+def test_two_autosaving_histories_converge(
     own_server: Callable[..., RealServer], workers: Callable[..., Worker], commands: Any, full: bool
 ) -> None:
     server = own_server("plain", options=ALWAYS)

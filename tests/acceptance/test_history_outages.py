@@ -19,7 +19,7 @@ SHORT = RetryPolicy(deadline=0.2, first_wait=0.01, longest_wait=0.05)
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-def test_what_waits_for_a_server_is_bounded(own_server: Callable[..., RealServer]) -> None:
+def test_unsaved_messages_are_limited_during_an_outage(own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain", options=ALWAYS)
     errors: list[Exception] = []
     with HistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
@@ -48,7 +48,7 @@ def test_what_waits_for_a_server_is_bounded(own_server: Callable[..., RealServer
         assert [message.text for message in store.get("c")] == [str(number) for number in range(22)]
 
 
-def test_close_tells_what_it_cannot_save(own_server: Callable[..., RealServer]) -> None:
+def test_close_raises_if_it_cannot_save(own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain")
     with HistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
         history = RedisHistory(store)

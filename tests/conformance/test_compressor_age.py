@@ -21,7 +21,7 @@ OLD = [
 
 
 @pytest.mark.parametrize("first", [LOTS[:1], OLD[:1]], ids=["fresh", "old"])
-async def test_growth_is_noticed_at_once_with_an_age_too(store: Any, stores: Any, first: Any) -> None:
+async def test_growth_is_noticed_at_once(store: Any, stores: Any, first: Any) -> None:
     await store.append_many("c", first)
     compressor = compressor_of(store, summarize, older_than=WEEK, look_interval=0.05, sweep_interval=3600)
     work = asyncio.create_task(compressor.run())
@@ -33,7 +33,7 @@ async def test_growth_is_noticed_at_once_with_an_age_too(store: Any, stores: Any
     assert (stats.sweeps, stats.nothing) == (1, first[0].id == "o0")
 
 
-async def test_a_sweep_counts_when_what_it_found_is_known(store: Any) -> None:
+async def test_a_sweep_is_counted_after_its_reads(store: Any) -> None:
     await store.append_many("c", LOTS)
     compressor = compressor_of(store, summarize, max_messages=None, older_than=WEEK)
     counted: list[int] = []
@@ -42,7 +42,7 @@ async def test_a_sweep_counts_when_what_it_found_is_known(store: Any) -> None:
     assert dict(zip(done, counted, strict=True)) == {ListConversations: 0, ScanConversations: 0, ReadPage: 0}
 
 
-async def test_what_is_young_is_told_to_nobody_and_read_once(store: Any) -> None:
+async def test_young_conversations_are_read_once_and_not_reported(store: Any) -> None:
     for number in range(5):
         await store.append_many(f"c{number}", LOTS[:3])
     told: list[CompressionProgress] = []
@@ -56,7 +56,7 @@ async def test_what_is_young_is_told_to_nobody_and_read_once(store: Any) -> None
     assert done.count(ReadPage) == 5
 
 
-async def test_what_may_not_leave_is_told_once_however_old(store: Any) -> None:
+async def test_old_messages_that_must_stay_are_reported_once(store: Any) -> None:
     await store.append_many("c", OLD[:1])  # a turn in progress
     told: list[CompressionProgress] = []
     compressor = compressor_of(store, summarize, told, max_messages=None, older_than=WEEK, keep_recent=6)
@@ -68,7 +68,7 @@ async def test_what_may_not_leave_is_told_once_however_old(store: Any) -> None:
     assert (await compressor.run_once()).compressed == 1
 
 
-async def test_what_gets_old_is_compressed_then(store: Any) -> None:
+async def test_messages_are_compressed_when_they_become_old(store: Any) -> None:
     await store.append_many("c", LOTS)
     told: list[CompressionProgress] = []
     compressor = compressor_of(store, summarize, told, max_messages=None, older_than=1.0, sweep_interval=0.05)
@@ -79,7 +79,7 @@ async def test_what_gets_old_is_compressed_then(store: Any) -> None:
     assert [progress.kind for progress in told][:2] == ["started", "compressed"]
 
 
-async def test_what_is_old_is_found_behind_any_number_of_system_messages(store: Any) -> None:
+async def test_old_messages_are_found_behind_many_system_messages(store: Any) -> None:
     await store.append_many("c", [system(f"Rule {number}", timestamp="2019-01-01") for number in range(200)])
     await store.append_many("c", [*OLD, *LOTS[:6]])
     stats = await compressor_of(store, summarize, max_messages=None, older_than=WEEK).run_once()

@@ -43,9 +43,7 @@ async def fill(store: Any) -> None:
 @pytest.mark.backends("memory")
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
-async def test_whatever_a_summariser_raises_is_its_own_affair(
-    store: Any, kind: str, error: type[BaseException]
-) -> None:
+async def test_any_error_of_a_summariser_is_a_failed_attempt(store: Any, kind: str, error: type[BaseException]) -> None:
     if kind == "coroutine" and error is KeyboardInterrupt and not isinstance(store, Awaitable):
         pytest.skip("in the main thread it is Ctrl-C")
     await fill(store)
@@ -101,7 +99,7 @@ async def test_a_cancelled_run_is_cancelled(stores: Any) -> None:
     assert compressor.stats.working == 0
 
 
-async def test_no_summary_that_is_shorter_is_told_and_it_is_settled(store: Any) -> None:
+async def test_a_summary_without_gain_is_reported_and_not_repeated(store: Any) -> None:
     """Until it changes; and then after a while only, as a summary costs something each time."""
     await store.append_many("c", LOTS)
     calls: list[int] = []
@@ -129,7 +127,7 @@ async def test_no_summary_that_is_shorter_is_told_and_it_is_settled(store: Any) 
 
 @pytest.mark.backends("memory")
 @pytest.mark.parametrize("bound", [18, 20, 40, 120])
-async def test_without_a_model_whatever_room_there_is_is_kept(store: Any, bound: int) -> None:
+async def test_extractive_summaries_fit_any_room(store: Any, bound: int) -> None:
     for number, texts in enumerate((["Line {}: yes it is."], ["ok"], ["{} " * 9], ["Why {}?", "Because it said so."])):
         await store.append_many(f"c{number}", [user(texts[at % len(texts)].replace("{}", str(at))) for at in range(24)])
     results = [tool(tool_result(f"r{at}", '{"data": "' + "x" * 40 * at + '"}')) for at in range(24)]

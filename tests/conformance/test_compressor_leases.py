@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from redis_history import CompressionProgress, Message, user
 from redis_history.backends.redis.calls import Call, as_is
 from redis_history.operations import KeepLease, Lease, TakeLease
@@ -81,31 +83,22 @@ async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None
     assert await execute(store, TakeLease("c", 0.1)) is not None  # given back
 
 
-async def test_stop_lets_what_is_under_way_finish(store: Any) -> None:
+@pytest.mark.parametrize("finishes", [True, False])
+async def test_stop_finishes_or_releases_the_current_work(store: Any, finishes: bool) -> None:
     await store.append_many("c", LOTS)
     await store.append_many("d", LOTS)
     held = Held()
-    compressor = compressor_of(store, held, concurrency=1)
+    compressor = compressor_of(store, held, concurrency=1, grace=20 if finishes else 0)
     work = asyncio.create_task(compressor.run())
     await held.until_called()
     inner(compressor).stop()
-    held.go.set()
+    if finishes:
+        held.go.set()
     stats = await work
-    assert stats.compressed == 1
-    assert (stats.waiting, stats.working) == (0, 0)
-
-
-async def test_stop_gives_back_what_cannot_be_finished(store: Any) -> None:
-    await store.append_many("c", LOTS)
-    held = Held()
-    compressor = compressor_of(store, held, grace=0)
-    work = asyncio.create_task(compressor.run())
-    await held.until_called()
-    inner(compressor).stop()
-    assert (await work).compressed == 0
     held.go.set()
-    assert await execute(store, TakeLease("c", 0.1)) is not None
-    assert len(await store.get("c")) == 40
+    assert (stats.compressed, stats.waiting, stats.working) == (int(finishes), 0, 0)
+    for name in "cd":
+        assert await execute(store, TakeLease(name, 0.1)) is not None
 
 
 async def _present(store: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import AsyncRedisHistory, History, Plugin, assistant, system, tool_use, user
+from redis_history import AsyncRedisHistory, Plugin, assistant, system, tool_use, user
 from redis_history.errors import (
     BatchTooLargeError,
     CapabilityError,
@@ -42,13 +42,6 @@ async def test_what_is_saved_is_loaded(stores: Any) -> None:
     assert (other.get_system_message(), other.conversation_id) == ("Be brief.", "c")
 
 
-async def test_an_unknown_conversation_is_empty(stores: Any) -> None:
-    history = history_over(stores())
-    await history.load("nobody")
-    assert history.entries == []
-    assert await stores().get_conversation("nobody") is None
-
-
 async def test_saving_sends_only_what_is_new(stores: Any) -> None:
     history = history_over(stores())
     await history.load("c")
@@ -59,7 +52,7 @@ async def test_saving_sends_only_what_is_new(stores: Any) -> None:
     assert (await stores().snapshot("c")).cursor.revision == 5
 
 
-async def test_two_that_save_keep_both(stores: Any) -> None:
+async def test_two_histories_that_save_keep_both_additions(stores: Any) -> None:
     store, one, other = stores(), history_over(stores()), history_over(stores())
     await store.append("c", user("first"))
     await one.load("c")
@@ -178,7 +171,7 @@ async def test_a_summary_of_any_plugin_is_a_compaction(stores: Any) -> None:
     assert [message for message in every if not message.is_summary] == before
 
 
-async def test_what_a_plugin_leaves_out_stays_in_the_store(stores: Any) -> None:
+async def test_entries_left_out_by_a_plugin_stay_in_the_store(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await store.append_many("c", [user(str(number)) for number in range(6)])
     await history.load("c")
@@ -264,7 +257,7 @@ class _Rewriting(Plugin):
         return [user("other")]
 
 
-async def test_messages_are_told_before_anything_is_sent(stores: Any) -> None:
+async def test_invalid_input_is_rejected_before_sending(stores: Any) -> None:
     history = history_over(stores())
     await history.load("c")
     with pytest.raises(InvalidMessageError):
@@ -286,7 +279,7 @@ async def test_messages_are_told_before_anything_is_sent(stores: Any) -> None:
             await call("c")
 
 
-async def test_more_than_one_change_holds(stores: Any) -> None:
+async def test_a_large_save_is_split_into_batches(stores: Any) -> None:
     history = history_over(stores(max_messages=None) if stores.backend != "memory" else stores())
     for number in range(1100):
         history.add_text("user", str(number))
@@ -296,7 +289,7 @@ async def test_more_than_one_change_holds(stores: Any) -> None:
     assert (snapshot.cursor.revision, snapshot.messages) == (2, history.entries)
 
 
-async def test_a_conversation_that_began_anew(stores: Any) -> None:
+async def test_a_conversation_deleted_and_created_again(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await store.append_many("c", [user("1"), user("2")])
     await store.append("c", user("3"))
@@ -337,7 +330,7 @@ async def test_a_long_conversation_is_loaded_while_others_write(stores: Any) -> 
     assert len(stored) == 4501
 
 
-async def test_the_same_id_with_other_content_is_told(stores: Any) -> None:
+async def test_the_same_id_with_other_content_is_a_conflict(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await history.load("c")
     await store.append("c", user("theirs", id="m"))
@@ -425,7 +418,7 @@ async def test_changes_of_every_kind_arrive(stores: Any) -> None:
     await history.aclose()
 
 
-async def test_a_local_rewrite_is_saved_or_told(stores: Any) -> None:
+async def test_a_local_rewrite_is_saved_or_reported(stores: Any) -> None:
     store, history, other = stores(), history_over(stores()), history_over(stores())
     await history.autosave("c")
     await other.autosave("c")
@@ -476,7 +469,7 @@ async def test_an_id_that_is_taken_does_not_stop_the_rest(stores: Any) -> None:
     assert texts(history) == ["theirs", "0", "1", "2", "a", "b"]
 
 
-async def test_what_the_server_cannot_confirm_yet_is_saved_later(stores: Any) -> None:
+async def test_messages_the_server_cannot_confirm_yet_are_saved_later(stores: Any) -> None:
     """With `durability="replicas"` a server without a replica refuses each write, until it has one."""
     mine = stores()
     history = history_over(mine)
@@ -528,18 +521,6 @@ async def test_one_conversation_at_a_time(stores: Any) -> None:
         with pytest.raises(InvalidInputError):
             await call("d")
     await history.aclose()
-
-
-async def test_a_clone_is_a_history_of_its_own(stores: Any) -> None:
-    history = history_over(stores(), max_length=5)
-    await history.autosave("c")
-    history.add_text("user", "a")
-    copy = history.clone()
-    assert type(copy) is History
-    copy.add_text("user", "b")
-    await history.aclose()
-    assert texts(copy) == ["a", "b"]
-    assert [message.text for message in await stores().get("c")] == ["a"]
 
 
 async def test_handlers_may_save(stores: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ async def test_a_reduction_is_saved_as_a_compaction(stores: Any) -> None:
     assert await store.get("c") == before
 
 
-async def test_it_rolls_and_goes_on(stores: Any) -> None:
+async def test_a_stored_summary_rolls(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS)
     await history.load("c")
@@ -74,7 +73,7 @@ async def test_it_rolls_and_goes_on(stores: Any) -> None:
     assert texts(history)[0] == "[Earlier conversation summary: nothing + 7 + 4 + 4]"
 
 
-async def test_what_was_added_here_and_not_saved_is_saved_first(stores: Any) -> None:
+async def test_unsaved_additions_are_saved_before_a_reduction(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS[:6])
     await history.load("c")
@@ -102,7 +101,7 @@ async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
     assert history.entries[0].is_summary
 
 
-async def test_an_edit_of_what_was_summarised_is_a_conflict_and_nothing_is_lost(stores: Any) -> None:
+async def test_an_edit_of_summarised_messages_is_a_conflict_and_loses_nothing(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS)
     await history.load("c")
@@ -135,7 +134,7 @@ async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any)
     assert len(history) == 16
 
 
-async def test_two_who_reduce_make_one_summary(stores: Any) -> None:
+async def test_two_concurrent_reductions_make_one_summary(stores: Any) -> None:
     store, one, other = stores(), compressing(stores()), compressing(stores())
     await store.append_many("c", LOTS)
     for history in (one, other):
@@ -150,7 +149,7 @@ async def test_two_who_reduce_make_one_summary(stores: Any) -> None:
     assert one.entries == other.entries == live
 
 
-async def test_others_who_follow_see_it(stores: Any) -> None:
+async def test_following_histories_see_a_reduction(stores: Any) -> None:
     store, history, other = stores(), compressing(stores()), history_over(stores())
     await store.append_many("c", LOTS)
     await history.autosave("c")
@@ -164,7 +163,7 @@ async def test_others_who_follow_see_it(stores: Any) -> None:
     await other.aclose()
 
 
-async def test_it_reduces_by_itself_while_it_saves_by_itself(stores: Any) -> None:
+async def test_automatic_reduction_during_autosave(stores: Any) -> None:
     store, history = stores(), compressing(stores(), auto_reduce_when={"max_entries": 10})
     await history.autosave("c")
     for number in range(40):
@@ -279,10 +278,8 @@ async def test_no_reduction_takes_an_acknowledged_message(stores: Any, kind: str
 
 @pytest.mark.backends("memory", "redis")
 @pytest.mark.parametrize("by_itself", [False, True])
-@pytest.mark.parametrize("keep_recent", [0, 10, 1000])
-@pytest.mark.parametrize(
-    "bounds", [{"max_tokens": 120}, {"max_tokens": 60}, {"max_entries": 10}, {"max_entries": 6}], ids=str
-)
+@pytest.mark.parametrize("keep_recent", [0, 1000])
+@pytest.mark.parametrize("bounds", [{"max_tokens": 60}, {"max_entries": 6}], ids=str)
 async def test_the_bounds_hold_and_the_turn_in_progress_stays(
     stores: Any, bounds: dict[str, int], keep_recent: int, by_itself: bool
 ) -> None:
@@ -317,33 +314,6 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
         else:
             more = sum(map(history.count_tokens, nearest))
             assert history.total_estimated_tokens + more > bounds["max_tokens"] * 0.75
-
-
-@pytest.mark.backends("memory", "redis")
-@pytest.mark.parametrize("by_itself", [False, True])
-async def test_what_is_older_is_compressed(stores: Any, by_itself: bool) -> None:
-    store, history = stores(), history_over(stores())
-    await store.append_many(
-        "c",
-        [
-            user("hi", id="1", timestamp="2020-01-01"),
-            assistant(tool_use("1", "f"), id="2", timestamp="2020-01-02"),
-            tool(tool_result("1", "r"), id="3", timestamp="2020-01-03"),
-            user("young", id="4"),
-        ],
-    )
-    await history.load("c")
-    bounds = {"older_than": timedelta(days=365)}
-    history.use(compression(counting, auto_reduce_when=bounds if by_itself else None))
-    history.add_text("user", "now")
-    if by_itself:
-        await until(lambda: len(history) == 3, "its own reduction")
-    else:
-        await history.reduce(**bounds)
-    await history.save()
-    assert texts(history) == ["[Earlier conversation summary: nothing + 3]", "young", "now"]
-    assert history.entries == await store.get("c")
-    assert len(await ids_of(store)) == 5
 
 
 async def _await(reduction: Any) -> int:

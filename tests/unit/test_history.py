@@ -27,7 +27,6 @@ from redis_history import (
 from redis_history.errors import (
     InvalidInputError,
     InvalidMessageError,
-    InvalidTimestampError,
     MessageConflictError,
 )
 from redis_history.model.pairs import groups
@@ -60,7 +59,7 @@ def test_adding() -> None:
     assert History([user("a"), user("b")]).recent_text(5) == "User: a\nUser: b"
 
 
-def test_nothing_there() -> None:
+def test_an_empty_history() -> None:
     history = History()
     assert history
     assert (len(history), history.size, history.total_estimated_tokens) == (0, 0, 0)
@@ -216,19 +215,6 @@ async def test_handlers_may_be_coroutines() -> None:
     assert await asyncio.wait_for(told.get(), 10) == "a"
 
 
-def test_coroutines_without_a_loop_are_run_to_their_end() -> None:
-    history = History()
-    told: list[str] = []
-
-    async def handler(message: Message) -> None:
-        await asyncio.sleep(0)
-        told.append(message.text)
-
-    history.on("entry", handler)
-    history.add_text("user", "a")
-    assert told == ["a"]
-
-
 def test_many_threads() -> None:
     history = History()
     told: list[str] = []
@@ -268,27 +254,6 @@ def test_the_oldest_leave_and_the_system_message_stays() -> None:
     assert texts(history) == ["s" * 8, "3" * 16, "4" * 16]
     history.add_text("user", "5" * 400)
     assert texts(history) == ["s" * 8, "5" * 400]
-
-
-def test_a_pair_leaves_whole() -> None:
-    history = History(max_length=4)
-    history.add_text("user", "0")
-    history.add_message("assistant", [tool_use("1", "f"), tool_use("2", "f")])
-    history.add_message("tool", [tool_result("1", "one")])
-    history.add_message("tool", [tool_result("2", "two")])
-    assert len(history) == 4
-    history.add_text("user", "1")
-    assert len(history) == 4
-    history.add_text("user", "2")
-    assert texts(history) == ["1", "2"]
-
-
-def test_a_call_waits_for_its_result() -> None:
-    history = History(max_length=2)
-    history.add_message("assistant", [tool_use("1", "f")])
-    history.add_text("user", "meanwhile")
-    history.add_message("tool", [tool_result("1", "r")])
-    assert [entry.role for entry in history.entries] == ["assistant", "tool"]
 
 
 @given(turns=TURNS, max_length=st.integers(1, 8), max_tokens=st.one_of(st.none(), st.integers(1, 12)))
@@ -331,18 +296,6 @@ def test_reduce_without_a_plugin_that_reduces_does_nothing() -> None:
             assert outcome.removed == 0
         assert history.get_snapshot() is before
         assert told == []
-
-
-async def test_reduce_without_a_plugin_may_be_awaited() -> None:
-    assert await History([user("1"), user("2")]).reduce(max_entries=1) == 0
-
-
-@pytest.mark.parametrize(
-    "bounds", [{"max_entries": -1}, {"max_tokens": "4"}, {"max_tokens": True}, {"older_than": float("inf")}]
-)
-def test_reduce_checks_its_bounds(bounds: Any) -> None:
-    with pytest.raises((InvalidInputError, InvalidTimestampError)):
-        History().reduce(**bounds)
 
 
 # Copies and JSON

@@ -103,7 +103,7 @@ class FailingLater(Plugin):
 
 
 @pytest.mark.parametrize("plugin", [Failing(), FailingLater()])
-def test_an_error_after_an_addition_goes_to_who_listens(plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_add_errors_go_to_plugin_error(plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
     told: list[Any] = []
     history = History(on_plugin_error=lambda error, which, hook: told.append((str(error), which, hook))).use(plugin)
     history.on("plugin_error", lambda error, which, hook: told.append((type(error), which, hook)))
@@ -167,7 +167,7 @@ class Slow(Plugin):
         return [user("summary"), *entries[-1:]]
 
 
-async def test_what_happens_while_a_reducer_thinks_is_kept() -> None:
+async def test_entries_added_during_a_reduction_stay() -> None:
     slow = Slow()
     history = History([user("1"), user("2"), user("3")]).use(slow)
     reducing = asyncio.ensure_future(_awaited(history.reduce(max_tokens=1)))
@@ -243,7 +243,7 @@ def test_old_results_are_masked() -> None:
     assert [entry.id for entry in history.get_entries()] == [entry.id for entry in history.entries]
 
 
-def test_who_is_masked() -> None:
+def test_options_choose_the_masked_results() -> None:
     assert _masked(_calls("f", "g", "f", "g", keep_recent_results=0)) == [0, 1, 2, 3]
     assert _masked(_calls("f", "g", "f", "g", keep_recent_results=9)) == []
     assert _masked(_calls("f", "g", "f", "g", keep_recent_results=1, exclude=["g"])) == [0]
@@ -252,7 +252,7 @@ def test_who_is_masked() -> None:
     assert _masked(_calls("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=12)) == []
 
 
-def test_small_results_take_no_place() -> None:
+def test_small_results_do_not_count_as_recent() -> None:
     history = _calls("f", "f", keep_recent_results=1, min_tokens_to_mask=5)
     history.add_message("tool", [tool_result("call-0", "tiny")])
     shown = [entry.text for entry in history.get_entries() if entry.role == "tool"]

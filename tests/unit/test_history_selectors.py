@@ -120,7 +120,7 @@ def test_the_newest_that_fit() -> None:
     assert len(history.by_tokens(12)) == 2
 
 
-def test_what_fits_begins_with_no_torn_result() -> None:
+def test_by_tokens_begins_with_no_torn_result() -> None:
     history = History(
         [
             assistant("x" * 400, tool_use("1", "f")),

@@ -192,7 +192,7 @@ def test_one_message_that_is_too_long_is_cut(make: Make, server: ModelServer, ve
     ],
     ids=str,
 )
-def test_what_is_no_summary_is_an_error(make: Make, server: ModelServer, answer: Any) -> None:
+def test_an_invalid_answer_is_an_error(make: Make, server: ModelServer, answer: Any) -> None:
     server.answers = [answer]
     with pytest.raises(SummaryError) as caught:
         make()(MESSAGES, None)
@@ -270,7 +270,7 @@ def test_bad_options(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
         make("m")
 
 
-def test_a_missing_key_is_told(vendor: str, monkeypatch: pytest.MonkeyPatch, server: ModelServer) -> None:
+def test_a_missing_key_is_an_error(vendor: str, monkeypatch: pytest.MonkeyPatch, server: ModelServer) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer

@@ -74,7 +74,7 @@ def test_an_event_before_the_acknowledgement(store: HistoryStore) -> None:
     assert (history.entries, history.syncer.unsaved, added) == ([], [], ["a"])
 
 
-def test_what_a_rewound_server_lost_is_sent_again(store: HistoryStore) -> None:
+def test_messages_lost_by_a_rewound_server_are_sent_again(store: HistoryStore) -> None:
     store.append("c", user("before"))
     history = following(store)
     older = store.snapshot("c")
@@ -111,7 +111,7 @@ def test_a_deleted_conversation_is_noticed_by_the_next_read(store: HistoryStore)
 
 
 @pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
-def test_what_went_with_its_conversation_is_not_sent_again(store: HistoryStore, reason: str) -> None:
+def test_messages_of_a_deleted_conversation_are_not_sent_again(store: HistoryStore, reason: str) -> None:
     store.append("c", user("before"))
     history = following(store)
     history.add_text("user", "acknowledged")
@@ -122,7 +122,7 @@ def test_what_went_with_its_conversation_is_not_sent_again(store: HistoryStore, 
     assert texts(history) == ["waiting"]
 
 
-def test_an_acknowledgement_of_what_has_left_again(store: HistoryStore) -> None:
+def test_a_late_acknowledgement_of_a_removed_message(store: HistoryStore) -> None:
     history = following(store)
     history.add_text("user", "a")
     steps: Any = history.syncer.next()
@@ -148,7 +148,7 @@ def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
     assert [message.text for message in history.syncer.unsaved] == ["result", "0", "1", "2"]
 
 
-def test_what_waits_is_counted_as_it_is_stored(store: HistoryStore) -> None:
+def test_unsaved_bytes_are_counted_as_stored(store: HistoryStore) -> None:
     history = following(store)
     history.add_text("user", "x" * 1000)
     assert 1000 < history.syncer.outbox.size < 1100

@@ -40,7 +40,7 @@ def test_a_model_that_imitates_the_form_does_not_nest_it() -> None:
 @pytest.mark.parametrize(
     "answer", [None, 7, b"bytes", ["text"], "", " \n", "[Earlier conversation summary: ]", "\ud800"]
 )
-def test_what_is_no_text_is_no_summary(answer: Any) -> None:
+def test_a_summary_must_be_text(answer: Any) -> None:
     with pytest.raises(SummaryError):
         usable(answer, LONG)
 
@@ -68,7 +68,7 @@ def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
     assert len(counted) == len(LONG)  # and not the megabyte
 
 
-def test_what_can_be_a_summariser() -> None:
+def test_a_summariser_is_callable() -> None:
     check_summarizer(lambda messages, previous: "")
     for other in (None, "extractive", dict):
         with pytest.raises(ConfigurationError, match="extractive_summarizer"):
@@ -113,7 +113,7 @@ def test_a_rendered_message_keeps_its_bound_whatever_must_be_escaped(unit: str, 
         assert json.loads(line)["text"]
 
 
-def test_what_is_cut_says_so() -> None:
+def test_clipped_text_says_so() -> None:
     assert clipped("abc", 3) == "abc"
     cut = clipped("a" * 500 + "b" * 500, 100)
     assert len(cut) <= 100
@@ -153,14 +153,14 @@ def test_sentences_are_taken_word_for_word_with_their_speakers() -> None:
     assert len(set(lines)) == len(lines)
 
 
-def test_an_extract_is_no_longer_than_told_and_half_of_what_it_replaces() -> None:
+def test_the_length_of_an_extract_is_limited() -> None:
     for most in (16, 40, 200, 5000):
         summary = extractive_summarizer(max_tokens=most)(TALK, None)
         assert len(summary) <= 4 * most
         assert usable(summary, TALK)
 
 
-def test_the_previous_summary_competes_with_what_is_new() -> None:
+def test_the_previous_summary_competes_with_new_sentences() -> None:
     previous = "Ann: My name is Ann Miller and my suitcase is green.\nAnn: The parrot sings operas at night."
     summary = extractive_summarizer(max_tokens=100)(TALK, previous)
     assert "Ann Miller and my suitcase" in summary
@@ -193,7 +193,7 @@ def test_nothing_at_all_is_an_error() -> None:
         extractive_summarizer()([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
 
 
-def test_data_alone_is_told_by_its_beginning() -> None:
+def test_data_is_quoted_by_its_beginning() -> None:
     """Of results whose calls are elsewhere, and files."""
     messages = [tool(tool_result(f"c{n}", f'{{"price": {n}}}', name="find")) for n in range(40)]
     messages += [user(AttachmentPart(name="a.pdf")), tool(tool_result("c", {"rows": ["x" * 500]}, is_error=True))]
@@ -215,7 +215,7 @@ def _calls(name: str, *inputs: Any, failing: bool = False, **fields: Any) -> lis
     return found
 
 
-def test_tool_calls_alone_are_told_in_few_words() -> None:
+def test_tool_calls_are_listed() -> None:
     ann = Participant("agent", "a", "Ann")
     messages = [
         *_calls("bash", *({"command": f"ls -l  dir{number}\n"} for number in range(40))),
@@ -231,12 +231,12 @@ def test_tool_calls_alone_are_told_in_few_words() -> None:
     assert usable("\n".join(lines), messages)
 
 
-def test_an_input_that_comes_again_is_told_once_and_a_long_one_is_cut() -> None:
+def test_repeated_inputs_are_listed_once_and_long_ones_clipped() -> None:
     messages = _calls("bash", {"command": "make"}, {"command": "x " * 500}, {"command": "make"})
     assert extractive_summarizer()(messages, None) == "Assistant called bash 3 times: " + "x " * 39 + "x…; make"
 
 
-def test_calls_are_told_beside_sentences_as_far_as_there_is_room() -> None:
+def test_calls_are_listed_after_sentences_if_there_is_room() -> None:
     calls = _calls("bash", *({"command": f"ls -l dir{number}"} for number in range(40)))
     lines = extractive_summarizer()([user("Please have a look at all the directories of this machine."), *calls], None)
     first, second = lines.splitlines()
