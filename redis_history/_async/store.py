@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._async._backend import open_backend
+from redis_history._async._connect import open_backend
 from redis_history._async._feed import AsyncFeed
 from redis_history._async._runtime import Job
 from redis_history._async.reading import AsyncReading

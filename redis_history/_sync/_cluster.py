@@ -1,12 +1,15 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""Connections to the nodes of a cluster, and who serves what at the moment.
+"""The nodes of a cluster: connections to each, which of them serves what, and doorbells.
 
-redis-py's cluster client is not used for calls: it packs and repeats commands by itself. Of one that is the user's we
-take where its nodes are and how to connect to them; the connections are our own, and so are their number.
+redis-py's cluster client is not used for calls, because it packs and repeats commands itself. A user's client tells
+where its nodes are and how to connect to them; the connections and their number are our own.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +23,11 @@ from redis.retry import Retry
 
 from redis_history._ids import rng
 from redis_history._sync._connections import CLOSED, ConnectionPool
+from redis_history._sync._doorbell import Doorbell
+from redis_history._sync._runtime import Job, Signal, ending, reset_after_fork, spawn
+from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
+from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address, Topology, read_slots
 from redis_history.backends.redis.urls import connection_settings
 from redis_history.errors import ConfigurationError
@@ -41,15 +48,20 @@ class Node(NamedTuple):
 
 
 class ClusterNodes:
-    """ConnectionPool to every node. `stale`: what is known of the cluster is to be read anew before the next call."""
+    """Connections to every node. `stale`: read the slots again before the next call."""
+
+    database = 0
+    sentinel = False
 
     def __init__(
         self,
+        address: str,
         seeds: list[Address],
         pool: Any,
         remap: Callable[[str, int], tuple[str, int]] = lambda host, port: (host, port),
     ) -> None:
         """`pool` shows how to connect: `connection_class`, `connection_kwargs`, `max_connections`."""
+        self.address = address
         self.stale = True
         self.remap = remap
         self._seeds = seeds
@@ -67,7 +79,17 @@ class ClusterNodes:
         seeds = [Address(node.host, int(node.port)) for node in nodes]
         # A node of the synchronous client has a pool, one of the asynchronous client is its own.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
-        return cls(seeds, pools[0], manager.remap_host_port)
+        return cls("the cluster of the given client", seeds, pools[0], manager.remap_host_port)
+
+    def connections(self) -> ClusterNodes:
+        return self
+
+    def doorbell(self, connections: Any, mode: str) -> ClusterDoorbell:
+        """Listens for changes, in one of the modes of `DOORBELLS`."""
+        return ClusterDoorbell(self, mode)
+
+    def start(self) -> None:
+        """Nothing to start."""
 
     @property
     def primaries(self) -> frozenset[Address]:
@@ -146,3 +168,136 @@ class ClusterNodes:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,
         )
+
+
+_logger = logging.getLogger("redis_history")
+
+#: Seconds between comparisons with the known primaries, which cost nothing,
+_LOOK: Final = 1.0
+#: and between asking a node for them.
+_ASK: Final = 10.0
+
+
+class ClusterDoorbell:
+    """Listens for changes with one doorbell for each primary. Runs from the first `watch` until `close`.
+
+    A node notifies only of its own keys. Every channel is subscribed to at every primary, so that nothing changes when
+    a slot moves or a replica takes over. That costs a few bytes per node. The list of primaries is read again from time
+    to time, because a lasting connection does not report a new shard.
+    """
+
+    def __init__(self, nodes: ClusterNodes, mode: str) -> None:
+        self._nodes = nodes
+        self._asked = mode
+        # What is watched and by whom, in order: for doorbells that are added later.
+        self._watched: dict[tuple[bytes, Wake], None] = {}
+        self._watched_all: dict[tuple[bytes, WakeAll], None] = {}
+        self._doorbells: dict[Address, Doorbell] = {}
+        self._removed: list[Doorbell] = []
+        self._guard = threading.Lock()  # for the four above; never held during a call to a server
+        self._signal: Signal | None = None
+        self._job: Job | None = None
+        self._closed = False
+        reset_after_fork(self)
+
+    def forget(self) -> None:
+        """In a forked child: threads, connections and the watchers are the parent's."""
+        self._watched = {}
+        self._watched_all = {}
+        self._doorbells = {}
+        self._removed = []
+        self._guard = threading.Lock()
+        self._signal = None
+        self._job = None
+
+    @property
+    def mode(self) -> str:
+        """What wakes the watchers now: that of the slowest node; "poll" while one has no doorbell."""
+        doorbells = {**self._doorbells}
+        if self._asked != "publish" and self._nodes.primaries - doorbells.keys():
+            return "poll"
+        return slowest_mode([doorbell.mode for doorbell in doorbells.values()])
+
+    def watch(self, channel: bytes, wake: Wake) -> None:
+        with self._guard:
+            self._watched[channel, wake] = None
+            for doorbell in self._doorbells.values():
+                doorbell.watch(channel, wake)
+            self._begin()
+
+    def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        with self._guard:
+            self._watched_all[pattern, wake] = None
+            for doorbell in self._doorbells.values():
+                doorbell.watch_all(pattern, wake)
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._closed and (self._job is None or self._job.ended):
+            self._signal = Signal()
+            self._job = spawn(self._run, "redis_history-doorbells")
+
+    def unwatch(self, channel: bytes, wake: Wake) -> None:
+        with self._guard:
+            self._watched.pop((channel, wake), None)
+            for doorbell in self._doorbells.values():
+                doorbell.unwatch(channel, wake)
+
+    def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
+        with self._guard:
+            self._watched_all.pop((pattern, wake), None)
+            for doorbell in self._doorbells.values():
+                doorbell.unwatch_all(pattern, wake)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            watched, watched_all = [*self._watched], [*self._watched_all]
+        for _, wake in watched:  # whoever waits sees that the store was closed
+            wake()
+        for _, wake_all in watched_all:
+            wake_all(None)
+        if self._signal is not None:
+            self._signal.set()
+        if self._job is not None:
+            self._job.stop()
+        for doorbell in [*self._doorbells.values(), *self._removed]:
+            doorbell.close()
+
+    def _run(self) -> None:
+        assert self._signal is not None  # noqa: S101
+        asked = time.monotonic()
+        while not (self._closed or ending()):
+            try:
+                if self._nodes.stale or time.monotonic() - asked > _ASK:
+                    self._nodes.refresh()
+                    asked = time.monotonic()
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the next attempt may work
+                _logger.info("the doorbell cannot read the list of the cluster's nodes: %s", error)
+            try:
+                self._match_primaries()
+            except Exception as error:
+                _logger.warning("the doorbell failed and tries again", exc_info=error)
+            self._signal.wait(_LOOK)
+
+    def _match_primaries(self) -> None:
+        """A doorbell for each primary, and none for other nodes."""
+        with self._guard:
+            if self._closed:
+                return
+            primaries = self._nodes.primaries
+            if self._asked == "publish" and primaries:
+                # What is published on one node arrives at all: one doorbell is enough, and more would wake repeatedly.
+                primaries = frozenset([*self._doorbells.keys() & primaries][:1]) or frozenset([min(primaries)])
+            self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
+            for address in primaries:
+                if address not in self._doorbells:
+                    doorbell = Doorbell(self._nodes.node(address).client, self._asked)
+                    for channel, wake in self._watched:
+                        doorbell.watch(channel, wake)
+                    for pattern, wake_all in self._watched_all:
+                        doorbell.watch_all(pattern, wake_all)
+                    self._doorbells[address] = doorbell
+        while self._removed:
+            self._removed[-1].close()
+            self._removed.pop()

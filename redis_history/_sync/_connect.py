@@ -4,27 +4,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from redis import DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool as RedisPool
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
-from redis.sentinel import SentinelConnectionPool
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from redis_history._sync._cluster import ClusterNodes
-from redis_history._sync._cluster_doorbell import ClusterDoorbell
-from redis_history._sync._connections import ConnectionPool
-from redis_history._sync._doorbell import Doorbell
-from redis_history._sync._runtime import in_thread
-from redis_history._sync._sentinel import client_of_service
+from redis_history._sync.cluster_backend import ClusterBackend
+from redis_history._sync.redis_backend import RedisBackend, Server
 from redis_history._version import __version__
+from redis_history.backends.base import Backend
+from redis_history.backends.memory import MemoryBackend
+from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
+from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.slots import Address
-from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
+from redis_history.backends.redis.urls import (
+    CLUSTER,
+    SENTINEL,
+    Several,
+    connection_settings,
+    embedded_server,
+    parse_several,
+    parse_url,
+)
+from redis_history.durability import Confirmation
 from redis_history.errors import ConfigurationError
+from redis_history.requests.options import Options
+from redis_history.retry import RetryPolicy
 
 #: Seconds for a reply, and for a connection to be made. A call may take longer: it is repeated until its deadline.
 SOCKET_TIMEOUT = 5.0
@@ -32,109 +44,59 @@ SOCKET_TIMEOUT = 5.0
 MAX_CONNECTIONS = 10_000
 
 
-class Connected:
-    """A client, where it leads, and what must be given back at the end.
-
-    Of a client of our own, `make`, each event loop has one: redis-py's pools are for a single loop.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        make: Callable[[], Redis] | None = None,
-        client: Redis | None = None,
-        embedded: Any = None,
-    ) -> None:
-        self.address = address
-        self._make = make
-        self.client: Any = make() if make is not None else client
-        self._embedded = embedded
-
-    @property
-    def sentinel(self) -> bool:
-        """Whether Sentinels say which server it is."""
-        return isinstance(self.client.connection_pool, SentinelConnectionPool)
-
-    def start(self) -> None:
-        """Start a private server that does not run (yet, or any more); other servers are not ours to start."""
-        if self._embedded is not None:
-            in_thread(self._embedded.start)
-
-    @property
-    def database(self) -> int:
-        return int(self.client.connection_pool.connection_kwargs.get("db") or 0)
-
-    def connections(self) -> Any:
-        """What calls go over."""
-        make = self._make
-        if make is None:
-            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
-        return ConnectionPool(lambda: make().connection_pool, keep=True)
-
-    def doorbell(self, connections: Any, mode: str) -> Any:
-        """What hears of changes, for this event loop, in one of `DOORBELLS`."""
-        return Doorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
-
-    def close(self) -> None:
-        if self._embedded is not None:
-            in_thread(self._embedded.close)
+def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> Backend:
+    """Raises ConfigurationError for what cannot be used; connects to nothing yet."""
+    if client is None and parse_url(url).scheme == "memory":
+        options.check_without_server()
+        return MemoryBackend(**options.for_memory())
+    server = connect(url, client)
+    cluster, index = isinstance(server, ClusterNodes), None
+    if cluster:
+        options.check_without_server()  # the modules of cluster nodes know of their own documents only
+    elif options.search != "off":
+        index = SearchIndex(Searching(options.language, options.vectors, options.search == "require"))
+    confirmation = None
+    if options.durability != "server":
+        confirmation = Confirmation(options.durability, options.replicas or 1, options.durability_timeout)
+    settings = Settings(
+        Keyspace(namespace),
+        options.log_length,
+        server.database,
+        options.ttl,
+        options.for_redis(),
+        confirmation,
+        index,
+        options.doorbell,
+    )
+    return (ClusterBackend if cluster else RedisBackend)(server, settings, retry)
 
 
-class ConnectedCluster(Connected):
-    """Lines to the nodes of a cluster, and what must be given back at the end."""
-
-    def __init__(self, connections: ClusterNodes, address: str) -> None:
-        self.address = address
-        self._connections = connections
-
-    @property
-    def sentinel(self) -> bool:
-        return False
-
-    def start(self) -> None:
-        pass
-
-    @property
-    def database(self) -> int:
-        return 0
-
-    def connections(self) -> ClusterNodes:
-        return self._connections
-
-    def doorbell(self, connections: Any, mode: str) -> ClusterDoorbell:
-        return ClusterDoorbell(self._connections, mode)
-
-    def close(self) -> None:
-        pass
-
-
-def connect(url: str | None, client: Any) -> Connected:
+def connect(url: str | None, client: Any) -> Server | ClusterNodes:
     """Raises ConfigurationError for a URL or a client that cannot be used; connects to nothing and starts nothing."""
     if client is not None:
         if url is not None:
             raise ConfigurationError("give a URL or a client, not both")
         if isinstance(client, RedisCluster):
-            return ConnectedCluster(ClusterNodes.of_client(client), "the cluster of the given client")
+            return ClusterNodes.of_client(client)
         if not isinstance(client, Redis):
             raise ConfigurationError(
                 f"{type(client).__module__}.{type(client).__name__} is not a {Redis.__module__}.{Redis.__name__} or "
                 f"{RedisCluster.__module__}.{RedisCluster.__name__}; "
                 "asynchronous stores take redis clients, the others redis.Redis and redis.RedisCluster"
             )
-        return Connected("the server of the given client", client=client)
+        return Server("the server of the given client", client=client)
     target = parse_url(url)
     if target.scheme == "embedded":
         server = embedded_server(target)
-        return Connected("the embedded server", make=lambda: _client(server.url), embedded=server)
+        return Server("the embedded server", make=lambda: _client(server.url), embedded=server)
     if target.scheme in CLUSTER:
         several = parse_several(target.url)
         seeds = [Address(*host) for host in several.hosts]
-        return ConnectedCluster(ClusterNodes(seeds, _client(several.url).connection_pool), target.address)
+        return ClusterNodes(target.address, seeds, _client(several.url).connection_pool)
     if target.scheme in SENTINEL:
         several = parse_several(target.url)
-        return Connected(target.address, make=lambda: client_of_service(several, _client(several.url).connection_pool))
-    return Connected(target.address, make=lambda: _client(target.url))
+        return Server(target.address, make=lambda: client_of_service(several, _client(several.url).connection_pool))
+    return Server(target.address, make=lambda: _client(target.url))
 
 
 @functools.cache
@@ -166,3 +128,46 @@ def _client(url: str) -> Redis:
 def _without_secrets(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment="").geturl()
+
+
+#: Seconds for a Sentinel to answer, until the next one is asked.
+_ANSWER_WITHIN: Final = 2.0
+
+
+class _Asked:
+    """Sentinels that are asked rarely, from any event loop: so no connection to them is kept."""
+
+    def __init__(self, sentinels: Any) -> None:
+        self._sentinels = sentinels
+
+    def discover_master(self, service: str) -> Any:
+        try:
+            return self._sentinels.discover_master(service)
+        finally:
+            for sentinel in self._sentinels.sentinels:
+                sentinel.connection_pool.disconnect(inuse_connections=False)
+
+
+def client_of_service(several: Several, pool: Any) -> Redis:
+    """`pool` shows how to connect to the servers. Each new connection asks the Sentinels who is the primary."""
+    settings = connection_settings(pool.connection_kwargs)
+    encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
+    if several.url.startswith("rediss:"):
+        encryption["ssl"] = settings["ssl"] = True
+    sentinel_settings = {
+        **encryption,
+        **{name.removeprefix("sentinel_"): value for name, value in several.options.items()},
+        "socket_timeout": _ANSWER_WITHIN,
+        "socket_connect_timeout": _ANSWER_WITHIN,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    asked = _Asked(Sentinel(several.hosts, sentinel_kwargs=sentinel_settings))
+    return Redis.from_pool(
+        SentinelConnectionPool(
+            several.service,
+            asked,
+            max_connections=pool.max_connections,
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+            **settings,
+        )
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._sync._backend import open_backend
+from redis_history._sync._connect import open_backend
 from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job
 from redis_history._sync.reading import Reading

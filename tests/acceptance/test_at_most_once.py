@@ -425,6 +425,16 @@ OPERATIONS = st.one_of(
 )
 
 
+def test_a_repeated_append_reports_its_own_revision_after_edits(wire: Wire) -> None:
+    """The message was edited, and edited back: its content is that of the append again, its revision is not."""
+    again = wire.copy(op := _append(user("y", id="m0")), sent=wire.now())
+    first = again()
+    for text in "xy":
+        wire.store.update_message("c", user(text, id="m0"))
+    assert again() == first
+    assert wire.copy(op, repeated=True)() == first
+
+
 @given(st.data())
 def test_any_order_of_copies_is_as_good_as_the_first_ones(
     server_of: Servers, namespace: str, data: st.DataObject

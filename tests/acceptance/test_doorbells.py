@@ -398,31 +398,6 @@ async def test_the_mode_of_a_cluster_tells_of_one_node_that_is_away(own_cluster:
         assert await changes.get(timeout=SOON) is not None
 
 
-async def test_the_mode_with_several_event_loops(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    async with AsyncHistoryStore(server.url, poll_interval=NEVER) as store:
-        bell: Any = store._backend
-        ready, leave = threading.Event(), threading.Event()
-
-        async def elsewhere() -> None:
-            async with store.subscribe("c"):
-                await _until(lambda: bell.doorbell_mode == "keyspace")
-                ready.set()
-                await asyncio.to_thread(leave.wait, 20)
-
-        other = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(elsewhere())))
-        assert await asyncio.to_thread(ready.wait, 20)
-        async with store.subscribe("c"):
-            await _until(lambda: bell.doorbell_mode == "keyspace")
-            leave.set()
-            await other
-            assert bell.doorbell_mode == "keyspace", "the other loop has ended: only this one counts"
-            server.kill()
-            await _until(lambda: bell.doorbell_mode == "poll")
-            await asyncio.to_thread(server.start)
-            await _until(lambda: bell.doorbell_mode == "keyspace")
-
-
 def test_the_mode_in_a_forked_child(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url, poll_interval=NEVER) as store, store.subscribe("c") as kept:

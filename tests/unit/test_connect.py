@@ -34,9 +34,9 @@ async def test_a_node_of_a_cluster_is_connected_to_as_the_url_says(kind: Any) ->
 def test_servers_and_sentinels_have_passwords_of_their_own(kind: Any) -> None:
     url = "redis+sentinel://app:secret@a,b:7/chat/3?sentinel_username=s&sentinel_password=other&client_name=x"
     store = kind(url)
-    connected = store._backend._connected
-    pool = connected.client.connection_pool
-    assert (connected.database, connected.address, pool.service_name) == (3, "redis+sentinel://a,b:7/chat/3", "chat")
+    server = store._backend._server
+    pool = server.client.connection_pool
+    assert (server.database, server.address, pool.service_name) == (3, "redis+sentinel://a,b:7/chat/3", "chat")
     assert {"username": "app", "password": "secret", "db": 3}.items() <= pool.connection_kwargs.items()
     assert pool.connection_class(**pool.connection_kwargs).retry._retries == 0
     sentinels = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager._sentinels.sentinels]
@@ -46,7 +46,7 @@ def test_servers_and_sentinels_have_passwords_of_their_own(kind: Any) -> None:
 
 @FACES
 def test_with_encryption_servers_and_sentinels_are(kind: Any) -> None:
-    pool = kind("rediss+sentinel://a/chat?ssl_cert_reqs=none")._backend._connected.client.connection_pool
+    pool = kind("rediss+sentinel://a/chat?ssl_cert_reqs=none")._backend._server.client.connection_pool
     secure = (redis.sentinel.SentinelManagedSSLConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection)
     assert issubclass(pool.connection_class, secure)
     assert pool.connection_kwargs["ssl_cert_reqs"] == "none"

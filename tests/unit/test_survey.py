@@ -9,7 +9,7 @@ from msgspec import structs
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redis_history import Capabilities
-from redis_history.backends.redis.server_info import QUESTIONS, read_survey, together
+from redis_history.backends.redis.server_info import QUESTIONS, combined, read_survey
 from redis_history.durability import Confirmation, tiers
 from redis_history.errors import CapabilityError, UnsupportedServerError
 
@@ -109,9 +109,9 @@ def test_nodes_are_as_good_as_the_worst_of_them() -> None:
     )
     best = structs.replace(SOUND, durability=("server", "fsync"))
     for nodes in ([best, worse], [worse, best]):
-        found = together(nodes)
+        found = combined(nodes)
         assert (found.version, found.aof, found.appendfsync, found.replicas) == ("8.0.1", False, "no", 0)
         assert (found.eviction, found.durability) == ("allkeys-lru", ("server",))
     unknown = structs.replace(SOUND, appendfsync=None, replicas=None, aof=None)
-    found = together([SOUND, unknown])
+    found = combined([SOUND, unknown])
     assert (found.appendfsync, found.replicas, found.aof) == (None, None, None)

@@ -199,18 +199,26 @@ class Call(Struct, frozen=True):
     sent_at: int | None = None
     confirm: Confirmation | None = None
 
-    def pack(self, *, teach: bool = False, sent: bytes | None = None) -> bytes:
-        """The bytes to send. `teach` sends the script's source along; `sent` is put at `sent_at`."""
+    def pack(self, *, teach: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
+        """The bytes to send. `teach` sends the script's source along; `sent` is put at `sent_at`; `asking` lets a node
+        of a cluster execute it though the slot is still moving there."""
         args = self.args
         if sent is not None and self.sent_at is not None:
             args = [*args]
             args[self.sent_at] = sent
         packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
+        before = b"*1\r\n$6\r\nASKING\r\n" if asking else b""
         if self.script is None:
-            return b"*%d\r\n%b" % (len(args), packed)
+            return b"%b*%d\r\n%b" % (before, len(args), packed)
         # Beside the arguments: the command, the script, the number of keys (the first that follows) and they.
         parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
-        packed = b"*%d\r\n%b%b%b" % (parts, self.script.teach if teach else self.script.call, self.keys, packed)
+        packed = b"%b*%d\r\n%b%b%b" % (
+            before,
+            parts,
+            self.script.teach if teach else self.script.call,
+            self.keys,
+            packed,
+        )
         return packed if self.confirm is None else packed + self.confirm.command
 
 

@@ -106,7 +106,7 @@ def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
     return structs.replace(found, durability=tiers(found))
 
 
-def together(nodes: Sequence[Capabilities]) -> Capabilities:
+def combined(nodes: Sequence[Capabilities]) -> Capabilities:
     """Of several nodes as one: what all of them can, and of their settings the one that keeps least."""
     one = nodes[0]
     return structs.replace(

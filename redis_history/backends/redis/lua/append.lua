@@ -84,8 +84,9 @@ else
   end
   local mine = owned > 0
   local window = known[15] and (repeated or sent <= tonumber(written))
-  if (conflict or owned < count) and (mine or window or not epoch or sent > now) then
-    -- An earlier copy may have been executed, and what it stored has left or was replaced since.
+  if mine and window or (conflict or owned < count) and (mine or window or not epoch or sent > now) then
+    -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
+    -- edited back.
     use_journal()
     seen = look(known[14], written)
     if seen.outcome then
