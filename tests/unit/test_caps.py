@@ -1,4 +1,4 @@
-"""Caps: on what is written, and on hostile bytes before they are decoded."""
+"""Caps on messages when they are written, and on hostile bytes before they are decoded."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_depth_over_the_cap(place: str, levels: int) -> None:
 
 @places
 def test_items_over_the_cap(place: str) -> None:
-    with pytest.raises(MessageTooLargeError, match="items"):
+    with pytest.raises(MessageTooLargeError):
         encode_body(PLACES[place]([0] * (MAX_ITEMS + 1)))
 
 
@@ -110,7 +110,7 @@ def test_the_longest_map_that_is_accepted_can_be_read(place: str, most: int) -> 
 
 
 def longest_is_readable(make: Callable[[int], Message], accepted: int, refused: int) -> None:
-    """What was acknowledged must never turn out to be unreadable, and least of all where the cap is near."""
+    """An acknowledged message must be readable, also near the cap."""
     body = encode_body(make(accepted))
     while refused - accepted > 1:
         middle = (accepted + refused) // 2
@@ -124,18 +124,10 @@ def longest_is_readable(make: Callable[[int], Message], accepted: int, refused: 
         encode_body(make(refused))
 
 
-def test_many_parts_that_are_accepted_can_be_read() -> None:
-    accepted_is_readable(user(*(TextPart(str(n)) for n in range(20_000))))
-    accepted_is_readable(user(*(TextPart(str(n)) for n in range(40_000))))
-
-
-def accepted_is_readable(message: Message) -> None:
-    """What was acknowledged must never turn out to be unreadable."""
-    try:
-        body = encode_body(message)
-    except MessageTooLargeError:
-        return
-    decode_member(encode_member(1, 0, body))
+def test_many_parts_are_readable_or_rejected() -> None:
+    stored(user(*(TextPart(str(n)) for n in range(20_000))))
+    with pytest.raises(MessageTooLargeError):
+        encode_body(user(*(TextPart(str(n)) for n in range(40_000))))
 
 
 def test_size_up_to_the_last_byte() -> None:
@@ -157,7 +149,7 @@ def test_size_counts_unknown_fields_too() -> None:
 def test_id_length_is_in_bytes(letter: str, fields: dict[str, Any]) -> None:
     fits = letter * (MAX_ID_BYTES // len(letter.encode()))
     assert stored(user("x", id=fits, **fields)).id == fits
-    with pytest.raises(InvalidMessageError, match="512 bytes"):
+    with pytest.raises(InvalidMessageError, match="id"):
         encode_body(user("x", id=fits + letter, **fields))
 
 

@@ -32,7 +32,7 @@ def token(revision: int, life: int = 1) -> str:
 
 
 def cursor(revision: int, life: int = 1, *, rewound: bool = False) -> Cursor:
-    """After a change of a life of the conversation; `rewound`: of a change that the server lost."""
+    """The cursor after a change; `rewound`: after a change that the server lost."""
     return Cursor(token(1, life), revision, "f" * 16 if rewound else token(revision, life))
 
 
@@ -58,7 +58,7 @@ def revisions(changes: Changes) -> list[int]:
     return [event.revision for event in changes.events]
 
 
-# What a subscriber may be told of: (where it is, the newest change, the log from its own revision on, what follows).
+# (cursor of the subscriber, newest change, log from its own revision on, revisions of the events).
 TOLD: dict[str, tuple[Cursor, Cursor, list[LogEntry], list[int]]] = {
     "nothing new": (cursor(5), cursor(5), [entry(5)], []),
     "one": (cursor(5), cursor(6), entries(5, 6), [6]),
@@ -73,7 +73,7 @@ TOLD: dict[str, tuple[Cursor, Cursor, list[LogEntry], list[int]]] = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_is_told(case: str) -> None:
+def test_changes_after_a_cursor(case: str) -> None:
     after, head, log, told = TOLD[case]
     changes = recover("c", after, head, log, LIMIT)
     assert revisions(changes) == told
@@ -106,14 +106,14 @@ RESET: dict[str, tuple[Cursor, Cursor, list[LogEntry], str]] = {
 
 
 @pytest.mark.parametrize("case", RESET)
-def test_what_cannot_be_told(case: str) -> None:
+def test_a_reset_replaces_missing_changes(case: str) -> None:
     after, head, log, reason = RESET[case]
     changes = recover("c", after, head, log, LIMIT)
     reset = Reset(conversation_id="c", revision=head.revision, cursor=head, reason=reason)  # type: ignore[arg-type]
-    assert changes == Changes([reset], more=False), "alone, and to be followed from the newest change"
+    assert changes == Changes([reset], more=False)
 
 
-def test_after_a_reset_things_go_on() -> None:
+def test_reading_continues_after_a_reset() -> None:
     for after, head, log, _ in RESET.values():
         (reset,) = recover("c", after, head, log, LIMIT).events
         again = recover("c", reset.cursor, head, [] if head.revision == 0 else [last(head)], LIMIT)
@@ -124,15 +124,14 @@ def last(head: Cursor) -> LogEntry:
     return LogEntry(head.revision, head.token, CONVERSATION_DELETED, b"")
 
 
-def test_the_end_of_the_log_may_not_be_missing() -> None:
-    """The newest change is known, so a log that stops before it is a gap: told now or to be read at once."""
+def test_a_log_without_its_end_is_a_gap() -> None:
     for log in (entries(5, 5), entries(5, 6)):
         changes = recover("c", cursor(5), cursor(9), log, LIMIT)
         assert changes.more or [type(event) for event in changes.events] == [Reset]
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 10))
-def test_reading_in_steps_tells_everything_once(start: int, newest: int, limit: int) -> None:
+def test_reading_in_steps_returns_each_change_once(start: int, newest: int, limit: int) -> None:
     start = min(start, newest)
     after = cursor(start) if start else BEGINNING
     head = cursor(newest) if newest else BEGINNING
@@ -150,7 +149,7 @@ def test_reading_in_steps_tells_everything_once(start: int, newest: int, limit: 
 
 @given(st.data())
 def test_never_a_silent_gap(data: st.DataObject) -> None:
-    """Whatever is missing from the log: what is told follows on without a gap, or is one Reset."""
+    """Whatever the log lacks, the events follow without a gap, or there is one Reset."""
     newest = data.draw(st.integers(1, 12), "newest")
     start = data.draw(st.integers(0, newest), "start")
     log = [each for each in entries(max(1, start), newest) if data.draw(st.booleans(), f"keep {each.revision}")]
@@ -163,7 +162,7 @@ def test_never_a_silent_gap(data: st.DataObject) -> None:
         assert changes.more or start + len(changes.events) == newest
 
 
-def test_events_carry_what_happened() -> None:
+def test_events_have_the_content_of_entries() -> None:
     body = encode_body(user("x", id="m"))
     log = [
         entry(1),
@@ -196,7 +195,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("which", UNREADABLE)
-def test_an_unreadable_entry_is_a_reset_after_what_came_before_it(which: str) -> None:
+def test_an_unreadable_entry_is_a_reset_after_the_entries_before_it(which: str) -> None:
     log = [entry(1), entry(2), UNREADABLE[which], entry(4)]
     before = recover("c", cursor(1), cursor(4), log, LIMIT)
     assert revisions(before) == [2]
@@ -220,5 +219,5 @@ def test_members_are_packed_as_one_array(members: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("head", "gone"), [(BEGINNING, True), (tombstone(4), True), (cursor(1), False)])
-def test_heads_of_no_conversation(head: Any, gone: bool) -> None:
+def test_heads_of_deleted_conversations(head: Any, gone: bool) -> None:
     assert is_gone(head) == gone

@@ -1,4 +1,4 @@
-"""`import redis_history` costs nothing until a name is asked for, and behaves like any other module then."""
+"""`import redis_history` imports nothing until the first use of a name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import redis_history
 
 
-def test_nothing_is_imported_before_it_is_asked_for() -> None:
+def test_nothing_is_imported_before_its_first_use() -> None:
     code = (
         "import sys, redis_history, redis_history.embedded\n"
         "assert not {'redis', 'msgspec', 'tenacity'} & sys.modules.keys()\n"
@@ -23,7 +23,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
     assert done.stdout == "HistoryStore user redis_history.requests\n"
 
 
-def test_names_are_those_of_a_module() -> None:
+def test_unknown_names_are_errors() -> None:
     assert set(redis_history.__all__) <= set(dir(redis_history))
     assert len(redis_history.__version__.split(".")) == 3
     for wrong in ("no_such_name", "_no_such_name", "__wrapped__"):

@@ -32,7 +32,7 @@ readable = st.lists(st.booleans(), max_size=40)
 
 
 @given(readable, st.none() | st.integers(0, 50), st.none() | st.integers(1, 3), st.integers(1, 9))
-def test_the_newest_that_are_wanted(readable: list[bool], limit: int | None, each: int | None, size: int) -> None:
+def test_the_newest_matching_messages(readable: list[bool], limit: int | None, each: int | None, size: int) -> None:
     stored = _stored(readable)
 
     def wanted(message: Message) -> bool:

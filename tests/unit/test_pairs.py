@@ -56,7 +56,7 @@ def test_which_result_answers_which_call(messages: list[Message], expected: dict
     assert answered(*messages) == expected
 
 
-def test_parts_of_one_message_are_taken_in_their_order() -> None:
+def test_parts_of_a_message_are_paired_in_order() -> None:
     messages = [
         assistant(tool_use("1", "f"), tool_use("2", "f"), tool_use("1", "g")),
         tool(tool_result("1", "x"), tool_result("2", "x")),
@@ -135,7 +135,7 @@ def test_a_cap_takes_no_more_than_it_must() -> None:
     assert oldest_with_results(map(marks, messages), 9) == [0, 1, 2, 3, 4]
 
 
-def test_a_call_leaves_with_a_result_that_leaves_with_another_call() -> None:
+def test_calls_and_results_leave_in_whole_groups() -> None:
     """Two calls whose results are in one message are one group, and so is what hangs on them."""
     messages = [
         call(id="1"),
@@ -185,7 +185,7 @@ def test_what_stays_keeps_its_calls(messages: list[Message], excess: int) -> Non
     assert gone == taken(messages, len(messages) - excess)
 
 
-def test_results_that_answer_nothing_are_left_out() -> None:
+def test_results_without_a_call_are_removed() -> None:
     messages = [
         result(id="0"),
         tool(tool_result("0", "x"), "and a text", id="mixed"),

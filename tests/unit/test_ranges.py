@@ -19,7 +19,7 @@ def good(messages: list[Message]) -> str:
     return "".join("y" if end else "n" for end in good_ends(messages))
 
 
-def test_a_call_that_was_given_up_is_not_torn_from_a_result_that_came_after_all() -> None:
+def test_a_late_result_keeps_its_given_up_call() -> None:
     messages = [
         user("q"),
         assistant(tool_use("1", "f"), participant=ANN),
@@ -31,7 +31,7 @@ def test_a_call_that_was_given_up_is_not_torn_from_a_result_that_came_after_all(
     assert good([*messages, tool(tool_result("1", "r")), user("z")]) == "ynnnnyy"
 
 
-def test_a_call_whose_id_another_call_has_too_waits_for_a_result_of_its_own() -> None:
+def test_calls_with_equal_ids_wait_for_one_result_each() -> None:
     calls = [assistant(tool_use("1", "f"), id="a", participant=ANN), assistant(tool_use("1", "g"), participant=BOB)]
     answers = [tool(tool_result("1", "r")), tool(tool_result("1", "s"))]
     assert good([*calls, *answers]) == "nnny"
@@ -52,7 +52,7 @@ def test_an_answered_call_does_not_answer_again() -> None:
     assert good(messages) == "nyy"
 
 
-def test_what_stays_calls_nothing() -> None:
+def test_system_messages_neither_call_nor_answer() -> None:
     assert good([system(tool_use("1", "f")), user("q"), system(tool_result("1", "r"))]) == "yyy"
 
 
@@ -90,7 +90,7 @@ MESSAGES = st.builds(
 
 @given(st.lists(MESSAGES, max_size=14))
 def test_no_range_tears_a_pair(messages: list[Message]) -> None:
-    """And every one that tears none is allowed, but for calls that are still waited for."""
+    """All other ranges are allowed, except those with waiting calls."""
     found = naive_pairs(messages)
     taken = {(index, at) for index, at, _, _ in found}
     pairs = [(index, answer) for index, _, answer, _ in found]
@@ -120,7 +120,7 @@ def _given_up(messages: list[Message], index: int) -> bool:
     return False
 
 
-def test_many_calls_that_wait_long() -> None:
+def test_many_waiting_calls_take_linear_time() -> None:
     """Not in quadratic time: of 8,000 messages it is some hundredths of a second."""
     count, messages = 4000, []
     for number in range(count):

@@ -1,0 +1,83 @@
+"""The JSON form: lossless for every message, and complete for display."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+
+from redis_history import Conversation, Message, user
+from redis_history.errors import InvalidMessageError, MessageConflictError
+from redis_history.events import BEGINNING, HistoryCompacted
+from redis_history.json_form import (
+    dump_messages,
+    load_messages,
+    message_from_json,
+    message_to_json,
+    messages_of,
+    to_json,
+)
+from redis_history.model.wire import placed
+from tests.property.strategies import messages
+
+
+@given(messages())
+def test_every_message_survives_json(message: Message) -> None:
+    for one in (message, placed(message, 3, 1_500_000)):
+        assert message_from_json(json.loads(orjson.dumps(message_to_json(one)))) == one
+    assert load_messages(dump_messages([message])) == [message]
+
+
+@given(messages())
+def test_all_fields_of_any_message_are_json(message: Message) -> None:
+    fields = orjson.loads(orjson.dumps(to_json(message)))
+    derived = {"position", "text", "is_summary", "tokens"}
+    assert fields.keys() == {*Message.__struct_fields__, *derived} - {"extra"}
+
+
+def test_values_without_a_json_form_are_tagged() -> None:
+    value = {"b": b"\xff", "tag": {"&time": 1}, "keys": {1: "x"}}
+    tagged = {"b": {"&bytes": "/w=="}, "tag": {"&map": [["&time", 1]]}, "keys": {"&map": [[1, "x"]]}}
+    assert to_json(user("x", metadata=value))["metadata"] == tagged
+    assert message_from_json({"role": "user", "metadata": tagged}).metadata == value
+
+
+def test_conversations_and_events_have_all_their_fields() -> None:
+    assert to_json(Conversation("c", user_id=1)).keys() == set(Conversation.__struct_fields__)
+    summary = placed(user("s"), 2, 1)
+    event = to_json(HistoryCompacted(conversation_id="c", revision=1, cursor=BEGINNING, summary=summary, count=2))
+    assert (event["event"], event["cursor"], event["count"]) == ("history_compacted", str(BEGINNING), 2)
+    assert event["summary"]["position"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        5,
+        "text",
+        {},
+        {"role": "god"},
+        {"role": "user", "parts": 5},
+        {"role": "user", "metadata": {"a": {"&bytes": "?"}}},
+        {"role": "user", "metadata": {"a": {"&time": 5}}},
+        {"role": "user", "metadata": {"a": {"&map": [1]}}},
+        {"role": "user", "metadata": {"&map": [[[1], 2]]}},
+    ],
+    ids=str,
+)
+def test_other_values_are_rejected(value: Any) -> None:
+    with pytest.raises(InvalidMessageError):
+        message_from_json(value)
+    with pytest.raises(InvalidMessageError):
+        load_messages(json.dumps([value]))
+
+
+def test_repeated_messages_are_merged_and_conflicts_rejected() -> None:
+    one = user("x", id="m")
+    assert messages_of([one, {"id": "m", "role": "user", "content": "x"}]) == [one]
+    with pytest.raises(MessageConflictError) as caught:
+        messages_of([one, user("y", id="m")])
+    assert caught.value.message_id == "m"
