@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -12,8 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import BackendRefusedError
 from tests.support.faces import open_store
 from tests.support.servers import RealServer, wait_until
 
@@ -44,38 +48,6 @@ def test_every_change_arrives_across_cut_connections(own_server: Callable[..., R
                 wait_until(lambda: _cut_pubsub(server), "a connection to cut")
         assert finished.wait(20)
     assert seen == list(range(1, 501))
-
-
-async def test_lost_notifications_only_delay(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    async with (
-        AsyncHistoryStore(server.url, poll_interval=0.2) as reader,
-        AsyncHistoryStore(server.url) as writer,
-        reader.subscribe("c") as subscription,
-    ):
-        assert await subscription.get(timeout=0.5) is None
-        with server.client() as client:
-            client.config_set("notify-keyspace-events", "")
-        for number in range(5):
-            await writer.append("c", user(str(number)))
-        events = [await subscription.get(timeout=10) for _ in range(5)]
-        assert [event.revision for event in events if event is not None] == [1, 2, 3, 4, 5]
-
-
-async def test_a_restarted_server_is_followed_on(own_server: Callable[..., RealServer]) -> None:
-    server = own_server(options=("--appendfsync", "always"))
-    async with (
-        AsyncHistoryStore(server.url, poll_interval=0.5, retry=QUICK) as reader,
-        AsyncHistoryStore(server.url, retry=QUICK) as writer,
-        reader.subscribe("c") as subscription,
-    ):
-        for number in range(3):
-            await writer.append("c", user(str(number)))
-            event = await subscription.get(timeout=20)
-            assert event is not None
-            assert (type(event), event.revision) == (MessagesAppended, number + 1)
-            server.kill(signal.SIGKILL)
-            await asyncio.to_thread(server.start)
 
 
 async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Callable[..., RealServer]) -> None:
@@ -226,3 +198,98 @@ def test_flags_of_others_stay_on(own_server: Callable[..., RealServer]) -> None:
                 lambda: set(client.config_get("notify-keyspace-events")["notify-keyspace-events"]) >= set("ExKt"),
                 "the merged flags",
             )
+
+
+async def test_a_subscriber_goes_on_behind_a_change_larger_than_one_read(server: RealServer, namespace: str) -> None:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store, store.subscribe("c") as subscription:
+        for number in range(3):
+            await store.append("c", user(f"{number}" * 1_500_000))
+            event = await subscription.get(timeout=10)
+            assert event is not None
+            assert (type(event), event.revision) == (MessagesAppended, number + 1)
+
+
+async def test_a_lost_log_gives_one_reset(server: RealServer, namespace: str) -> None:
+    """If only the log's key is gone, for example evicted, the newest cursor has missed nothing."""
+    keys = Keyspace(namespace).conversation("c")
+    async with AsyncHistoryStore(server.url, namespace=namespace, poll_interval=0.05) as store:
+        await store.append("c", user("0"))
+        async with store.subscribe("c") as subscription:
+            old = (await store.snapshot("c")).cursor
+            await store.append("c", user("1"))
+            with server.client() as client:
+                client.unlink(keys.log)
+            event = await subscription.get(timeout=10)
+            assert isinstance(event, Reset)
+            assert (event.reason, event.revision) == ("log_trimmed", 2)
+            assert await subscription.get(timeout=0.3) is None
+            await store.append("c", user("2"))
+            event = await subscription.get(timeout=10)
+            assert event is not None
+            assert event.revision == 3
+        async with store.subscribe("c", after=old) as subscription:
+            assert isinstance(await subscription.get(timeout=10), Reset)
+
+
+def test_a_callback_goes_on_when_reading_was_refused_for_a_while(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
+    seen: list[int] = []
+    errors: list[Exception] = []
+
+    def on_error(error: Exception, event: Any) -> None:
+        errors.append(error)
+        raise ValueError("reporting fails as well")
+
+    url = f"unix://app:secret@{server.socket}"
+    with HistoryStore(url, poll_interval=0.05) as reader, HistoryStore(server.url) as writer:
+        reader.on_change("c", lambda event: seen.append(event.revision), on_error=on_error)
+        writer.append("c", user("0"))
+        wait_until(lambda: seen == [1], "the first change")
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "app", "-evalsha", "-eval")
+            writer.append("c", user("1"))
+            wait_until(lambda: errors, "the refusal to be told")
+            client.execute_command("ACL", "SETUSER", "app", "+evalsha", "+eval")
+        wait_until(lambda: seen == [1, 2], "the change after it")
+    assert isinstance(errors[0], BackendRefusedError)
+
+
+def test_a_doorbell_without_the_right_to_listen_warns_once(
+    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_server()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-subscribe")
+    caplog.set_level(logging.WARNING, "redis_history")
+    url = f"unix://app:secret@{server.socket}"
+    with HistoryStore(url, poll_interval=0.05) as store, store.subscribe("c") as subscription:
+        for number in range(3):
+            store.append("c", user(str(number)))
+            event = subscription.get(timeout=10)
+            assert event is not None
+            assert event.revision == number + 1
+        wait_until(lambda: "subscribe" in caplog.text.lower(), "the warning")
+    assert len(caplog.records) == 1
+
+
+def test_the_flag_is_set_again_after_a_silent_reconnect(own_server: Callable[..., RealServer]) -> None:
+    """redis-py connects a user's client anew by itself; a restarted server has forgotten the setting."""
+    server = own_server(options=("--appendfsync", "always"))
+    client: Any = redis.Redis(unix_socket_path=str(server.socket))
+    retry = RetryPolicy(deadline=20)
+    with HistoryStore(client=client, poll_interval=1.0, retry=retry) as store, store.subscribe("c") as subscription:
+        store.append("c", user("0"))
+        assert subscription.get(timeout=10) is not None
+        server.kill()
+        server.start()
+        store.append("c", user("1"))
+        assert subscription.get(timeout=10) is not None
+
+        def flag() -> bool:
+            with server.client() as other:
+                return "K" in other.config_get("notify-keyspace-events")["notify-keyspace-events"]
+
+        wait_until(flag, "the flag")
+    client.close()

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import redis
 
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import CompactionConflictError, InvalidInputError
+from tests.support.faults import lose_one_reply
 from tests.support.forks import Forked, write_messages
 from tests.support.servers import RealServer, lasting, wait_until
 
@@ -57,30 +57,6 @@ def test_what_four_processes_append_while_a_summariser_thinks_stays(
         store.expand("c", "s")
         assert store.get("c") == [*seen, *live[1:]]
         assert client.zrange(KEYS.messages, 0, 299, withscores=True) == bytes_before
-
-
-def test_what_is_appended_while_a_long_conversation_expands_stays(own_server: Callable[..., RealServer]) -> None:
-    server = own_server("plain")
-    with HistoryStore(server.url) as store:
-        before = _fill(store, 5000)
-        store.compact("c", through=before[2499], summary=_summary("s"))
-        writers = [Forked(write_messages, server.url, name, 200) for name in range(4)]
-        count, times = 2501, 0
-        while any(process.running for process in writers) or times == 0:
-            goal = count + 1
-            wait_until(lambda goal=goal: _arrived(store, goal) or not writers[0].running, "an append", 120)
-            store.expand("c", "s")
-            store.compact("c", through=before[2499], summary=_summary("s"), seen=before[:2500])
-            count, times = store.snapshot("c", limit=1).message_count, times + 1
-        for process in writers:
-            process.result()
-        store.expand("c", "s")
-        after = store.get("c")
-        assert after[:5000] == before
-        assert {one.id for one in after[5000:]} == {f"{name}-{number}" for name in range(4) for number in range(200)}
-        assert len(after) == 5800 == store.snapshot("c", limit=1).message_count
-        with server.client() as client:
-            assert client.keys("*:a:*") == []
 
 
 def _compact_until(url: str, name: str, count: int) -> int:
@@ -279,33 +255,28 @@ ACTS: dict[str, Callable[[HistoryStore], Any]] = {
 }
 
 
-@pytest.mark.parametrize("act", ACTS)
-def test_what_changes_at_the_last_moment_is_noticed(server: RealServer, namespace: str, act: str) -> None:
-    with _two_stores(server, namespace) as (store, other):
-        seen = _fill(store, 20)[:10]
-        _just_before(store, "compact", lambda: ACTS[act](other))
-        with pytest.raises(CompactionConflictError):
-            store.compact("c", through=seen[-1], summary="x", seen=seen)
-        expected = other.get("c", include_archived=True)
-        assert store.get("c", include_archived=True) == expected
-
-
-@pytest.mark.parametrize("act", ["edit", "delete", "insert", "delete and insert", "compact", "append"])
-def test_without_seen_it_begins_again(server: RealServer, namespace: str, act: str) -> None:
+@pytest.mark.parametrize(
+    ("seen", "act"),
+    [*((True, act) for act in (*ACTS, "append")), *((False, act) for act in (*list(ACTS)[:5], "append"))],
+)
+def test_changes_right_before_the_commit(server: RealServer, namespace: str, seen: bool, act: str) -> None:
+    """With `seen`, a change of the range is a conflict. Without, the compaction begins again."""
     acts = {**ACTS, "append": lambda other: other.append("c", user("new", id="x"))}
     with _two_stores(server, namespace) as (store, other):
-        through = _fill(store, 20)[9]
+        before = _fill(store, 20)[:10]
         _just_before(store, "compact", lambda: acts[act](other))
-        done = store.compact("c", through=through, summary=_summary("s"))
+        if seen and act != "append":
+            with pytest.raises(CompactionConflictError):
+                store.compact("c", through=before[-1], summary=_summary("s"), seen=before)
+            assert store.get("c", include_archived=True) == other.get("c", include_archived=True)
+            assert store.get_message("c", "s") is None
+            return
+        done = store.compact("c", through=before[-1], summary=_summary("s"), seen=before if seen else None)
         everything = store.get("c", include_archived=True)
-        assert sum(one.position <= through.position for one in everything if one.id != "s") == done.count + (
-            4 if act == "compact" else 0
-        )
-        assert [one.id for one in store.get("c")] == [
-            "s",
-            *(f"old {number}" for number in range(10, 20)),
-            *(["x"] if act == "append" else []),
-        ]
+        replaced = sum(one.position <= before[-1].position for one in everything if one.id != "s")
+        assert replaced == done.count + (4 if act == "compact" else 0)
+        rest = [f"old {number}" for number in range(10, 20)] + ["x"] * (act == "append")
+        assert [one.id for one in store.get("c")] == ["s", *rest]
         totals = store.get_conversation("c")
         assert totals is not None
         assert totals.characters == sum(len(one.text) for one in store.get("c"))
@@ -471,18 +442,9 @@ def test_each_page_of_a_copy_may_lose_its_reply(server: RealServer, namespace: s
     with HistoryStore(server.url, namespace=namespace) as store:
         before = _fill(store, 2600)
         store.compact("c", through=before[1299], summary=_summary("s"))
-        backend: Any = store._backend
-        replies, seen = backend._replies, []
-
-        def losing(calls: Any, **options: Any) -> Any:
-            reply = replies(calls, **options)
-            if calls[0].script is not None and calls[0].script.name == "copy":
-                seen.append(calls[0])
-                if len(seen) % 2:
-                    raise redis.ConnectionError("the reply was lost")
-            return reply
-
-        backend._replies = losing
+        sent: list[None] = []
+        for page in range(1, 7):
+            _just_before(store, "copy", lambda: (sent.append(None), lose_one_reply(store)), page)
         store.expand("c", "s")
-        assert len(seen) == 12  # each page twice: the copy was not begun anew
+        assert len(sent) == 6, "the copy was not begun again"
         assert store.get("c") == before

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from redis_history import (
     HistoryStore,
     Participant,
@@ -25,7 +23,7 @@ from tests.support.prompts import holds_pairs
 from tests.support.servers import RealServer
 
 AGENTS = 8
-STEPS = 25
+STEPS = 12
 
 
 def write(url: str, namespace: str, number: int, together: Any) -> None:
@@ -108,11 +106,3 @@ def test_the_core_does_not_load_what_it_does_not_need() -> None:
     code = "import redis_history, sys; print([m for m in sys.modules if m.startswith('redis_history.formats')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("limit", [1, 7, 100])
-def test_the_newest_are_loaded(server: RealServer, namespace: str, limit: int) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        store.append_many("c", [user(str(n), id=str(n)) for n in range(150)])
-        found = assemble_prompt(store, "c", "a", "A", {"max_turns_to_load": limit})
-    assert [message.id for message in found.messages] == [str(n) for n in range(150 - limit, 150)]

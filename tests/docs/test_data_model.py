@@ -203,7 +203,7 @@ def test_the_change_log(server: RealServer, namespace: str) -> None:
     assert kinds == set(re.findall(r"`(\w+)`", meaning))
 
 
-@pytest.mark.parametrize("count", [1, 100, 1000, 10_000])
+@pytest.mark.parametrize("count", [1, 100, 1000, pytest.param(10_000, marks=pytest.mark.full)])
 def test_the_memory(server: RealServer, namespace: str, count: int) -> None:
     """A quarter more or less, for other versions and allocators."""
     [row] = [row for row in rows(SECTIONS["What a conversation costs"]) if row[0] == f"{count:,}"]

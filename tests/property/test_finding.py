@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redis_history import Cursor, HistoryStore, user
@@ -128,7 +128,6 @@ class _Model:
 @given(ops=_ops)
 @example(ops=_CLOCK_SET_BACK)
 @example(ops=_REWOUND_AND_WRITTEN_AGAIN)
-@settings(max_examples=100)
 def test_every_change_is_found(server: RealServer, page: int, ops: list[tuple[str, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_listing, "_SWEEP", 0)

@@ -40,18 +40,22 @@ def test_a_message_is_read_back_equal(message: Message, sequence: int, timestamp
     assert stored(message, sequence, timestamp) == placed(message, sequence, timestamp)
 
 
-@given(messages())
-def test_what_was_read_has_the_bytes_that_were_stored(message: Message) -> None:
-    """So a message that was read and is appended again is a duplicate, not a conflict; and no order of keys is lost."""
-    body = encode_body(message)
-    again = encode_body(stored(message))
-    assert msgspec.msgpack.decode(again) == msgspec.msgpack.decode(body)
-    assert body_digest(again) == body_digest(body)
-
-
 @given(messages(), sequences, microseconds)
-def test_a_body_does_not_depend_on_the_place(message: Message, sequence: int, timestamp: int) -> None:
-    assert encode_body(placed(message, sequence, timestamp)) == encode_body(message)
+def test_the_stored_form(message: Message, sequence: int, timestamp: int) -> None:
+    """A member is plain MessagePack: place and body. The body has no place, and begins with the id, because scripts
+    read it there. A message that was read has the same body, so that appending it again is a duplicate."""
+    body = encode_body(message)
+    member = encode_member(sequence, timestamp, body)
+    fields = msgspec.msgpack.decode(body)
+    assert member[HEAD:] == body
+    assert msgspec.msgpack.decode(member) == [sequence, timestamp, fields]
+    assert encode_body(placed(message, sequence, timestamp)) == body
+    assert not {"timestamp", "sequence", "&extra", "extra"} & fields.keys()
+    assert body[3 if body[0] == 0xDE else 1 :].startswith(b"\xa2id" + msgspec.msgpack.encode(message.id))
+    again = encode_body(stored(message))
+    assert msgspec.msgpack.decode(again) == fields
+    assert next(iter(msgspec.msgpack.decode(again))) == "id"
+    assert body_digest(again) == body_digest(body)
 
 
 @given(messages(), st.tuples(sequences, microseconds), st.tuples(sequences, microseconds))
@@ -59,20 +63,6 @@ def test_members_of_one_time_sort_by_arrival(message: Message, one: tuple[int, i
     body = encode_body(message)
     same_time = [encode_member(sequence, 7, body) for sequence in (one[0], other[0])]
     assert (same_time[0] < same_time[1]) == (one[0] < other[0])
-
-
-@given(messages(), sequences, microseconds)
-def test_a_member_is_plain_messagepack(message: Message, sequence: int, timestamp: int) -> None:
-    body = encode_body(message)
-    member = encode_member(sequence, timestamp, body)
-    assert member[HEAD:] == body
-    assert msgspec.msgpack.decode(member) == [sequence, timestamp, msgspec.msgpack.decode(body)]
-
-
-@given(messages())
-def test_a_body_holds_neither_place_nor_inner_names(message: Message) -> None:
-    fields = msgspec.msgpack.decode(encode_body(message))
-    assert not {"timestamp", "sequence", "&extra", "extra"} & fields.keys()
 
 
 @given(messages(), json_maps)
@@ -83,15 +73,6 @@ def test_an_edit_leaves_the_rest_untouched(message: Message, metadata: dict[str,
     before.pop("metadata", None)
     assert after.pop("metadata", {}) == metadata
     assert after == before
-
-
-@given(messages())
-def test_the_id_comes_first(message: Message) -> None:
-    """Scripts of the server read it there, without decoding the rest."""
-    body = encode_body(message)
-    head = 3 if body[0] == 0xDE else 1
-    assert body[head:].startswith(b"\xa2id" + msgspec.msgpack.encode(message.id))
-    assert next(iter(msgspec.msgpack.decode(encode_body(stored(message))))) == "id"
 
 
 def refused_by_name(data: bytes) -> None:
