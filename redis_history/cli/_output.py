@@ -1,4 +1,4 @@
-"""What commands print: text that cannot control a terminal, JSON, errors, and progress."""
+"""Output of commands: text that cannot control a terminal, JSON, errors, and progress."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _SORTS: dict[str, tuple[Callable[[Conversation], Any], bool]] = {
 _NO_SEARCH = """\
 Name one conversation with --conversation, which works on any server. Or use a server with search, such as Redis 8:
 see `redis-history doctor`"""
-_SHOWN = 200  # characters of a message beside a hit
+_SHOWN = 200  # characters of a message next to a hit
 _BLANK = re.compile(r"\s")
 
 
@@ -297,8 +297,8 @@ def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
     yield head, 0
     for other in hit.before:
         yield _neighbour(other), 4
-    for fragment in hit.highlights:
-        yield _marked(fragment), 2
+    for number, fragment in enumerate(hit.highlights):
+        yield Text("… " * bool(number)) + _marked(fragment), 2
     if not hit.highlights:
         yield Text(one_line(searchable(message), _SHOWN)), 2
     for other in hit.after:

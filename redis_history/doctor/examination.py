@@ -34,7 +34,7 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     Raises the errors of a store that cannot work at all: BackendUnavailableError, BackendRefusedError,
     UnsupportedServerError.
     """
-    backend: Any = store._backend  # the store itself has no method for other commands
+    backend: Any = store._backend  # a store has only its own operations
     found = store.capabilities
     keyspace = Keyspace(store.namespace)
     where = where_is(url, backend._settings.database)

@@ -22,7 +22,7 @@ def examine_here() -> Iterator[Finding]:
     extras = {
         one: _requirements(one) for one in metadata("redis_history").get_all("Provides-Extra", ()) if one != "dev"
     }
-    # Of the servers, not every system has both.
+    # Not every system has both packages with a server.
     there = [one for one, names in extras.items() if (any if one == "embedded" else all)(map(_version, names))]
     missing = [one for one in extras if one not in there]
     yield Finding("this package", "ok", f"redis_history {__version__}, {python}")

@@ -135,7 +135,7 @@ def find_server(kind: Kind | None = None) -> ServerBinary:
 
 
 def choose(objection: Callable[[ServerBinary], str], error: str, remedy: str, kind: Kind | None = None) -> ServerBinary:
-    """The first usable server to which there is no `objection`. Raises EmbeddedServerError."""
+    """The first usable server without an `objection`. Raises EmbeddedServerError."""
     seen = []
     for candidate in _candidates(kind):
         if candidate.binary is not None:

@@ -21,7 +21,7 @@ Durability = Literal["everysec", "always"]
 # sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 _SOCKET_PATH_MAX = 100
 
-# A folder that contains one of these belongs to a server; see prepare().
+# The files of a server's folder; see prepare().
 _MARKS = {"users.lock", "appendonlydir", "appendonly.aof"}
 
 

@@ -78,7 +78,7 @@ def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) ->
         time.sleep(_PAUSE)
     users = FileLock(folder.users_lock)
     while is_held(folder.supervisor_lock) and time.monotonic() < deadline:
-        # Lock free: the supervisor is about to notice. Only the supervisor holds it: it is stopping the server.
+        # If the lock is free, the supervisor is about to notice. If only the supervisor holds it, it stops the server.
         if not users.try_acquire() and users.try_acquire(shared=True):
             break  # there are other users
         users.release()

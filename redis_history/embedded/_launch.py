@@ -185,7 +185,7 @@ class _Report:
         self._reader: int | None = reader
         try:
             with folder.supervisor_log.open("ab") as log:
-                # By path: -m would import this package and redis-py. -I -S: the user's environment has no influence.
+                # By path: -m would import this package and redis-py. -I -S ignore the user's environment.
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", program, json.dumps(spec), str(writer)],
                     stdin=subprocess.DEVNULL,

@@ -123,7 +123,7 @@ def test_pipes_are_read_like_standard_input(store: Any, server: RealServer, tmp_
 
 
 def shell(script: str) -> Done:
-    """Of commands called `it`."""
+    """Run a script, in which `it` is the command."""
     text = f'it() {{ {sys.executable} -m redis_history.cli "$@"; }}; {script}'
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, env=environment(), timeout=120)
     return Done(done.returncode, done.stdout, done.stderr)
@@ -221,7 +221,7 @@ def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, file
 
 
 def left_over(folder: Path) -> list[str]:
-    """What an export that is under way has there."""
+    """The temporary files of a running export."""
     return [path.name for path in folder.iterdir() if path.name.endswith(".part") and path.name.startswith(".")]
 
 

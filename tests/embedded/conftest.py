@@ -84,7 +84,7 @@ def short(clean: None) -> Iterator[Path]:
 
 @pytest.fixture(params=["redis-stack", "valkey", "system"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each kind of server in turn; "system" is one of the others, on the PATH and without search."""
+    """Each kind of server in turn; "system" is another kind, on the PATH and without search."""
     kind: str = request.param
     if kind == "system":
         monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)

@@ -1,4 +1,4 @@
-"""What the tests of the embedded server share: waiting, process states, worker processes."""
+"""Tools for tests of the embedded server: waiting, process states, worker processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 15.0  # seconds until a condition that must come true counts as never
 
 
 def environment() -> dict[str, str]:
-    """Of a program that imports this package from here."""
+    """For a program that imports this package from here."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))}
 
 

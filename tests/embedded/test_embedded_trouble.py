@@ -22,7 +22,7 @@ Make = Callable[..., EmbeddedServer]
 
 
 def as_nobody(code: str, *arguments: object) -> str:
-    """What `code` prints; run as another user if this one is root, whom no permission stops."""
+    """The output of `code`, which runs as another user if this one is root: root has every permission."""
     drop = "import os\nif os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
     prepare = "import sys; from redis_history.embedded import EmbeddedServer; from redis_history.errors import *\n"
     run = subprocess.run(
@@ -171,7 +171,7 @@ def test_the_data_of_another_server_is_not_touched(
         with pytest.raises(EmbeddedServerError):
             server(path).start()
         assert status(path).binary is None
-        # Left to choose, it takes the one that can read it, whichever is preferred otherwise.
+        # Without a setting, the server that can read the data is chosen.
         monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND")
         with server(path) as second:
             assert second.binary.kind == kind
