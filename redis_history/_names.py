@@ -80,7 +80,7 @@ from redis_history.prompt import (
     assemble_messages,
     assemble_prompt,
 )
-from redis_history.requests.options import Embedder, VectorField
+from redis_history.requests.store_options import Embedder, VectorField
 from redis_history.retry import RetryDetails, RetryPolicy
 from redis_history.search.highlight import Highlight
 from redis_history.search.hits import Reindexed, SearchHit

@@ -35,7 +35,7 @@ from redis_history.backends.redis.urls import (
 )
 from redis_history.durability import Confirmation
 from redis_history.errors import ConfigurationError
-from redis_history.requests.options import Options
+from redis_history.requests.store_options import Options
 from redis_history.retry import RetryPolicy
 
 #: Seconds for a reply, and for a connection to be made. A call may take longer: it is repeated until its deadline.

@@ -146,13 +146,7 @@ class AsyncSaver:
         if unanswered is not None and again:
             adds, batch, since = unanswered
         else:
-            batch = requests.append(
-                self._conversation_id,
-                [add.message for add in adds],
-                expected_revision=None,
-                must_exist=False,
-                must_not_exist=False,
-            )
+            batch = requests.append(self._conversation_id, [add.message for add in adds], expected_revision=None)
         try:
             outcomes = await self._store._write(batch.op)
         except _FINAL:

@@ -23,7 +23,7 @@ from redis_history.operations import Append, Compact, Entry, Op, Page, ReadPage,
 from redis_history.paging import next_page
 from redis_history.requests import Bound
 from redis_history.requests.filters import Filters
-from redis_history.requests.options import Options
+from redis_history.requests.store_options import Options
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
 from redis_history.search.query import Query, parse_query

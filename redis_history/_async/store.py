@@ -14,7 +14,7 @@ from redis_history._async.reading import AsyncReading
 from redis_history._async.writing import AsyncWriting
 from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities
-from redis_history.requests.options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
+from redis_history.requests.store_options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
 from redis_history.retry import RetryPolicy
 
 __all__ = ["AsyncHistoryStore"]

@@ -51,13 +51,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
         `expected_revision`), ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`).
         """
-        op = requests.append_one(
-            conversation_id,
-            message,
-            expected_revision=expected_revision,
-            must_exist=must_exist,
-            must_not_exist=must_not_exist,
-        )
+        op = requests.append_one(conversation_id, message, expected_revision, must_exist, must_not_exist)
         return (await self._write(op))[0]
 
     async def append_many(
@@ -73,13 +67,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        batch = requests.append(
-            conversation_id,
-            messages,
-            expected_revision=expected_revision,
-            must_exist=must_exist,
-            must_not_exist=must_not_exist,
-        )
+        batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
         outcome = await self._write(batch.op)
@@ -92,7 +80,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
         """
-        op = requests.update_message(conversation_id, message, expected_revision=expected_revision)
+        op = requests.update_message(conversation_id, message, expected_revision)
         updated = await self._write(op)
         if updated is None:
             raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {message.id[:64]!r}")
@@ -103,8 +91,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
         Raises RevisionConflictError.
         """
-        op = requests.clear(conversation_id, expected_revision=expected_revision)
-        return await self._write(op)
+        return await self._write(requests.clear(conversation_id, expected_revision))
 
     async def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -114,8 +101,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         This also replaces messages that others append meanwhile. To prevent it, give `expected_revision`: then it
         raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
-        return await self._write(op)
+        return await self._write(requests.restore(conversation_id, messages, expected_revision))
 
     async def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
@@ -124,7 +110,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
         Raises RevisionConflictError; BatchTooLargeError above 1,000 ids.
         """
-        op = requests.delete_messages(conversation_id, message_ids, expected_revision=expected_revision)
+        op = requests.delete_messages(conversation_id, message_ids, expected_revision)
         if not op.message_ids:
             return 0
         return await self._write(op)
@@ -202,7 +188,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         self._check_compacts()
         place = requests.through_of(through)
         at = Position(0, 0) if isinstance(place, str) else place
-        op = requests.compact(conversation_id, at, summary, seen, expected_revision=expected_revision)
+        op = requests.compact(conversation_id, at, summary, seen, expected_revision)
         if isinstance(place, str):
             last = await self._backend.execute(FindMessage(conversation_id, place))
             if last is None or last.position is None:
@@ -217,7 +203,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         CapabilityError if the backend cannot compact.
         """
         self._check_compacts()
-        op = requests.expand(conversation_id, summary_id, expected_revision=expected_revision)
+        op = requests.expand(conversation_id, summary_id, expected_revision)
         expanded = await self._write(op)
         if expanded is None:
             raise MessageNotFoundError(

@@ -147,13 +147,7 @@ class Saver:
         if unanswered is not None and again:
             adds, batch, since = unanswered
         else:
-            batch = requests.append(
-                self._conversation_id,
-                [add.message for add in adds],
-                expected_revision=None,
-                must_exist=False,
-                must_not_exist=False,
-            )
+            batch = requests.append(self._conversation_id, [add.message for add in adds], expected_revision=None)
         try:
             outcomes = self._store._write(batch.op)
         except _FINAL:

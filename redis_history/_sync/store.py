@@ -15,7 +15,7 @@ from redis_history._sync.reading import Reading
 from redis_history._sync.writing import Writing
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
-from redis_history.requests.options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
+from redis_history.requests.store_options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
 from redis_history.retry import RetryPolicy
 
 __all__ = ["HistoryStore"]

@@ -52,13 +52,7 @@ class Writing(Watching, Searching):
         Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
         `expected_revision`), ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`).
         """
-        op = requests.append_one(
-            conversation_id,
-            message,
-            expected_revision=expected_revision,
-            must_exist=must_exist,
-            must_not_exist=must_not_exist,
-        )
+        op = requests.append_one(conversation_id, message, expected_revision, must_exist, must_not_exist)
         return (self._write(op))[0]
 
     def append_many(
@@ -74,13 +68,7 @@ class Writing(Watching, Searching):
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        batch = requests.append(
-            conversation_id,
-            messages,
-            expected_revision=expected_revision,
-            must_exist=must_exist,
-            must_not_exist=must_not_exist,
-        )
+        batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
         outcome = self._write(batch.op)
@@ -93,7 +81,7 @@ class Writing(Watching, Searching):
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
         """
-        op = requests.update_message(conversation_id, message, expected_revision=expected_revision)
+        op = requests.update_message(conversation_id, message, expected_revision)
         updated = self._write(op)
         if updated is None:
             raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {message.id[:64]!r}")
@@ -104,8 +92,7 @@ class Writing(Watching, Searching):
 
         Raises RevisionConflictError.
         """
-        op = requests.clear(conversation_id, expected_revision=expected_revision)
-        return self._write(op)
+        return self._write(requests.clear(conversation_id, expected_revision))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -115,8 +102,7 @@ class Writing(Watching, Searching):
         This also replaces messages that others append meanwhile. To prevent it, give `expected_revision`: then it
         raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        op = requests.restore(conversation_id, messages, expected_revision=expected_revision)
-        return self._write(op)
+        return self._write(requests.restore(conversation_id, messages, expected_revision))
 
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
@@ -125,7 +111,7 @@ class Writing(Watching, Searching):
 
         Raises RevisionConflictError; BatchTooLargeError above 1,000 ids.
         """
-        op = requests.delete_messages(conversation_id, message_ids, expected_revision=expected_revision)
+        op = requests.delete_messages(conversation_id, message_ids, expected_revision)
         if not op.message_ids:
             return 0
         return self._write(op)
@@ -203,7 +189,7 @@ class Writing(Watching, Searching):
         self._check_compacts()
         place = requests.through_of(through)
         at = Position(0, 0) if isinstance(place, str) else place
-        op = requests.compact(conversation_id, at, summary, seen, expected_revision=expected_revision)
+        op = requests.compact(conversation_id, at, summary, seen, expected_revision)
         if isinstance(place, str):
             last = self._backend.execute(FindMessage(conversation_id, place))
             if last is None or last.position is None:
@@ -218,7 +204,7 @@ class Writing(Watching, Searching):
         CapabilityError if the backend cannot compact.
         """
         self._check_compacts()
-        op = requests.expand(conversation_id, summary_id, expected_revision=expected_revision)
+        op = requests.expand(conversation_id, summary_id, expected_revision)
         expanded = self._write(op)
         if expanded is None:
             raise MessageNotFoundError(

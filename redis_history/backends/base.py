@@ -90,7 +90,9 @@ def features(backend: AsyncBackend | Backend) -> Features:
     return Features(**{name: getattr(backend, name) for name in Features._fields if hasattr(backend, name)})
 
 
-class AsyncBackend(Protocol):
+class _Declares(Protocol):
+    """The defaults of `Features`."""
+
     @property
     def compacts(self) -> bool:
         return False
@@ -103,6 +105,8 @@ class AsyncBackend(Protocol):
     def search_mode(self) -> SearchedBy:
         return "client"
 
+
+class AsyncBackend(_Declares, Protocol):
     async def execute(self, op: Op[T]) -> T:
         """The outcome of `op`; raises errors of `redis_history.errors` only."""
         ...
@@ -152,19 +156,7 @@ class AsyncFollowsAll(Protocol):
         ...
 
 
-class Backend(Protocol):
-    @property
-    def compacts(self) -> bool:
-        return False
-
-    @property
-    def reads_together(self) -> bool:
-        return False
-
-    @property
-    def search_mode(self) -> SearchedBy:
-        return "client"
-
+class Backend(_Declares, Protocol):
     def execute(self, op: Op[T]) -> T: ...
 
     def watch(self, conversation_id: str, wake: Wake) -> None: ...

@@ -103,7 +103,7 @@ class Syncer:
     def _replacement(self, entries: list[Message]) -> Rewrite:
         assert self.conversation_id is not None  # noqa: S101
         target = stamped(entries)
-        op = requests.restore(self.conversation_id, target, expected_revision=None)  # raises if it would not fit
+        op = requests.restore(self.conversation_id, target)  # raises if it would not fit
         return Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
 
     def _reduction(self, entries: list[Message]) -> Compaction | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import orjson
@@ -185,37 +185,31 @@ def search_filters(
     )
 
 
-class Batch:
+class Batch(NamedTuple):
     """An append, and for each message the index of its outcome: a repeated id is sent once."""
 
-    __slots__ = ("op", "order")
-
-    def __init__(self, op: Append, order: Sequence[int]) -> None:
-        self.op = op
-        self.order = order
+    op: Append
+    order: Sequence[int]
 
 
 def append_one(
     conversation_id: str,
     message: Message,
-    *,
-    expected_revision: int | None,
-    must_exist: bool,
-    must_not_exist: bool,
+    expected_revision: int | None = None,
+    must_exist: bool = False,
+    must_not_exist: bool = False,
 ) -> Append:
     """The operation that appends one message. Raises as `append`."""
     check_conversation_id(conversation_id)
-    precondition = _precondition(expected_revision, must_exist, must_not_exist)
-    return Append(conversation_id, (_entry(message),), precondition)
+    return Append(conversation_id, (_entry(message),), _precondition(expected_revision, must_exist, must_not_exist))
 
 
 def append(
     conversation_id: str,
     messages: Iterable[Message],
-    *,
-    expected_revision: int | None,
-    must_exist: bool,
-    must_not_exist: bool,
+    expected_revision: int | None = None,
+    must_exist: bool = False,
+    must_not_exist: bool = False,
 ) -> Batch:
     """The operation that appends `messages`.
 
@@ -223,10 +217,7 @@ def append(
     with two contents.
     """
     check_conversation_id(conversation_id)
-    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
-        raise InvalidMessageError(
-            f"append_many takes a list of messages, not {type(messages).__name__}; append takes one message"
-        )
+    _check_list(messages, "messages", InvalidMessageError)
     entries: dict[str, Entry] = {}
     order: list[int] = []
     places: dict[str, int] = {}
@@ -252,29 +243,26 @@ def append(
 
 
 def delete_messages(
-    conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None
+    conversation_id: str, message_ids: Iterable[str], expected_revision: int | None = None
 ) -> DeleteMessages:
     """Raises InvalidConversationIdError, InvalidInputError, BatchTooLargeError."""
     check_conversation_id(conversation_id)
-    if isinstance(message_ids, str | bytes) or not isinstance(message_ids, Iterable):
-        raise InvalidInputError(f"delete_messages takes a list of ids, not {type(message_ids).__name__}")
+    _check_list(message_ids, "message_ids")
     ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
     if len(ids) > MAX_BATCH_MESSAGES:
         raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
-    return DeleteMessages(conversation_id, ids, _precondition(expected_revision, False, False))
+    return DeleteMessages(conversation_id, ids, _precondition(expected_revision))
 
 
-def update_message(conversation_id: str, message: Message, *, expected_revision: int | None) -> UpdateMessage:
+def update_message(conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
     """Raises InvalidConversationIdError, InvalidMessageError."""
     check_conversation_id(conversation_id)
-    return UpdateMessage(conversation_id, _entry(message), _precondition(expected_revision, False, False))
+    return UpdateMessage(conversation_id, _entry(message), _precondition(expected_revision))
 
 
-def restore(conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None) -> Restore:
+def restore(conversation_id: str, messages: Iterable[Message], expected_revision: int | None = None) -> Restore:
     """Raises as `append`."""
-    batch = append(
-        conversation_id, messages, expected_revision=expected_revision, must_exist=False, must_not_exist=False
-    )
+    batch = append(conversation_id, messages, expected_revision)
     return Restore(conversation_id, batch.op.entries, batch.op.precondition)
 
 
@@ -282,9 +270,8 @@ def compact(
     conversation_id: str,
     through: Position,
     summary: Message | str,
-    seen: Iterable[Message] | None,
-    *,
-    expected_revision: int | None,
+    seen: Iterable[Message] | None = None,
+    expected_revision: int | None = None,
 ) -> Compact:
     """A text becomes a message of role user that is a summary. Raises InvalidConversationIdError, InvalidMessageError,
     InvalidInputError."""
@@ -301,22 +288,21 @@ def compact(
         )
     digests = None
     if seen is not None:
-        if isinstance(seen, Message | str | bytes) or not isinstance(seen, Iterable):
-            raise InvalidInputError(f"seen is the list of messages that were summarised, not {type(seen).__name__}")
-        digests = tuple((one.id, _entry(one).digest) for one in map(_message, seen) if not stays(one))
-    return Compact(conversation_id, through, _entry(summary), digests, _precondition(expected_revision, False, False))
+        _check_list(seen, "seen")
+        digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not _is_left(one))
+    return Compact(conversation_id, through, _entry(summary), digests, _precondition(expected_revision))
 
 
-def _message(message: Message) -> Message:
+def _is_left(message: Message) -> bool:
     if not isinstance(message, Message):
-        raise InvalidInputError(f"seen is the list of messages that were summarised, not of {type(message).__name__}")
-    return message
+        refuse(message, "an item of seen", "a Message", InvalidInputError)
+    return stays(message)
 
 
-def expand(conversation_id: str, summary_id: str, *, expected_revision: int | None) -> Expand:
+def expand(conversation_id: str, summary_id: str, expected_revision: int | None = None) -> Expand:
     """Raises InvalidConversationIdError, InvalidInputError."""
     check_conversation_id(conversation_id)
-    return Expand(conversation_id, check_message_id(summary_id), _precondition(expected_revision, False, False))
+    return Expand(conversation_id, check_message_id(summary_id), _precondition(expected_revision))
 
 
 def through_of(through: Position | Message | str) -> Position | str:
@@ -328,10 +314,10 @@ def through_of(through: Position | Message | str) -> Position | str:
     return check_message_id(through)
 
 
-def clear(conversation_id: str, *, expected_revision: int | None) -> Clear:
+def clear(conversation_id: str, expected_revision: int | None = None) -> Clear:
     """Raises InvalidConversationIdError."""
     check_conversation_id(conversation_id)
-    return Clear(conversation_id, _precondition(expected_revision, False, False))
+    return Clear(conversation_id, _precondition(expected_revision))
 
 
 def write_record(
@@ -357,6 +343,11 @@ def write_record(
     return WriteRecord(conversation_id, written, _precondition(expected_revision, not create, create))
 
 
+def _check_list(value: object, name: str, error: type[InvalidInputError] = InvalidInputError) -> None:
+    if isinstance(value, Message | str | bytes) or not isinstance(value, Iterable):
+        refuse(value, name, "a list", error)
+
+
 def _entry(message: Message) -> Entry:
     body = encode_body(message)
     timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
@@ -364,7 +355,9 @@ def _entry(message: Message) -> Entry:
     return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), marks(message))
 
 
-def _precondition(expected_revision: int | None, must_exist: bool, must_not_exist: bool) -> Precondition:
+def _precondition(
+    expected_revision: int | None, must_exist: bool = False, must_not_exist: bool = False
+) -> Precondition:
     if expected_revision is None and not must_exist and not must_not_exist:
         return ANY
     check_integer(expected_revision, "expected_revision", 0, 2**53 - 1, optional=True, error=InvalidInputError)

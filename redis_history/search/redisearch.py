@@ -26,7 +26,7 @@ from redis_history._words import UNSTEMMED
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
 from redis_history.requests.filters import ANYTHING, Filters, tool_names_of
-from redis_history.requests.options import VectorField
+from redis_history.requests.store_options import VectorField
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.text import index_text

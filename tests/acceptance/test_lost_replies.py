@@ -109,7 +109,7 @@ def test_a_message_that_was_changed_before_its_append_is_repeated(server: RealSe
         backend: Any = store._backend
         with server.client() as client:
             sent = 1_000_000 * int(client.time()[0])
-        op = requests.append_one("c", user("x", id="m"), expected_revision=None, must_exist=False, must_not_exist=False)
+        op = requests.append_one("c", user("x", id="m"))
         [first] = backend.execute(op)
         store.update_message("c", user("edited", id="m"))
         call = first_call(op, backend._settings)

@@ -17,7 +17,7 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis import keys, plan_listing, plan_reads, plan_writes, server_info
 from redis_history.history import _outbox
 from redis_history.model import wire
-from redis_history.requests.options import Options
+from redis_history.requests.store_options import Options
 from redis_history.search import query, scan
 from redis_history.search import text as search_text
 from tests.docs.pages import DOCS, ROOT, prose, rows, sections

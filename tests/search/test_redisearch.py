@@ -14,7 +14,7 @@ from redis_history import Message, Participant, Position, tool_result, tool_use,
 from redis_history._words import LANGUAGES
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.requests.filters import make_filters
-from redis_history.requests.options import VectorField
+from redis_history.requests.store_options import VectorField
 from redis_history.search.query import parse_query
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (

@@ -30,7 +30,7 @@ from redis_history.model import Message, Participant, Position, Source, user
 from redis_history.model.wire import body_digest, decode_member, encode_member
 from redis_history.operations import Append, DeleteMessages, Precondition
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Batch
-from redis_history.requests.options import Options
+from redis_history.requests.store_options import Options
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.property.strategies import conversation_ids, messages, microseconds
 

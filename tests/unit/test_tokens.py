@@ -64,8 +64,6 @@ def test_more_text_has_more_characters(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("value", [{b"k": 1}, {(1, 2): 3}, {None: 1}, {1.5: 2}, b"\xff", [b"\xff"], 2**64 - 1, 1.5])
 def test_all_storable_values_are_counted(value: Any) -> None:
-    entry = append_one(
-        "c", user(tool_use("c", "n", value)), expected_revision=None, must_exist=False, must_not_exist=False
-    ).entries[0]
+    entry = append_one("c", user(tool_use("c", "n", value)), expected_revision=None).entries[0]
     assert entry.characters > 1
     assert entry.tokens == estimate_tokens(entry.characters)

@@ -18,7 +18,7 @@ from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
 from redis_history.operations import ANY, DeleteConversation, Precondition, Write
-from redis_history.requests.options import VectorField
+from redis_history.requests.store_options import VectorField
 from redis_history.search.redisearch import VECTOR, document
 
 

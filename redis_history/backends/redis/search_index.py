@@ -33,7 +33,7 @@ from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.operations import Append, Restore
-from redis_history.requests.options import VectorField
+from redis_history.requests.store_options import VectorField
 from redis_history.search.redisearch import VECTOR, create_arguments
 from redis_history.search.text import chunk_length
 
