@@ -11,20 +11,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message
+from redis_history import (
+    AsyncHistoryStore,
+    ConversationSearchTool,
+    HistoryStore,
+    Message,
+)
 from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.integrations._extras import checked_id, missing
+from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import without_lone_results
+from redis_history.tokens import TokenCounter
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.messages import BaseMessage, RemoveMessage, messages_from_dict, messages_to_dict
+    from langchain_core.tools import StructuredTool
 except ImportError as error:
     raise missing("langchain", error) from error
 
-__all__ = ["LangChainHistory"]
+__all__ = ["LangChainHistory", "search_tool"]
 
 _BATCH = 500  # messages in one atomic change
 _ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
@@ -149,6 +157,32 @@ class LangChainHistory(BaseChatMessageHistory):
         if self._store is None:
             raise ConfigurationError("LangChainHistory has only an async_store: use its async methods or pass store=")
         return self._store
+
+
+def search_tool(
+    store: HistoryStore | AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    token_cap: int | None = 2000,
+    token_counter: TokenCounter | None = None,
+) -> StructuredTool:
+    """The tool `conversation_search` of `conversation_search_tool`, as a LangChain tool.
+
+    The tool of an asynchronous store can only be called with `ainvoke`. The options and errors are
+    those of `conversation_search_tool`.
+    """
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+
+    async def search(**arguments: Any) -> str:
+        return await run(arguments)
+
+    return StructuredTool(
+        name=tool.name,
+        description=tool.description,
+        args_schema=tool.parameters,
+        func=(lambda **arguments: tool.run(arguments)) if isinstance(tool, ConversationSearchTool) else None,
+        coroutine=search,
+    )
 
 
 def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | str | None]:

@@ -11,7 +11,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from redis_history import (
+    AsyncHistoryStore,
     AttachmentPart,
+    ConversationSearchTool,
     HistoryStore,
     Message,
     Part,
@@ -28,16 +30,19 @@ from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
 from redis_history.integrations._extras import missing, plain_or
+from redis_history.integrations._search_runner import search_runner
+from redis_history.tokens import TokenCounter
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.storage.chat_store.base import BaseChatStore
     from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+    from llama_index.core.tools import FunctionTool
 except ImportError as error:
     raise missing("llama-index", error) from error
 
-__all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore"]
+__all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore", "search_tool"]
 
 _FORM = "llama_index"
 _PAGE = 200
@@ -222,6 +227,31 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
             except (RevisionConflictError, MessageNotFoundError):
                 continue  # another writer was faster: read again
         return taken
+
+
+def search_tool(
+    store: HistoryStore | AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    token_cap: int | None = 2000,
+    token_counter: TokenCounter | None = None,
+) -> FunctionTool:
+    """The tool `conversation_search` of `conversation_search_tool`, as a tool of LlamaIndex.
+
+    The options and errors are those of `conversation_search_tool`.
+    """
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+
+    def search(query: str, limit: int = 5) -> str:
+        return str(tool(query, limit))
+
+    async def search_async(query: str, limit: int = 5) -> str:
+        return await run({"query": query, "limit": limit})
+
+    is_sync = isinstance(tool, ConversationSearchTool)
+    return FunctionTool.from_defaults(
+        fn=search if is_sync else None, async_fn=search_async, name=tool.name, description=tool.description
+    )
 
 
 def _keys(store: HistoryStore) -> Iterator[str]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from redis_history import AsyncHistoryStore, Message
+from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
 from redis_history.errors import RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import checked_id, missing
+from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import OpenCalls
+from redis_history.tokens import TokenCounter
 
 try:
+    from agents import FunctionTool
     from agents.memory import Session, SessionSettings
 except ImportError as error:
     raise missing("openai-agents", error) from error
@@ -20,7 +23,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from agents import TResponseInputItem
 
-__all__ = ["AgentsSession"]
+__all__ = ["AgentsSession", "search_tool"]
 
 _BATCH = 500  # messages in one atomic change
 
@@ -130,6 +133,31 @@ class AgentsSession(Session):
         """Close the store if `from_url` created it."""
         if self._owned:
             await self._store.aclose()
+
+
+def search_tool(
+    store: HistoryStore | AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    token_cap: int | None = 2000,
+    token_counter: TokenCounter | None = None,
+) -> FunctionTool:
+    """The tool `conversation_search` of `conversation_search_tool`, as a tool of the Agents SDK.
+
+    The options and errors are those of `conversation_search_tool`.
+    """
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+
+    async def invoke(context: Any, arguments: str) -> str:
+        return await run(arguments)
+
+    return FunctionTool(
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=tool.parameters,
+        on_invoke_tool=invoke,
+        strict_json_schema=False,  # strict mode requires every parameter
+    )
 
 
 def _settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:

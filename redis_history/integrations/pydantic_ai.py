@@ -30,14 +30,17 @@ from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
 from redis_history.integrations._extras import checked_id, missing, plain_or
+from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import without_lone_results
+from redis_history.tokens import TokenCounter
 
 try:
+    from pydantic_ai import Tool
     from pydantic_ai.messages import BaseToolCallPart, BaseToolReturnPart, ModelMessage, ModelMessagesTypeAdapter
 except ImportError as error:
     raise missing("pydantic-ai", error) from error
 
-__all__ = ["PydanticAIHistory", "from_pydantic_ai", "to_pydantic_ai"]
+__all__ = ["PydanticAIHistory", "from_pydantic_ai", "search_tool", "to_pydantic_ai"]
 
 _FORM = "pydantic_ai"
 _BATCH = 500
@@ -72,6 +75,25 @@ class PydanticAIHistory:
 
     def _theirs(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
         return to_pydantic_ai(messages if limit is None else without_lone_results(messages), on_loss=self._on_loss)
+
+
+def search_tool(
+    store: HistoryStore | AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    token_cap: int | None = 2000,
+    token_counter: TokenCounter | None = None,
+) -> Tool[Any]:
+    """The tool `conversation_search` of `conversation_search_tool`, as a tool of Pydantic AI.
+
+    The options and errors are those of `conversation_search_tool`.
+    """
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+
+    async def search(**arguments: Any) -> str:
+        return await run(arguments)
+
+    return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:

@@ -1,0 +1,70 @@
+"""The search tool as the native tool of each framework, with both kinds of stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import FunctionModel
+
+from redis_history import AsyncHistoryStore, HistoryStore, user
+from redis_history.integrations import langchain, llama_index, openai_agents, pydantic_ai
+
+MODULES = [langchain, llama_index, openai_agents, pydantic_ai]
+
+
+STORED = {"trip": user("The hotel is in Oslo."), "other": user("Another hotel.")}
+
+
+@pytest.fixture(params=["sync", "async"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    if request.param == "sync":
+        with HistoryStore("memory://") as sync_store:
+            for conversation_id, message in STORED.items():
+                sync_store.append(conversation_id, message)
+            yield sync_store
+    else:
+        async with AsyncHistoryStore("memory://") as async_store:
+            for conversation_id, message in STORED.items():
+                await async_store.append(conversation_id, message)
+            yield async_store
+
+
+async def ask(module: Any, store: Any, arguments: dict[str, Any]) -> str:
+    tool = module.search_tool(store, "trip", token_cap=500)
+    if module is langchain:
+        return str(await tool.ainvoke(arguments))
+    if module is llama_index:
+        return str((await tool.acall(**arguments)).content)
+    if module is openai_agents:
+        return str(await tool.on_invoke_tool(None, str(arguments).replace("'", '"')))
+
+    def model(messages: list[Any], info: Any) -> ModelResponse:
+        done = isinstance(messages[-1].parts[0], ToolReturnPart)
+        return ModelResponse([TextPart("done") if done else ToolCallPart("conversation_search", arguments)])
+
+    result = await Agent(FunctionModel(model), tools=[tool]).run("Where is it?")
+    (answer,) = (
+        part.content for one in result.all_messages() for part in one.parts if isinstance(part, ToolReturnPart)
+    )
+    return str(answer)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+async def test_the_tool_searches_its_conversation_only(module: Any, store: Any) -> None:
+    answer = await ask(module, store, {"query": "hotel", "limit": 3})
+    assert "Oslo" in answer
+    assert "Another" not in answer
+    tool = module.search_tool(store, "trip")
+    name = tool.metadata.name if module is llama_index else tool.name
+    assert name == "conversation_search"
+
+
+def test_synchronous_calls() -> None:
+    with HistoryStore("memory://") as store:
+        store.append("trip", user("The hotel is in Oslo."))
+        assert "Oslo" in langchain.search_tool(store, "trip").invoke({"query": "hotel"})
+        assert "Oslo" in str(llama_index.search_tool(store, "trip").call(query="hotel").content)
