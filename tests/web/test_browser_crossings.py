@@ -207,9 +207,15 @@ async def test_texts_that_are_meant_to_freeze_the_page(window: Window) -> None:
         const many = (text) => text.repeat(400_000);
         const hostile = ["```" + many(" ") + "x`", "~~~" + many("a") + "`", "```" + many("a ") + "`"];
         const fenced = blocks("Look:\\n```python title\\nx = 1\\n```\\nand\\n~~~~\\n```\\n~~~~\\n``` no `code`");
-        return { hostile: hostile.map((text) => blocks(text).length), fenced };
+        const { markdown } = await import(new URL("static/markdown.js", location.href.split("#")[0]).href);
+        const kinds = ["[", "![", "*a_", "**b]", "> ", "- ", "`a", "<a ", "a@b.", "|a\\n|-\\n", "[a]: ", "&", "~~b]"];
+        const began = performance.now();
+        for (const kind of kinds) markdown(kind.repeat(19_990 / kind.length));
+        const spent = performance.now() - began;
+        return { hostile: hostile.map((text) => blocks(text).length), fenced, spent };
     }""")
     assert found["hostile"] == [1, 1, 1]
+    assert found["spent"] < 10_000, "13 texts; a quadratic parser takes minutes"
     assert found["fenced"] == [
         {"text": "Look:"},
         {"code": "x = 1", "language": "python"},

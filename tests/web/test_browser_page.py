@@ -188,6 +188,38 @@ async def test_hostile_content_is_shown_as_text(window: Window, site: Site) -> N
     await _no_sideways_scrolling(page)
 
 
+async def test_markdown_is_rendered_without_markup_and_requests(window: Window, site: Site) -> None:
+    name = site.name("markdown")
+    text = (
+        "# Plan\n\nA **bold** and *soft* ~~old~~ `code`, <b>no tag</b>\nand https://www.example.com\n\n"
+        "- one\n  1. deep\n- two\n\n> quoted\n\n| a | b |\n|---|---|\n| 1 | [x](https://example.com/?q=1) |\n\n"
+        "```js\nlet a;\n```\n\n![pixel](https://evil.example/p.png) [bad](javascript:alert(1)) [data](data:text/x,y)\n"
+    )
+    site.store.append(name, assistant(text))
+    site.store.append(name, user("# As *typed*"))
+    page = await window.open(name)
+    prose = page.locator(".prose").first
+    await expect(prose.locator("h4")).to_have_text("Plan")
+    for tag, texts in (
+        ("strong", ["bold"]),
+        ("em", ["soft"]),
+        ("s", ["old"]),
+        ("p > code", ["code"]),
+        ("td", ["1", "x"]),
+    ):
+        await expect(prose.locator(tag)).to_have_text(texts)
+    await expect(prose.locator("> ul > li")).to_have_count(2)
+    await expect(prose.locator("ol li")).to_have_text("deep")
+    await expect(prose.locator("blockquote")).to_have_text("quoted")
+    await expect(prose.locator(".code")).to_have_text("jslet a;")
+    await expect(prose.locator("b, img")).to_have_count(0)
+    await expect(prose).to_contain_text("<b>no tag</b>")
+    hrefs = await prose.locator("a").evaluate_all("all => all.map(one => [one.getAttribute('href'), one.rel])")
+    targets = ["https://www.example.com", "https://example.com/?q=1", "https://evil.example/p.png"]
+    assert hrefs == [[href, "noopener noreferrer nofollow"] for href in targets]
+    await expect(page.locator(".prose").nth(1)).to_have_text("# As *typed*")
+
+
 async def test_search_leads_to_the_message(window: Window, site: Site) -> None:
     name, other = site.name("search"), site.name("search")
     site.store.create_conversation(Conversation(name, title="About the zeppelin"))

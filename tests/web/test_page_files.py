@@ -10,7 +10,7 @@ import pytest
 import redis_history.web
 
 STATIC = Path(redis_history.web.__file__).parent / "static"
-FILES = sorted(STATIC.iterdir())
+FILES = sorted(path for path in STATIC.iterdir() if path.is_file())  # without those of others, in vendor/
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 
 

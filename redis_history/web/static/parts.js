@@ -2,6 +2,7 @@
 
 import { el, icon } from "./dom.js";
 import { bytes, duration, exact, oneLine, plural, shorten } from "./format.js";
+import { markdown } from "./markdown.js";
 import { contentText, data, foldable, pretty, prose } from "./prose.js";
 
 const RECENT = 10 * 60 * 1000;
@@ -10,7 +11,7 @@ const RECENT = 10 * 60 * 1000;
 export function drawPart(row, part, index, fold) {
   switch (part.type) {
     case "text":
-      return part.text ? el("div", {}, ...text(part, fold(`${index}`))) : null;
+      return part.text ? el("div", {}, ...text(part, fold(`${index}`), row.message)) : null;
     case "reasoning":
       return reasoning(part, fold(`${index}`), fold(`${index}.all`));
     case "tool_use":
@@ -24,8 +25,10 @@ export function drawPart(row, part, index, fold) {
   }
 }
 
-function text(part, fold) {
-  return foldable(part.text, { ...fold, cut: part.cut, total: part.cut }, prose);
+/** People's own texts are shown as they typed them. */
+function text(part, fold, message) {
+  const make = message.role === "user" ? prose : markdown;
+  return foldable(part.text, { ...fold, cut: part.cut, total: part.cut }, make);
 }
 
 /** A head that is always visible, and a body that exists only while unfolded. */
