@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import stat
 import sys
@@ -11,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import click
 from msgspec import structs
@@ -94,14 +93,10 @@ def import_command(
     problems = _Problems(context)
     limits = ImportLimits(**given)
     with _opened(files, stdin_name, limits) as opened:
-        # Read the start of all files before storing anything; whole files to know the total of a progress bar.
-        whole = dry_run or (sys.stderr.isatty() and not quiet)
+        # Read the start of all files before storing anything.
         with progress("reading", context, quiet=quiet) as update:
-            done = [
-                _read(file, format, limits, problems.of(file) if dry_run else _ignore, update, whole) for file in opened
-            ]
+            done = [_read(file, format, limits, problems.of(file) if dry_run else None, update) for file in opened]
         if not dry_run:
-            total = sum(one.counts.messages for one in done) if whole else None
             with (
                 open_store(context, lasting=True, searches=language) as store,
                 progress("importing", context, quiet=quiet) as update,
@@ -111,7 +106,7 @@ def import_command(
 
                     def show(counts: Imported, earlier: Imported = earlier) -> None:
                         now = _sum((earlier, counts))
-                        update(now.messages, total, counted(now.conversations, "conversation"))
+                        update(now.messages, None, counted(now.conversations, "conversation"))
 
                     counts = import_messages(
                         file.path, store, format=format, batch=batch, limits=limits,
@@ -171,18 +166,15 @@ class _Problems:
             click.echo(f"… and {more:,} more problems; --json reports all of them", err=True)
 
 
-def _ignore(problem: ImportProblem) -> None:
-    pass
-
-
-def _read(file: _File, format: str, limits: ImportLimits, on_error: OnError, update: Update, whole: bool) -> _Done:
-    """Reads a file, or unless `whole` its first conversation. Raises InvalidInputError if it cannot be read at all."""
+def _read(file: _File, format: str, limits: ImportLimits, on_error: OnError | None, update: Update) -> _Done:
+    """Reads a file, or without `on_error` its first conversation. Raises InvalidInputError if it cannot be read."""
     kind, conversations, messages, problems = None, 0, 0, 0
 
     def count(problem: ImportProblem) -> None:
         nonlocal problems
         problems += 1
-        on_error(problem)
+        if on_error is not None:
+            on_error(problem)
 
     try:
         transcripts = read_transcripts(file.path, format=format, on_error=count, limits=limits)
@@ -192,7 +184,7 @@ def _read(file: _File, format: str, limits: ImportLimits, on_error: OnError, upd
         kind = kind or transcript.format
         conversations, messages = conversations + 1, messages + len(transcript.messages)
         update(messages, more=one_line(file.shown, 40))
-        if not whole:
+        if on_error is None:
             break
     return _Done(file, kind, Imported(conversations, messages, problems=problems))
 
@@ -249,11 +241,10 @@ def _copy(file: str, path: Path, limits: ImportLimits) -> None:
 @click.argument("conversations", nargs=-1, metavar="[ID]...", type=Id(), shell_complete=conversation_ids)
 @click.option("--output", "-o", default="-", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
               help="The file to write, gzipped if its name ends in .gz.  [default: standard output]")  # fmt: skip
-@click.option("--gzip", "packed", is_flag=True, help="Compress standard output with gzip.")
 @click.option("--archived", is_flag=True, help="Also export archived messages, which summaries replaced.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress and no summary.")
 def export_command(
-    context: Context, /, conversations: tuple[str, ...], output: str, packed: bool, archived: bool, quiet: bool
+    context: Context, /, conversations: tuple[str, ...], output: str, archived: bool, quiet: bool
 ) -> None:
     """Export conversations, or a whole namespace, to a file.
 
@@ -262,8 +253,6 @@ def export_command(
     """
     if output == "/dev/stdout":  # opening it by name would truncate a file that it is redirected to
         output = "-"
-    if packed and output != "-":
-        raise click.UsageError("--gzip is for standard output; a file is gzipped if its name ends in .gz")
     if output == "-" and sys.stdout is None:  # as after >&-
         raise click.UsageError("standard output is closed: name a file with --output")
     if output == "-" and sys.stdout.isatty():
@@ -278,14 +267,13 @@ def export_command(
                 update(done.messages, None, counted(done.conversations, "conversation"))
 
             try:
-                with _target(output, packed) as target:
-                    done = export_messages(
-                        store,
-                        target,
-                        conversation_ids=conversations or None,
-                        include_archived=archived,
-                        on_progress=show,
-                    )
+                done = export_messages(
+                    store,
+                    sys.stdout.buffer if output == "-" else Path(output),
+                    conversation_ids=conversations or None,
+                    include_archived=archived,
+                    on_progress=show,
+                )
             except OSError as error:
                 if output == "-" or error.errno == errno.EPIPE:
                     raise
@@ -296,17 +284,3 @@ def export_command(
         context.emit({"path": output, "conversations": done.conversations, "messages": done.messages})
     elif not quiet:
         click.echo(text if output == "-" else f"{name(output)}: {text}", err=output == "-")
-
-
-@contextmanager
-def _target(output: str, packed: bool) -> Iterator[Path | IO[bytes]]:
-    if output != "-":
-        yield Path(output)
-        return
-    stdout = sys.stdout.buffer
-    if packed:
-        with gzip.GzipFile("", "wb", fileobj=stdout, mtime=0) as stream:
-            yield cast("IO[bytes]", stream)
-    else:
-        yield stdout
-    stdout.flush()
