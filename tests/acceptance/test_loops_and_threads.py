@@ -32,7 +32,7 @@ NEVER = 600.0
 
 
 async def in_another_loop(work: Callable[[], Any]) -> Any:
-    """Its outcome, run in another thread with an event loop of its own."""
+    """The outcome of `work` in another thread, with a new event loop."""
     return await asyncio.to_thread(lambda: asyncio.run(work()))
 
 
@@ -108,7 +108,7 @@ def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Callable[..., Rea
 
 
 def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> None:
-    """Each has a conversation of its own, and all have one together; what is left is exactly known."""
+    """Each has its own conversation, and all share one. The result is known exactly."""
     threads, rounds = 16, 6
     store = HistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
     rung: dict[int, list[str]] = {number: [] for number in range(threads)}
@@ -217,7 +217,7 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[...
 
 
 async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namespace: str) -> None:
-    """Both go on with the one store: the parent with its subscription, the child in an event loop of its own."""
+    """Both go on with one store: the parent with its subscription, the child in a new event loop."""
     store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
 
     async def in_child() -> None:

@@ -17,13 +17,12 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     BackendRefusedError,
-    BackendUnavailableError,
     ConfigurationError,
     CorruptDataError,
     StoreClosedError,
     UnsupportedServerError,
 )
-from tests.support.servers import RealServer, free_port
+from tests.support.servers import RealServer
 
 BRIEF = RetryPolicy(deadline=0.2)
 
@@ -105,12 +104,6 @@ def test_a_client_of_the_other_kind_is_refused(server: RealServer) -> None:
         HistoryStore("redis://localhost", client=client)
 
 
-def test_nobody_listens() -> None:
-    store = HistoryStore(f"redis://127.0.0.1:{free_port()}", retry=BRIEF)
-    with pytest.raises(BackendUnavailableError), store:
-        store.append("c", user("x"))
-
-
 def test_a_web_server() -> None:
     def answer(line: bytes) -> bytes:
         return b"HTTP/1.1 400 Bad Request\r\n\r\n"
@@ -144,17 +137,6 @@ def test_a_wrong_password(own_server: Any) -> None:
     server = own_server(options=("--requirepass", "right"))
     with HistoryStore(f"unix://:wrong@{server.socket}", retry=BRIEF) as store, pytest.raises(BackendRefusedError):
         store.append("c", user("x"))
-
-
-def test_a_server_out_of_memory(own_server: Any) -> None:
-    server = own_server()
-    with HistoryStore(server.url, retry=BRIEF) as store:
-        store.append("c", user("before"))
-        with server.client() as client:
-            client.config_set("maxmemory", "1mb")
-        with pytest.raises(BackendRefusedError, match="memory"):
-            store.append("c", user("x"))
-        assert [message.text for message in store.get("c")] == ["before"]
 
 
 def test_a_foreign_key(server: RealServer, namespace: str) -> None:

@@ -111,7 +111,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         self.model_changes = {name: self.model.subscribe(name) for name in ("a", "b{}:*")}
         self.changes = {name: self.clients[0].subscribe(name) for name in ("a", "b{}:*")}
         for name, subscription in self.changes.items():
-            # Only subscribers receive deletions: wait until the server has this subscription.
+            # The server must have the subscription: deletions are sent to subscribers only.
             self._listening(name)
             assert subscription.get(timeout=0) is None
 
@@ -128,7 +128,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
             except RedisHistoryError as error:
                 outcomes.append(told(error))
         if name == "append_many" and isinstance(outcomes[1], list):
-            # A message that the cap removed in a change whose reply was lost has no known place.
+            # The cap may remove a message in a change whose reply is lost: its place is then unknown.
             outcomes = [
                 [item for item, real in zip(outcome, outcomes[1], strict=True) if real[1].sequence is not None]
                 for outcome in outcomes

@@ -42,8 +42,8 @@ def test_a_message_is_read_back_equal(message: Message, sequence: int, timestamp
 
 @given(messages(), sequences, microseconds)
 def test_the_stored_form(message: Message, sequence: int, timestamp: int) -> None:
-    """A member is plain MessagePack: place and body. The body has no place, and begins with the id, because scripts
-    read it there. A message that was read has the same body, so that appending it again is a duplicate."""
+    """A member is plain MessagePack: place and body. The body does not depend on the place, and begins with the id,
+    because scripts read it there. A message that was read has the same body: appending it again is a duplicate."""
     body = encode_body(message)
     member = encode_member(sequence, timestamp, body)
     fields = msgspec.msgpack.decode(body)

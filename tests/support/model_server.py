@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["ModelServer"]
 
-MEETING = 60.0  # seconds; those who meet are processes that import a framework first
+MEETING = 60.0  # seconds; processes import a framework before they ask
 
 
 class Refused(Exception):
@@ -21,10 +21,10 @@ class Refused(Exception):
 
 
 class ModelServer:
-    """Asked with two numbers it calls the tool `add`; else it answers what the tool gave, and how many questions of the
-    user it was sent. Refuses what OpenAI refuses: another key, and calls whose results do not follow them.
+    """For a question with two numbers it calls the tool `add`. Otherwise it answers with the result of the tool and the
+    number of the user's questions. Like OpenAI, it refuses another key, and calls without their results after them.
 
-    `meet`: the first so many questions are answered when all of them were asked, so that who asks them overlaps.
+    `meet`: so many first questions wait for each other, so that the runs of their agents overlap.
     """
 
     key = "sk-local"
@@ -46,7 +46,7 @@ class ModelServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._meeting.abort()  # whoever waits there is a thread that `server_close` joins
+        self._meeting.abort()  # `server_close` joins threads that wait there
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

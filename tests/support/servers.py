@@ -114,7 +114,7 @@ def replication(server: RealServer) -> dict[str, Any]:
 
 
 def wait_until_replicated(primary: RealServer, replica: RealServer) -> None:
-    """Wait until the replica has all changes of the primary. WAIT only covers writes of its own connection."""
+    """Wait until the replica has all changes of the primary. WAIT only covers writes of the same connection."""
     offset = replication(primary)["master_repl_offset"]
     wait_until(lambda: replication(replica)["slave_repl_offset"] >= offset, "the replica to have it all")
 
