@@ -114,6 +114,59 @@ class OpenAIAgents(OnALoop):
         )
 
 
+class OurAgentsSession(OnALoop):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.store = AsyncHistoryStore(url, namespace="compare-agents", search="off")
+
+    def conversation(self, name: str) -> Any:
+        from redis_history.integrations.openai_agents import AgentsSession
+
+        session = AgentsSession(name, self.store)
+        item: Any = {"role": "user", "content": TEXT}
+        return (
+            lambda: self.run(session.add_items([item])),
+            lambda: len(self.run(session.get_items())),
+            lambda count: self.run(session.add_items([item] * count)),
+        )
+
+    def close(self) -> None:
+        self.run(self.store.aclose())
+        super().close()
+
+
+class OurLangChain(Ours):
+    search = "off"
+
+    def conversation(self, name: str) -> Any:
+        from langchain_core.messages import HumanMessage
+
+        from redis_history.integrations.langchain import LangChainHistory
+
+        history = LangChainHistory(name, self.store)
+        return (
+            lambda: history.add_message(HumanMessage(TEXT)),
+            lambda: len(history.messages),
+            lambda count: history.add_messages([HumanMessage(TEXT) for _ in range(count)]),
+        )
+
+
+class OurLlamaIndex(Ours):
+    search = "off"
+
+    def conversation(self, name: str) -> Any:
+        from llama_index.core.llms import ChatMessage
+
+        from redis_history.integrations.llama_index import LlamaIndexChatStore
+
+        store = LlamaIndexChatStore(self.store)
+        return (
+            lambda: store.add_message(name, ChatMessage(role="user", content=TEXT)),
+            lambda: len(store.get_messages(name)),
+            None,
+        )
+
+
 class LlamaIndex(Package):
     def conversation(self, name: str) -> Any:
         from llama_index.core.llms import ChatMessage
@@ -170,8 +223,11 @@ PACKAGES: list[tuple[str, str, type[Package]]] = [
     ("redis_history", "", Ours),
     ("redis_history, asyncio", "", OursAsync),
     ("redis_history, with index", "", OursIndexed),
+    ("our LlamaIndexChatStore", "", OurLlamaIndex),
     ("llama-index chat store", "llama-index-storage-chat-store-redis", LlamaIndex),
+    ("our LangChainHistory", "", OurLangChain),
     ("langchain-community", "langchain-community", LangChainCommunity),
+    ("our AgentsSession", "", OurAgentsSession),
     ("openai-agents RedisSession", "openai-agents", OpenAIAgents),
     ("langchain-redis, with index", "langchain-redis", LangChainRedis),
     ("redisvl, with index", "redisvl", RedisVL),
