@@ -93,7 +93,7 @@ async def test_a_history_of_another_conversation_is_not_overwritten(stores: Any)
     history = history_over(stores())
     await history.load("a")
     history.add_text("user", "for a")
-    with pytest.raises(InvalidInputError, match="1"):
+    with pytest.raises(InvalidInputError):
         await history.load("b")
     await history.save()
     await history.load("b")

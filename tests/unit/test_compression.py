@@ -89,10 +89,9 @@ def test_tokens_and_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
-    [(RuntimeError("away"), "RuntimeError: away"), ("", "no text"), (7, "int"), ("x" * 10**6, "shorter")],
+    "answer", [RuntimeError("away"), "", 7, "x" * 10**6], ids=["error", "empty", "number", "megabyte"]
 )
-def test_an_invalid_summary_leaves_the_history_unchanged(answer: Any, why: str) -> None:
+def test_an_invalid_summary_leaves_the_history_unchanged(answer: Any) -> None:
     def summarize(messages: Sequence[Message], previous: str | None) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -100,7 +99,7 @@ def test_an_invalid_summary_leaves_the_history_unchanged(answer: Any, why: str) 
 
     history = filled().use(plugin(summarize))
     before = history.get_snapshot()
-    with pytest.raises(SummaryError, match=why):
+    with pytest.raises(SummaryError):
         history.reduce(max_entries=8)
     assert history.get_snapshot() is before
 
@@ -124,7 +123,7 @@ async def test_any_error_of_a_summariser_is_a_summary_error(error: type[BaseExce
             continue
         history = filled().use(plugin(summarizer))
         before = history.get_snapshot()
-        with pytest.raises(SummaryError, match="raised"):
+        with pytest.raises(SummaryError):
             await history.reduce(max_entries=8)
         assert history.get_snapshot() is before
 
@@ -147,7 +146,7 @@ async def test_a_cancelled_reduction_is_cancelled() -> None:
 def test_a_summariser_that_takes_too_long() -> None:
     go = threading.Event()
     history = filled().use(plugin(lambda messages, previous: go.wait(20) and "x", timeout=0.05))
-    with pytest.raises(SummaryError, match=r"0\.05"):
+    with pytest.raises(SummaryError):
         history.reduce(max_entries=8)
     go.set()
     assert len(history) == 13

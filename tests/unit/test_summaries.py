@@ -10,7 +10,8 @@ import pytest
 from redis_history import Message, Participant, assistant, extractive_summarizer, tool, tool_result, tool_use, user
 from redis_history.compaction.rendering import chunks, clipped, render
 from redis_history.compaction.summaries import (
-    MAX_SUMMARY_TOKENS,
+    NoGainError,
+    SummaryTooLongError,
     check_summarizer,
     read_summary,
     summary_message,
@@ -47,12 +48,13 @@ def test_a_summary_must_be_text(answer: Any) -> None:
 
 def test_a_summary_is_shorter_than_what_it_replaces() -> None:
     before = sum(map(message_tokens, LONG))
-    with pytest.raises(SummaryError, match=f"40.*{before:,}"):
+    with pytest.raises(NoGainError):
         usable("x" * 4 * before, LONG)
     assert usable("x" * (4 * before - 100), LONG)
-    with pytest.raises(SummaryError, match="50"):
+    with pytest.raises(SummaryTooLongError) as caught:
         usable("x" * 400, LONG, 50)
-    with pytest.raises(SummaryError, match="0"):
+    assert caught.value.tokens > 100
+    with pytest.raises(NoGainError):
         usable("x", [user("")])
 
 
@@ -63,7 +65,7 @@ def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
         counted.append(message)
         return 10**9
 
-    with pytest.raises(SummaryError, match=f"{MAX_SUMMARY_TOKENS:,}"):
+    with pytest.raises(SummaryTooLongError):
         usable("word " * 200_000, LONG, tokens_of=count)
     assert len(counted) == len(LONG)  # and not the megabyte
 
@@ -71,7 +73,7 @@ def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
 def test_a_summariser_is_callable() -> None:
     check_summarizer(lambda messages, previous: "")
     for other in (None, "extractive", dict):
-        with pytest.raises(ConfigurationError, match="extractive_summarizer"):
+        with pytest.raises(ConfigurationError):
             check_summarizer(other)
 
 
