@@ -1,181 +1,120 @@
-"""The public names; `redis_history` gives them on demand."""
+"""The public names. `redis_history` imports them at the first use of one; `X as X` exports a name to type checkers."""
 
-from redis_history._async.capturing import AsyncCapture, AsyncTurn
-from redis_history._async.compressor import AsyncCompressor
-from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._async.stored_history import AsyncRedisHistory
-from redis_history._async.subscription import AsyncSubscription
-from redis_history._capture import capture
-from redis_history._sync.capturing import Capture, Turn
-from redis_history._sync.compressor import Compressor
-from redis_history._sync.namespace_subscription import NamespaceSubscription
-from redis_history._sync.store import HistoryStore
-from redis_history._sync.stored_history import RedisHistory
-from redis_history._sync.subscription import Subscription
-from redis_history._version import __version__
-from redis_history.capabilities import Capabilities
-from redis_history.compaction.extractive import extractive_summarizer
-from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
-from redis_history.compaction.summaries import Summarizer
-from redis_history.compaction.worker import CompressionProgress, CompressorStats
+# ruff: noqa: I001 -- the imports of a module stay together
+
+from redis_history._async.capturing import (
+    AsyncCapture as AsyncCapture,
+    AsyncTurn as AsyncTurn,
+)
+from redis_history._async.compressor import AsyncCompressor as AsyncCompressor
+from redis_history._async.namespace_subscription import AsyncNamespaceSubscription as AsyncNamespaceSubscription
+from redis_history._async.store import AsyncHistoryStore as AsyncHistoryStore
+from redis_history._async.stored_history import AsyncRedisHistory as AsyncRedisHistory
+from redis_history._async.subscription import AsyncSubscription as AsyncSubscription
+from redis_history._capture import capture as capture
+from redis_history._sync.capturing import (
+    Capture as Capture,
+    Turn as Turn,
+)
+from redis_history._sync.compressor import Compressor as Compressor
+from redis_history._sync.namespace_subscription import NamespaceSubscription as NamespaceSubscription
+from redis_history._sync.store import HistoryStore as HistoryStore
+from redis_history._sync.stored_history import RedisHistory as RedisHistory
+from redis_history._sync.subscription import Subscription as Subscription
+from redis_history._version import __version__ as __version__
+from redis_history.capabilities import Capabilities as Capabilities
+from redis_history.compaction.extractive import extractive_summarizer as extractive_summarizer
+from redis_history.compaction.models import (
+    anthropic_summarizer as anthropic_summarizer,
+    openai_summarizer as openai_summarizer,
+)
+from redis_history.compaction.summaries import Summarizer as Summarizer
+from redis_history.compaction.worker import (
+    CompressionProgress as CompressionProgress,
+    CompressorStats as CompressorStats,
+)
 from redis_history.events import (
-    ConversationDeleted,
-    ConversationUpdated,
-    Cursor,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryExpanded,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    Reset,
-    ResetReason,
+    ConversationDeleted as ConversationDeleted,
+    ConversationUpdated as ConversationUpdated,
+    Cursor as Cursor,
+    Event as Event,
+    HistoryCleared as HistoryCleared,
+    HistoryCompacted as HistoryCompacted,
+    HistoryExpanded as HistoryExpanded,
+    HistoryRestored as HistoryRestored,
+    MessagesAppended as MessagesAppended,
+    MessagesDeleted as MessagesDeleted,
+    MessageUpdated as MessageUpdated,
+    Reset as Reset,
+    ResetReason as ResetReason,
 )
 from redis_history.history import (
-    Compression,
-    History,
-    Plugin,
-    ReduceOptions,
-    Reduction,
-    RetrieveTool,
-    ToolResultMasking,
-    compression,
-    tool_result_masking,
+    Compression as Compression,
+    History as History,
+    Plugin as Plugin,
+    ReduceOptions as ReduceOptions,
+    Reduction as Reduction,
+    RetrieveTool as RetrieveTool,
+    ToolResultMasking as ToolResultMasking,
+    compression as compression,
+    tool_result_masking as tool_result_masking,
 )
 from redis_history.model import (
-    AttachmentPart,
-    Conversation,
-    Message,
-    Part,
-    Participant,
-    Position,
-    ReasoningPart,
-    Role,
-    Scope,
-    Source,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    UnknownPart,
-    assistant,
-    system,
-    text,
-    tool,
-    tool_result,
-    tool_use,
-    user,
+    AttachmentPart as AttachmentPart,
+    Conversation as Conversation,
+    Message as Message,
+    Part as Part,
+    Participant as Participant,
+    Position as Position,
+    ReasoningPart as ReasoningPart,
+    Role as Role,
+    Scope as Scope,
+    Source as Source,
+    TextPart as TextPart,
+    ToolResultPart as ToolResultPart,
+    ToolUsePart as ToolUsePart,
+    UnknownPart as UnknownPart,
+    assistant as assistant,
+    system as system,
+    text as text,
+    tool as tool,
+    tool_result as tool_result,
+    tool_use as tool_use,
+    user as user,
 )
-from redis_history.operations import Appended, Compacted, Expanded, Snapshot
+from redis_history.operations import (
+    Appended as Appended,
+    Compacted as Compacted,
+    Expanded as Expanded,
+    Snapshot as Snapshot,
+)
 from redis_history.prompt import (
-    Addressed,
-    AddressedReason,
-    AssembledPrompt,
-    LeftOut,
-    LeftOutReason,
-    PromptOptions,
-    PromptReport,
-    assemble_messages,
-    assemble_prompt,
+    Addressed as Addressed,
+    AddressedReason as AddressedReason,
+    AssembledPrompt as AssembledPrompt,
+    LeftOut as LeftOut,
+    LeftOutReason as LeftOutReason,
+    PromptOptions as PromptOptions,
+    PromptReport as PromptReport,
+    assemble_messages as assemble_messages,
+    assemble_prompt as assemble_prompt,
 )
-from redis_history.requests.store_options import Embedder, VectorField
-from redis_history.retry import RetryDetails, RetryPolicy
-from redis_history.search.highlight import Highlight
-from redis_history.search.hits import Reindexed, SearchHit
-from redis_history.tokens import tiktoken_counter
-from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
-
-__all__ = [
-    "Addressed",
-    "AddressedReason",
-    "Appended",
-    "AssembledPrompt",
-    "AsyncCapture",
-    "AsyncCompressor",
-    "AsyncConversationSearchTool",
-    "AsyncHistoryStore",
-    "AsyncNamespaceSubscription",
-    "AsyncRedisHistory",
-    "AsyncSubscription",
-    "AsyncTurn",
-    "AttachmentPart",
-    "Capabilities",
-    "Capture",
-    "Compacted",
-    "Compression",
-    "CompressionProgress",
-    "Compressor",
-    "CompressorStats",
-    "Conversation",
-    "ConversationDeleted",
-    "ConversationSearchTool",
-    "ConversationUpdated",
-    "Cursor",
-    "Embedder",
-    "Event",
-    "Expanded",
-    "Highlight",
-    "History",
-    "HistoryCleared",
-    "HistoryCompacted",
-    "HistoryExpanded",
-    "HistoryRestored",
-    "HistoryStore",
-    "LeftOut",
-    "LeftOutReason",
-    "Message",
-    "MessageUpdated",
-    "MessagesAppended",
-    "MessagesDeleted",
-    "NamespaceSubscription",
-    "Part",
-    "Participant",
-    "Plugin",
-    "Position",
-    "PromptOptions",
-    "PromptReport",
-    "ReasoningPart",
-    "RedisHistory",
-    "ReduceOptions",
-    "Reduction",
-    "Reindexed",
-    "Reset",
-    "ResetReason",
-    "RetrieveTool",
-    "RetryDetails",
-    "RetryPolicy",
-    "Role",
-    "Scope",
-    "SearchHit",
-    "Snapshot",
-    "Source",
-    "Subscription",
-    "Summarizer",
-    "TextPart",
-    "ToolResultMasking",
-    "ToolResultPart",
-    "ToolUsePart",
-    "Turn",
-    "UnknownPart",
-    "VectorField",
-    "__version__",
-    "anthropic_summarizer",
-    "assemble_messages",
-    "assemble_prompt",
-    "assistant",
-    "capture",
-    "compression",
-    "conversation_search_tool",
-    "extractive_summarizer",
-    "openai_summarizer",
-    "system",
-    "text",
-    "tiktoken_counter",
-    "tool",
-    "tool_result",
-    "tool_result_masking",
-    "tool_use",
-    "user",
-]
+from redis_history.requests.store_options import (
+    Embedder as Embedder,
+    VectorField as VectorField,
+)
+from redis_history.retry import (
+    RetryDetails as RetryDetails,
+    RetryPolicy as RetryPolicy,
+)
+from redis_history.search.highlight import Highlight as Highlight
+from redis_history.search.hits import (
+    Reindexed as Reindexed,
+    SearchHit as SearchHit,
+)
+from redis_history.tokens import tiktoken_counter as tiktoken_counter
+from redis_history.tools import (
+    AsyncConversationSearchTool as AsyncConversationSearchTool,
+    ConversationSearchTool as ConversationSearchTool,
+    conversation_search_tool as conversation_search_tool,
+)
