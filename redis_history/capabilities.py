@@ -1,4 +1,4 @@
-"""What the backend of a store can do and is set to, as a value."""
+"""The abilities and settings of a store's backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Capabilities"]
 
 
 class Capabilities(Struct, frozen=True):
-    """What a backend is, can do, and is set to, as it was when first asked. None: the server does not tell.
+    """A backend, its abilities and settings, as first read. None: unknown.
 
     `str` gives it line by line, for people.
     """
@@ -19,20 +19,20 @@ class Capabilities(Struct, frozen=True):
     backend: str
     version: str | None = None
     mode: Literal["standalone", "cluster", "sentinel"] | None = None
-    #: Who searches for this store: the server, by an index, or the client, which reads and ranks one conversation.
+    #: How this store searches: by an index of the server, or in the client, which reads and ranks one conversation.
     search: Literal["server", "client"] = "client"
     #: Name and version of the server's search module; None also if there is none.
     search_module: str | None = None
-    #: Whether the server's settings make a change ring. What a subscription finds missing it adds, if it may.
+    #: Whether the server's settings notify of changes. Subscriptions add missing flags, if they may.
     notifications: bool | None = None
-    #: What wakes subscriptions: notifications, what writers publish, nothing but looking, or the backend itself; None:
+    #: How subscriptions hear of changes: notifications, publishing writers, polling, or the backend itself. None:
     #: found out when there is one.
     doorbell: Literal["notifications", "publish", "poll", "direct"] | None = None
     #: The append-only file, its `appendfsync`, and snapshots.
     aof: bool | None = None
     appendfsync: str | None = None
     snapshots: bool | None = None
-    #: What the server does when its memory is full.
+    #: The eviction policy for a full memory.
     eviction: str | None = None
     #: Replicas that are connected; of a cluster's primaries, of the one with the fewest.
     replicas: int | None = None
@@ -41,7 +41,7 @@ class Capabilities(Struct, frozen=True):
 
     @property
     def dangers(self) -> tuple[str, ...]:
-        """What of this may cost conversations, as sentences; none that is not known."""
+        """Risks to stored conversations, as sentences. Unknown settings are left out."""
         found = []
         if self.eviction not in (None, "noeviction"):
             found.append(f"the server evicts keys when its memory is full ({self.eviction}): set noeviction")
@@ -53,11 +53,11 @@ class Capabilities(Struct, frozen=True):
         return tuple(found)
 
     def __str__(self) -> str:
-        lines = [f"{name}: {_told(value)}" for name, value in structs.asdict(self).items()]
+        lines = [f"{name}: {_text(value)}" for name, value in structs.asdict(self).items()]
         return "\n".join([*lines, *(f"danger: {danger}" for danger in self.dangers)])
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):

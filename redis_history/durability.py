@@ -1,4 +1,4 @@
-"""What must be confirmed after a write, by which command, and which servers confirm nothing but the truth."""
+"""Confirmation of writes: the command, and which servers confirm truthfully."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Confirmation(Struct, frozen=True):
 
     @property
     def command(self) -> bytes:
-        """What is sent right after a write, packed (RESP)."""
+        """The command that follows a write, packed (RESP)."""
         milliseconds = b"%d" % max(1, round(self.timeout * 1000))
         needed = b"%d" % self.needed
         words = [b"WAITAOF", needed, b"0"] if self.tier == "fsync" else [b"WAIT", needed]
@@ -48,7 +48,7 @@ class Confirmation(Struct, frozen=True):
 
 
 def tiers(server: Capabilities) -> tuple[Literal["server", "fsync", "replicas"], ...]:
-    """What a server can confirm."""
+    """The values of `durability` that a server can confirm."""
     asked: tuple[Literal["fsync", "replicas"], ...] = ("fsync", "replicas")
     return ("server", *(tier for tier in asked if why_not(tier, 1, server) is None))
 

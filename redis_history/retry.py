@@ -40,7 +40,7 @@ class RetryPolicy:
     `longest_wait`, so that a fleet does not come back all at once.
 
     `on_retry` is called before each repetition, by the thread or in the event loop of the call, so it must not block.
-    What it raises is logged and changes nothing.
+    Its exceptions are logged and change nothing.
     """
 
     deadline: float = 10.0

@@ -1,4 +1,4 @@
-"""A function of the user's, at work beside ours. Its twin in _sync is written by hand too."""
+"""Runs a user's function in the background. The twin in _sync is written by hand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Final
 from redis_history._async._runtime import Signal
 from redis_history.compaction.summaries import is_interrupt, summary_error
 
-#: Seconds that a task which was told to end is waited for.
+#: Seconds to wait for a cancelled task.
 _ENDS: Final = 1.0
 
 
 class Attempt:
-    """A coroutine function runs in this loop, a plain one in a thread of its own.
+    """A coroutine function runs in this loop, a plain one in a new thread.
 
-    `signal` is set when it has `finished`. A thread cannot be ended: what it gives after it was left is thrown away.
+    `signal` is set when it has `finished`. A thread cannot be ended; after `leave`, its result is ignored.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], signal: Signal) -> None:
@@ -40,8 +40,8 @@ class Attempt:
             ).start()
 
     def outcome(self) -> Any:
-        """What the function gave. Raises SummaryError, whatever it raised: what is no Exception is meant for whoever
-        runs the function's thread or task, and not for the caller, whom it would end.
+        """The function's result. Raises SummaryError for anything it raised. A SystemExit or KeyboardInterrupt is meant
+        for the function's thread or task; it must not end the caller.
         """
         if self._error is not None:
             raise summary_error(self._error)
@@ -87,7 +87,7 @@ class Attempt:
                     raise
 
         self._task = self._loop.create_task(run(), name="redis_history-attempt")
-        if inspect.iscoroutine(given):  # one that was left before it began would never be awaited
+        if inspect.iscoroutine(given):  # otherwise never awaited if it was left before it began
             self._task.add_done_callback(lambda _: given.close())
 
     def _finish(self, given: Any, error: BaseException | None) -> None:

@@ -76,7 +76,7 @@ class ClusterNodes:
         manager = client.nodes_manager
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
         seeds = [Address(node.host, int(node.port)) for node in nodes]
-        # A node of the synchronous client has a pool, one of the asynchronous client is its own.
+        # A node of the synchronous client has a pool; a node of the asynchronous client is a pool.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
         return cls("the cluster of the given client", seeds, pools[0], manager.remap_host_port)
 
@@ -84,11 +84,11 @@ class ClusterNodes:
         return self
 
     def doorbell(self, connections: Any, mode: str) -> AsyncClusterDoorbell:
-        """Listens for changes, in one of the modes of `DOORBELLS`."""
+        """Listens for changes. `mode`: see `DOORBELLS`."""
         return AsyncClusterDoorbell(self, mode)
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """The cluster runs already."""
 
     @property
     def primaries(self) -> frozenset[Address]:
@@ -108,7 +108,7 @@ class ClusterNodes:
         return node
 
     async def refresh(self, first: Address | None = None) -> None:
-        """Read who serves what, from `first` or else from any node that answers. Raises what the last one did."""
+        """Read which node serves which slots, from `first` or any other node. Raises the last error."""
         self.stale = True
         known = [*self._topology.nodes]
         rng.shuffle(known)
@@ -139,7 +139,7 @@ class ClusterNodes:
             await node.connections.aclose()
 
     async def _forget(self, topology: Topology) -> None:
-        """Let go of nodes that have left, so that a cluster whose addresses change does not fill a table here."""
+        """Forget nodes that have left, so that changing addresses do not fill a table."""
         # Calls to a node that left may be under way: what they use is closed when the nodes are next looked at.
         left = [address for address in [*self._nodes] if address not in topology.nodes]
         ended, self._left = self._left, [node for address in left if (node := self._nodes.pop(address, None))]
@@ -180,15 +180,15 @@ _ASK: Final = 10.0
 class AsyncClusterDoorbell:
     """Listens for changes with one doorbell for each primary. Runs from the first `watch` until `aclose`.
 
-    A node notifies only of its own keys. Every channel is subscribed to at every primary, so that nothing changes when
-    a slot moves or a replica takes over. That costs a few bytes per node. The list of primaries is read again from time
-    to time, because a lasting connection does not report a new shard.
+    A node notifies only about the keys it has. Every channel is subscribed to at every primary, so that nothing
+    changes when a slot moves or a replica takes over. That costs a few bytes per node. The list of primaries is read
+    again from time to time, because a lasting connection does not report a new shard.
     """
 
     def __init__(self, nodes: ClusterNodes, mode: str) -> None:
         self._nodes = nodes
         self._asked = mode
-        # What is watched and by whom, in order: for doorbells that are added later.
+        # The watched channels and their callbacks, in order: for doorbells that are added later.
         self._watched: dict[tuple[bytes, Wake], None] = {}
         self._watched_all: dict[tuple[bytes, WakeAll], None] = {}
         self._doorbells: dict[Address, AsyncDoorbell] = {}
@@ -211,7 +211,7 @@ class AsyncClusterDoorbell:
 
     @property
     def mode(self) -> str:
-        """What wakes the watchers now: that of the slowest node; "poll" while one has no doorbell."""
+        """The mode of the slowest node; "poll" while a node lacks a doorbell."""
         doorbells = {**self._doorbells}
         if self._asked != "publish" and self._nodes.primaries - doorbells.keys():
             return "poll"
@@ -252,7 +252,7 @@ class AsyncClusterDoorbell:
         with self._guard:
             self._closed = True
             watched, watched_all = [*self._watched], [*self._watched_all]
-        for _, wake in watched:  # whoever waits sees that the store was closed
+        for _, wake in watched:  # waiting subscriptions see that the store was closed
             wake()
         for _, wake_all in watched_all:
             wake_all(None)
@@ -286,7 +286,7 @@ class AsyncClusterDoorbell:
                 return
             primaries = self._nodes.primaries
             if self._asked == "publish" and primaries:
-                # What is published on one node arrives at all: one doorbell is enough, and more would wake repeatedly.
+                # Every node receives what is published: one doorbell is enough, and more would wake repeatedly.
                 primaries = frozenset([*self._doorbells.keys() & primaries][:1]) or frozenset([min(primaries)])
             self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
             for address in primaries:

@@ -1,4 +1,4 @@
-"""Connections for calls, kept ready between them. Its twin in _sync is written by hand too.
+"""Connections for calls, kept ready between them. The twin in _sync is written by hand.
 
 redis-py's pool looks at a connection each time it is taken, to see whether the server has hung up. Our calls may be
 repeated when that turns out on the way, so a connection stays with us until it fails: that is a fifth of the time of
@@ -26,7 +26,7 @@ CLOSED: Final = "the connections were closed"
 
 
 class _Ready:
-    """What belongs to one event loop: connections cannot be shared between loops, nor can a pool, which has locks."""
+    """The connections of one event loop. A pool has locks of asyncio, so loops cannot share it."""
 
     def __init__(self, pool: RedisPool, *, keep: bool) -> None:
         self.pool = pool
@@ -71,7 +71,7 @@ class ConnectionPool:
         return self._ready.get().pool
 
     async def acquire(self) -> Any:
-        """A connection, for one exchange; to be given back, or dropped."""
+        """A connection for one exchange. Release or discard it."""
         ready = self._ready.get()
         await ready.turns.acquire()
         try:
@@ -97,7 +97,7 @@ class ConnectionPool:
             raise asyncio.CancelledError
 
     async def release(self, connection: Any) -> None:
-        """Back, after a whole reply."""
+        """Return a connection after a whole reply."""
         ready = self._ready.get()
         if ready.closed or connection.should_reconnect():  # or the server said that it moves elsewhere
             await self.discard(connection)
@@ -109,7 +109,7 @@ class ConnectionPool:
             await ready.pool.release(connection)
 
     async def discard(self, connection: Any) -> None:
-        """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
+        """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
         ready = self._ready.get()
         ready.turns.release()
         with contextlib.suppress(RedisError, OSError):
@@ -117,8 +117,8 @@ class ConnectionPool:
         await ready.pool.release(connection)
 
     def check(self, error: BaseException) -> None:
-        """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
-        while it was used, which may be any error."""
+        """Raises ConnectionError in place of the error of a call whose connection was closed here while it was used:
+        redis-py may raise anything then."""
         if self._ready.get().closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
             raise ConnectionError(CLOSED) from error
 
@@ -133,7 +133,7 @@ class ConnectionPool:
 
 
 class PubSubConnection:
-    """One connection for pub/sub. Only one task uses it; other code of its event loop may call `interrupt`.
+    """One connection for pub/sub. One task uses it; other code of its event loop may call `interrupt`.
 
     redis-py's PubSub reconnects in every method, so two users of one connection break each other. This class never
     reconnects: after any error, call `disconnect`, then `connect`.
@@ -162,7 +162,7 @@ class PubSubConnection:
             return await self._connection.read_response(disable_decoding=True, timeout=math.inf)
 
     async def receive(self, seconds: float) -> Any:
-        """The next message. None after `seconds`, after an interrupt, or for a message without content."""
+        """The next message, or None after `seconds`, after an interrupt, or for a message without content."""
         waiting = None
         if not self._interrupted:
             try:

@@ -6,8 +6,8 @@ notifications on, the mode "auto" listens to both, because there may be writers 
 A message is only a hint: subscribers then read their change logs. So is every confirmation of a subscription, because
 changes made before it may have been missed.
 
-Only the doorbell's own task (or thread) uses the connection. `watch` and `unwatch` record what is wanted and interrupt
-its wait; it then sends the difference. After any error it connects again and subscribes to all that is wanted.
+The doorbell's task (or thread) is the only user of the connection. `watch` and `unwatch` record the wanted
+topics and interrupt its wait; it then sends the difference. After any error it connects and subscribes again.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _LONGEST_WAIT: Final = 2.0
 
 
 class _Topic(NamedTuple):
-    """What a subscription is for: a channel, or a pattern of channels."""
+    """The topic of a subscription: a channel, or a pattern of channels."""
 
     is_pattern: bool
     name: bytes
 
 
 class AsyncDoorbell:
-    """Wakes those who watch a channel or a pattern of channels. Runs from the first `watch` until `aclose`.
+    """Wakes the watchers of a channel or a pattern of channels. Runs from the first `watch` until `aclose`.
 
     `watch` and `unwatch` never wait for the server and raise nothing of it.
     """
@@ -88,7 +88,7 @@ class AsyncDoorbell:
 
     @property
     def mode(self) -> str:
-        """What wakes the watchers now: "keyspace", "publish", or "poll" if nothing does."""
+        """ "keyspace", "publish", or "poll" while there is no connection."""
         if not self._confirmed:
             return "poll"
         if self._asked == "publish":
@@ -141,7 +141,7 @@ class AsyncDoorbell:
         with self._guard:
             self._closed = True
             watchers = [(topic, wake) for topic, wakes in self._watchers.items() for wake in wakes]
-        for topic, wake in watchers:  # whoever waits sees that the store was closed
+        for topic, wake in watchers:  # waiting subscriptions see that the store was closed
             _wake(topic, wake, None)
         self._interrupt()
         if self._job is not None:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def read(backend: AsyncBackend, steps: Reads[T]) -> T:
-    """What the steps of a read return."""
+    """Run the steps of a read, and return what they return."""
     try:
         op = next(steps)
         while True:

@@ -1,4 +1,4 @@
-"""What asyncio and threads do differently, with the same names on both sides. The twin in _sync is written by hand."""
+"""The differences between asyncio and threads, under the same names. The twin in _sync is written by hand."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class LoopLocal(Generic[C]):
                 await self._value.aclose()
 
     def forget(self) -> None:
-        """In a forked child, which has loops of its own. The parent's value is kept, untouched: closing a connection
+        """In a forked child, which has other loops. The parent's value is kept, untouched: closing a connection
         would take it out of the list that the parent's loop waits on, which both processes share."""
         self._inherited.append((self._loop, self._value))
         self._loop = self._value = None
@@ -204,7 +204,7 @@ def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
 
 
 class Background:
-    """Work beside a caller, who may stop waiting for it. `signal` is set when it is done."""
+    """Work in the background. The caller may stop waiting for it. `signal` is set when it is done."""
 
     def __init__(self, work: Callable[[], Awaitable[None]], signal: Signal, name: str) -> None:
         async def run() -> None:
@@ -234,7 +234,7 @@ class Background:
 
 
 async def uninterrupted(work: Callable[[], Awaitable[None]], unfinished: set[Any]) -> None:
-    """Do it to its end, which a caller who is cancelled does not wait for: `unfinished` has it meanwhile."""
+    """Do it to its end, even if the caller is cancelled; meanwhile `unfinished` holds it."""
 
     async def run() -> None:
         await work()
@@ -278,7 +278,7 @@ def reset_after_fork(thing: Any) -> None:
 
 
 def at_exit(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run `work` when the interpreter ends, in an event loop of its own; the outcome takes that back."""
+    """Run `work` when the interpreter ends, in a new event loop. Returns a function that undoes this."""
 
     def run() -> None:
         asyncio.run(work())

@@ -79,7 +79,7 @@ class Server:
         return ConnectionPool(lambda: make().connection_pool, keep=True)
 
     def doorbell(self, connections: Any, mode: str) -> Any:
-        """Listens for changes, in one of the modes of `DOORBELLS`."""
+        """Listens for changes. `mode`: see `DOORBELLS`."""
         return AsyncDoorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
 
     async def start(self) -> None:
@@ -120,7 +120,7 @@ class AsyncRedisBackend:
         #: Calls that ended without an answer, by token.
         self._unanswered: dict[bytes, Attempt] = {}
 
-    # What backends.base asks for
+    # The interface of backends.base
 
     async def execute(self, op: Op[T]) -> T:
         if self._closed or not self._usable:
@@ -152,7 +152,7 @@ class AsyncRedisBackend:
 
     @property
     def doorbell_mode(self) -> str:
-        """What wakes subscriptions now: "keyspace" or "publish"; "poll" while there is no connection for either."""
+        """ "keyspace" or "publish"; "poll" while there is no connection."""
         doorbell = self._doorbell.current
         return "poll" if doorbell is None else str(doorbell.mode)
 
@@ -340,7 +340,7 @@ class AsyncRedisBackend:
         """Whether a retry may help."""
         return is_transient(error)
 
-    # What is known of the server
+    # Facts about the server
 
     async def _make_usable(self) -> None:
         """Before the first call: check the server's version, and find or make the search index."""
@@ -426,7 +426,7 @@ class AsyncRedisBackend:
         return reply if confirm is None else (reply, confirmed)
 
     async def _replies(self, calls: list[Call]) -> list[Any]:
-        """Of several calls that can be repeated, in one round trip."""
+        """The replies to calls that can be repeated, in one round trip."""
         replies = await self._exchange(self._connections, b"".join([call.pack() for call in calls]), len(calls))
         unknown = [place for place, reply in enumerate(checked(replies)) if isinstance(reply, NoScriptError)]
         if unknown:

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from redis_history._async._connect import open_backend
-from redis_history._async._feed import AsyncFeed
 from redis_history._async._runtime import Job
 from redis_history._async.reading import AsyncReading
+from redis_history._async.subscription import AsyncFeed
 from redis_history._async.writing import AsyncWriting
 from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities

@@ -1,4 +1,4 @@
-"""The watching half of a store: subscriptions and callbacks, and when they begin."""
+"""Subscriptions and callbacks of a store."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from redis_history import requests
-from redis_history._async._feed import AsyncFeed
 from redis_history._async._runtime import Job, begin, finish, spawn
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
-from redis_history._async.subscription import AsyncSubscription
+from redis_history._async.subscription import AsyncFeed, AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.events import Cursor, Event
@@ -28,8 +27,8 @@ class AsyncWatching:
     def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> AsyncSubscription:
         """The changes of a conversation after a cursor (None: from now on), in order, each once.
 
-        See `AsyncSubscription`. A cursor comes from an event, a subscription or a snapshot; one that the change log no
-        longer reaches, or of a former life of the conversation, gives a Reset first. Raises InvalidCursorError.
+        See `AsyncSubscription`. A cursor comes from an event, a subscription or a snapshot. If the change log no
+        longer reaches it, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
         """
         check_conversation_id(conversation_id)
         subscription = AsyncSubscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)

@@ -101,7 +101,7 @@ def connect(url: str | None, client: Any) -> Server | ClusterNodes:
 
 @functools.cache
 def _driver() -> DriverInfo:
-    """What connections call themselves; redis-py reads its own version from disk for each of these."""
+    """The client name of connections. Cached, because redis-py reads its version from disk each time."""
     return DriverInfo().add_upstream_driver("redis_history", __version__)
 
 
@@ -149,7 +149,7 @@ class _Asked:
 
 
 def client_of_service(several: Several, pool: Any) -> Redis:
-    """`pool` shows how to connect to the servers. Each new connection asks the Sentinels who is the primary."""
+    """`pool` shows how to connect to the servers. Each new connection asks the Sentinels for the primary."""
     settings = connection_settings(pool.connection_kwargs)
     encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
     if several.url.startswith("rediss:"):

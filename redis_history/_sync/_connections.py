@@ -1,4 +1,4 @@
-"""Connections for calls, kept ready between them. Its twin in _async is written by hand too.
+"""Connections for calls, kept ready between them. The twin in _async is written by hand.
 
 redis-py's pool looks at a connection each time it is taken, to see whether the server has hung up. Our calls may be
 repeated when that turns out on the way, so a connection stays with us until it fails: that is a fifth of the time of
@@ -36,7 +36,7 @@ class ConnectionPool:
         reset_after_fork(self)
 
     def acquire(self) -> Any:
-        """A connection, for one exchange; to be given back, or dropped."""
+        """A connection for one exchange. Release or discard it."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -57,7 +57,7 @@ class ConnectionPool:
         connection.send_packed_command([packed])
 
     def release(self, connection: Any) -> None:
-        """Back, after a whole reply."""
+        """Return a connection after a whole reply."""
         if self._closed or connection.should_reconnect():  # or the server said that it moves elsewhere
             self.discard(connection)
         elif self._keep:
@@ -68,14 +68,14 @@ class ConnectionPool:
             self.pool.release(connection)
 
     def discard(self, connection: Any) -> None:
-        """Back, in an unknown state: a reply still to come must not be taken for that of the next call."""
+        """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
         with contextlib.suppress(RedisError, OSError):
             connection.disconnect()
         self.pool.release(connection)
 
     def check(self, error: BaseException) -> None:
-        """What a call raised: a ConnectionError in its place, if redis-py came upon a connection that was closed here
-        while it was used, which may be any error."""
+        """Raises ConnectionError in place of the error of a call whose connection was closed here while it was used:
+        redis-py may raise anything then."""
         if self._closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
             raise ConnectionError(CLOSED) from error
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def read(backend: Backend, steps: Reads[T]) -> T:
-    """What the steps of a read return."""
+    """Run the steps of a read, and return what they return."""
     try:
         op = next(steps)
         while True:

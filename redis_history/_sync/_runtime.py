@@ -1,4 +1,4 @@
-"""What threads and asyncio do differently, with the same names on both sides. The twin in _async is written by hand."""
+"""The differences between threads and asyncio, under the same names. The twin in _async is written by hand."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from redis_history._sync._feed import Feed
 from redis_history._sync._listing import follows_all
+from redis_history._sync.subscription import Feed
 from redis_history.backends.base import Backend, ChangeQuery, PendingWakeups
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
@@ -44,7 +44,7 @@ class NamespaceSubscription(Feed):
         self._cursors: dict[str, Cursor] = dict(after or {})
         self._taken: tuple[str, Cursor | None] | None = None
         self._ended: dict[str, tuple[Cursor, float]] = {}
-        # Those whose log is to be read. Only after a read that succeeded one leaves.
+        # The conversations whose log must be read. A successful read removes its conversation.
         self._pending: dict[str, None] = {}
         self._position: Any = None
         self._news: set[str] = set()

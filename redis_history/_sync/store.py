@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from redis_history._sync._connect import open_backend
-from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job
 from redis_history._sync.reading import Reading
+from redis_history._sync.subscription import Feed
 from redis_history._sync.writing import Writing
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities

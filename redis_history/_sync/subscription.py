@@ -1,21 +1,186 @@
 # Generated from ../_async by scripts/unasync: do not edit.
 """Subscriptions: every change of a conversation after a cursor, in order, each once.
 
-The server's change log is the queue. A subscription holds its place in it and at most one read of it, so a slow
-consumer costs no memory here; one that falls behind the log's length gets a Reset. The doorbell and the poll only
-decide how soon the log is read.
-"""
+The server's change log is the queue. A subscription holds its place in the log and at most one read of it, so a slow
+consumer costs no memory. If it falls behind the log's length, it gets a Reset. The doorbell and the poll decide only
+how soon the log is read."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
 
-from redis_history._sync._feed import Feed
+from redis_history._sync._runtime import Background, Lock, Openable, Signal
 from redis_history.backends.base import Backend
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
 from redis_history.operations import ReadChanges, ReadHead
+
+#: Seconds that a `get` with a timeout of 0 waits for its read.
+_AT_ONCE: Final = 1.0
+
+
+#: Seconds between looks at what nobody signals.
+_LONGEST_WAIT: Final = 3600.0
+
+
+class Feed(Openable):
+    """For one consumer at a time."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Event] = deque()
+        self._signal: Signal | None = None
+        self._begun = False
+        self._closed = False
+        self._opening = Lock()
+        # A read that an earlier `get` had no time to wait for.
+        self._reading: Background | None = None
+        # Whether to read though nothing has been heard.
+        self._read_now = False
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has begun (or has been closed)."""
+        return self._begun or self._closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
+
+    def open(self) -> None:
+        """Begin: no change after this is missed. Done by the first use; more than once does no harm."""
+        self._signal_here()
+        if self.opened:
+            return
+        with self._opening:
+            if not self.opened:
+                self._begin()
+                self._begun = True
+                if self._closed:  # meanwhile, when there was nothing to unwatch yet
+                    self._unwatch()
+
+    def get(self, timeout: float | None = None) -> Event | None:
+        """The next event; None if there is none within `timeout` seconds (None: wait), or after `close`.
+
+        With a timeout of 0 or less it reads once, and waits at most a second for that. It returns in time also while
+        the server is away: the read goes on, and the next call returns what it found, or raises what it raised.
+        """
+        signal = self._signal_here()
+        called_at = time.monotonic()
+        self._read_now = timeout is not None and timeout <= 0
+        for_read = _AT_ONCE if self._read_now else timeout
+        while True:
+            signal.clear()  # before looking: what happens from here on sets it again
+            if self._closed:
+                return None
+            reading = self._reading
+            if reading is not None and reading.done:
+                self._reading = None
+                reading.result()
+                continue
+            if reading is None and self._ready:
+                return self._take()
+            wait = _LONGEST_WAIT
+            if reading is None:
+                wait = self._next_read() if self._begun else 0.0
+                if wait <= 0:
+                    if timeout is None:
+                        self._step()
+                    else:
+                        self._reading = Background(self._step, signal, "redis_history-read")
+                    continue
+            limit = timeout if reading is None else for_read
+            if limit is not None:
+                left = called_at + limit - time.monotonic()
+                if left <= 0:
+                    return None
+                wait = min(wait, left)
+            signal.wait(wait)
+
+    def _step(self) -> None:
+        (self._read() if self._begun else self.open())
+
+    def close(self) -> None:
+        """End the subscription, and the iteration over it, at once."""
+        if self._closed:
+            return
+        if self._signal is not None:
+            self._signal.home.check()
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+            if self._signal.home.here:
+                self._end()
+
+    def _end(self) -> None:
+        if self._begun:  # else `open` does it
+            self._unwatch()
+        if self._reading is not None:
+            self._reading.leave()
+
+    def _rest(self, seconds: float) -> None:
+        """Return after so many seconds, or when it is closed."""
+        signal, until = self._signal_here(), time.monotonic() + seconds
+        while True:
+            signal.clear()
+            left = until - time.monotonic()
+            if self._closed or left <= 0:
+                return
+            signal.wait(left)
+
+    def _signal_here(self) -> Signal:
+        signal = self._signal
+        if signal is None or not (self.opened or signal.home.here):
+            signal = self._signal = Signal()
+        elif not self._closed:
+            signal.home.check()
+        return signal
+
+    # For each kind of subscription
+
+    def _begin(self) -> None:
+        """Find where to begin, then have the doorbell set the signal."""
+        raise NotImplementedError
+
+    def _unwatch(self) -> None:
+        """Take from the doorbell what `_begin` gave it. More than once does no harm."""
+        raise NotImplementedError
+
+    def _next_read(self) -> float:
+        """Seconds until `_read` has something to do."""
+        raise NotImplementedError
+
+    def _read(self) -> None:
+        """Read once, into `_ready`."""
+        raise NotImplementedError
+
+    def _take(self) -> Event:
+        """The first of `_ready`, which the consumer has from now on."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        event = self.get()
+        if event is None:
+            raise StopIteration
+        return event
+
 
 _logger = logging.getLogger("redis_history")
 

@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The watching half of a store: subscriptions and callbacks, and when they begin."""
+"""Subscriptions and callbacks of a store."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._feed import Feed
 from redis_history._sync._runtime import Job, begin, finish, spawn
 from redis_history._sync.namespace_subscription import NamespaceSubscription
-from redis_history._sync.subscription import Subscription
+from redis_history._sync.subscription import Feed, Subscription
 from redis_history.backends.base import Backend
 from redis_history.events import Cursor, Event
 
@@ -29,8 +28,8 @@ class Watching:
     def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> Subscription:
         """The changes of a conversation after a cursor (None: from now on), in order, each once.
 
-        See `Subscription`. A cursor comes from an event, a subscription or a snapshot; one that the change log no
-        longer reaches, or of a former life of the conversation, gives a Reset first. Raises InvalidCursorError.
+        See `Subscription`. A cursor comes from an event, a subscription or a snapshot. If the change log no
+        longer reaches it, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
         """
         check_conversation_id(conversation_id)
         subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)

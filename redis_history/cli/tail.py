@@ -17,8 +17,8 @@ import click
 import orjson
 from rich.text import Text
 
-from redis_history._sync._feed import Feed
 from redis_history._sync.store import HistoryStore
+from redis_history._sync.subscription import Feed
 from redis_history.cli._completion import conversation_ids
 from redis_history.cli._options import Id, parts_shown
 from redis_history.cli._output import complain, console, name, put

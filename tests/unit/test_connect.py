@@ -1,4 +1,4 @@
-"""What of a URL with several hosts reaches the connections. Nothing is connected to here."""
+"""How the parts of a URL with several hosts reach the connections, without connecting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each error of redis-py means: whether it passes, and what the user is told."""
+"""The meaning of each error of redis-py: whether it is transient, and which error the user gets."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_passes_by_itself(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", READ_ONLY, ids=name)
 def test_a_replica_may_become_the_primary_soon(error: Exception) -> None:
-    """During a failover; after the deadline the user is told what it was."""
+    """During a failover."""
     assert is_transient(error)
     ours = translate(error, WHERE)
     assert type(ours) is BackendRefusedError

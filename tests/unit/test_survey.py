@@ -1,4 +1,4 @@
-"""What servers say of themselves, and which of them can confirm what."""
+"""The answers of servers about themselves, and what each can confirm."""
 
 from __future__ import annotations
 

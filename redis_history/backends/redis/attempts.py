@@ -26,7 +26,7 @@ class Attempt:
 
     @property
     def argument(self) -> bytes:
-        """What the scripts expect as ARGV[7]."""
+        """ARGV[7] of the scripts."""
         return b"-%d" % self.sent if self.uncertain else b"%d" % self.sent
 
 
@@ -36,7 +36,7 @@ def learn_clock(connection: Any, microseconds: int) -> None:
 
 
 def server_time(connection: Any) -> int | None:
-    """What the server's clock says now, in microseconds, never too much; None if this server was not asked yet.
+    """The server's clock in microseconds, never too late; None if this server was not asked yet.
 
     Each connection has its own: behind an address may be another server after a failover.
     """

@@ -138,7 +138,7 @@ class Searching:
 
 
 class SearchIndex:
-    """What a backend knows of its index. `form`: what it is to be like."""
+    """The state of a backend's index. `form`: the wanted form."""
 
     def __init__(self, form: Searching) -> None:
         self.form = form
@@ -150,8 +150,8 @@ class SearchIndex:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store fixes for all its calls. `log_length`: changes kept per conversation, at least. `ttl`: seconds.
-    `doorbell`: how changes are heard of, as in `DOORBELLS`.
+    """The settings of a store that all its calls share. `log_length`: changes kept per conversation, at least.
+    `ttl`: seconds. `doorbell`: as in `DOORBELLS`.
     `confirm`: what every write is to be confirmed by; None: by its reply alone. `index`: what is known of the search
     index; None: without search.
     """

@@ -64,7 +64,7 @@ def _is_untrusted(error: BaseException) -> bool:
 
 
 def _is_read_only(error: BaseException) -> bool:
-    # Redis before 7 reports what a script ran into inside an error of its own.
+    # Redis before 7 wraps the errors of scripts.
     return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY " in str(error))
 
 

@@ -51,7 +51,7 @@ class ConversationKeys(NamedTuple):
 
     @property
     def lease(self) -> bytes:
-        """Who works on the conversation."""
+        """The lease on the conversation."""
         return self.state[:-1] + b"w"
 
     @property
@@ -79,7 +79,7 @@ class Keyspace:
         self.conversation = lru_cache(maxsize=4096)(self.keys_of)
 
     def keys_of(self, conversation_id: str) -> ConversationKeys:
-        """The keys of one conversation, not remembered: for those who go through many."""
+        """The keys of one conversation, not cached: for loops over many."""
         encoded = check_conversation_id(conversation_id)
         tag = b"%b%02x}:" % (self._prefix, _bucket_of(encoded))
         name = quote(encoded, safe="").encode()
@@ -102,7 +102,7 @@ class Keyspace:
 
     @property
     def logs(self) -> bytes:
-        """A glob that matches the key of every change log of this namespace and no other key of ours."""
+        """A glob that matches the key of every change log of this namespace and no other key of this package."""
         return self._prefix + b"??}:*:l"
 
     @staticmethod

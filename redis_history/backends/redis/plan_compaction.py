@@ -50,7 +50,7 @@ _MOST_STAYING: Final = 1000
 
 
 class _Tail(Struct):
-    """What follows a range in which calls were given up: all messages, those of the range first, and which ranges are
+    """The messages after a range with unanswered calls: all messages, the range first; which ranges are
     whole; up to which change, and which sequence, all that was appended is among them."""
 
     messages: list[Message]
@@ -60,7 +60,7 @@ class _Tail(Struct):
 
 
 class _Range(Struct):
-    """What was read of a range. `held`: its members; `runs`: the first and last ranks of those that stay; `tail`: what
+    """A range as it was read. `held`: its members; `runs`: the first and last ranks of those that stay; `tail`: what
     must be known of later messages, None if nothing."""
 
     epoch: bytes = b""
@@ -176,7 +176,7 @@ def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Positi
 
 
 def _read_appended(op: Compact, settings: Settings, found: _Range) -> Steps[bool]:
-    """Adds what was appended since to the tail; whether that could be told, and the range is whole all the same."""
+    """Adds newly appended messages to the tail. Returns whether they are known and the range is still whole."""
     tail = found.tail
     assert tail is not None  # noqa: S101
     more = True
@@ -250,7 +250,7 @@ def _marks(keys: ConversationKeys, reply: list[Any]) -> Steps[None]:
 
 
 def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
-    """What was done; or b"stale" or b"appended" if nothing was."""
+    """The outcome; or b"stale" or b"appended" if nothing was done."""
     kind: bytes = reply[0]
     if kind in (b"stale", b"appended"):
         return kind

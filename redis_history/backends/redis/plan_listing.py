@@ -80,7 +80,7 @@ class _Unread(NamedTuple):
 
 
 def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scanned]:
-    """Reads a page of all conversations by ascending score: one that changes moves ahead and comes again."""
+    """Reads a page of all conversations by ascending score. A conversation that changes moves ahead and comes again."""
     unread: list[_Unread] = op.cursor or [_Unread(key) for key in settings.keyspace.registries()]
     count = min(max(8, op.limit // len(unread)), _MOST - 1)
     pages = yield [_members(rest, count) for rest in unread]
@@ -105,7 +105,7 @@ def _members(rest: _Unread, count: int) -> Call:
 
 
 def _merge(buckets: list[_Bucket]) -> list[tuple[float, bytes, bytes]]:
-    """What is certain to come next: nothing that is still unread can be newer."""
+    """The next conversations: unread ones cannot be newer."""
     horizon = max((bucket.ahead[-1][0] for bucket in buckets if bucket.ahead and not bucket.exhausted), default=-1.0)
     merged = []
     for bucket in buckets:
@@ -176,7 +176,7 @@ class _Finder:
         self.known = query.known
         self.keyspace = settings.keyspace
         self.position: _Position = query.position or _Position()
-        # Only a look that comes to its end counts: what one that fails has read is read again by the next.
+        # Set at the end: after a failure the next query reads the same again.
         self.places = dict(self.position.places)
         self.registries = self.keyspace.registries()
         for conversation_id in self.known if query.position is None else query.news:
@@ -198,7 +198,7 @@ class _Finder:
         return ChangedHeads(heads, self.position)
 
     def look(self) -> Steps[set[str]]:
-        """What has a higher score than before. Forgets the places of buckets that are to be compared as a whole."""
+        """Conversations with a higher score than before. Forgets the places of buckets that must be compared whole."""
         moved: set[str] = set()
         places = self.places
         buckets = sorted(places)

@@ -27,7 +27,7 @@ _decode_value = msgspec.msgpack.Decoder().decode
 
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
-#: What is read of a state to tell a conversation: revision, totals, times, record.
+#: The fields of the state that make a Conversation: revision, totals, times, record.
 STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", *RECORD_KEYS.values())
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 CHANGES_BYTES: Final = b"1000000"
@@ -76,7 +76,7 @@ def _window(op: ReadPage) -> list[bytes]:
 
 
 def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
-    """Of the live messages and those of archives, which were read as many of each as are wanted of all."""
+    """A page from live and archived messages; of each set, as many were read as the page may have."""
     sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
     found: list[tuple[Position, bool, Message]] = []
     unreadable = 0

@@ -69,7 +69,7 @@ def _is_lost_index(error: Exception) -> bool:
 
 
 def _is_unanswered(error: Exception) -> bool:
-    """Whether the server gave up a search, such as one that took too long."""
+    """Whether the server gave up a search, for example because it took too long."""
     return isinstance(error.__cause__, ResponseError) and "timeout" in str(error.__cause__).lower()
 
 
@@ -79,7 +79,7 @@ def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
 
 
 def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
-    """None if the server cannot tell (now): no search, no index, or not all of it."""
+    """None if the server cannot search now: without search or index, or with an incomplete index."""
     index = settings.index
     for first in (True, False):
         if index is None or not index.works:
@@ -170,7 +170,7 @@ def _search_call(op: Search, settings: Settings, searching: Searching) -> tuple[
 
 
 def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
-    """What each term matches, or None if not all messages have documents."""
+    """The matches of each term, or None if not all messages have documents."""
     generation, count, documents, *replies = reply
     if count != documents:
         return None
@@ -200,7 +200,7 @@ def _search_all_calls(op: SearchAll, settings: Settings, searching: Searching) -
 
 
 def _read_all(op: SearchAll, settings: Settings, replies: list[Any], documents: int) -> SearchMatches:
-    """What each term matches in the namespace."""
+    """The matches of each term in the namespace."""
     keyspace = settings.keyspace
 
     def place(key: bytes) -> tuple[tuple[str, bytes], int] | None:

@@ -41,7 +41,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-#: How long the change log of a deleted conversation stays for those who watch it: several poll intervals.
+#: How long the change log of a deleted conversation stays for subscribers: several poll intervals.
 LOG_OUTLIVES_MS: Final = b"60000"
 
 
@@ -56,7 +56,7 @@ def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
 def _after(
     op: Append | Restore, settings: Settings, keys: ConversationKeys, document: DocumentOf | None, reply: Any
 ) -> Steps[None]:
-    """What is left to do after many messages were written."""
+    """The rest of the work after many messages were written."""
     if type(reply) is not list or reply[0] in (b"stored", b"pending"):
         yield from purge_after(keys, reply)
         yield from documents_later(op, settings, document)
@@ -115,7 +115,7 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Steps[bool]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    # Of those who look, or listen at another node, the server cannot know.
+    # The server cannot see subscribers that poll, or listen at another node.
     channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
     args = [*change(op, settings, keys), LOG_OUTLIVES_MS, channel]
     call = Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), SENT)

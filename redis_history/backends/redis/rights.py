@@ -1,4 +1,4 @@
-"""What a user of a server must be allowed, and how to ask the server whether it is. docs/operations.md says why."""
+"""The rights that a server's user needs, and how to ask the server for them. docs/operations.md gives the reasons."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "confirming": ("waitaof 1 0 0", "wait 1 0"),
     "describing": ("client|setinfo lib-name a", "module|list"),
-    #: Of nodes of a cluster only.
+    #: Only for the nodes of a cluster.
     "clustering": ("cluster|slots", "asking"),
 }
 
@@ -123,7 +123,7 @@ def missing_rights(
     keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool
 ) -> dict[str, list[str]] | None:
     """The commands that are not allowed (as they are used here: of these keys and channels), by what they are for, from
-    the replies of all nodes. What a server does not know it cannot forbid. None: a server does not tell (before 7.0).
+    the replies of all nodes. Unknown commands cannot be forbidden. None: the server cannot answer (before 7.0).
     """
     missing: dict[str, list[str]] = {}
     for reply in replies:
@@ -137,15 +137,15 @@ def missing_rights(
 
 def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool) -> list[str]:
     """The patterns of keys and channels of the namespace that the user lacks, as rules of an ACL; none where a server
-    does not tell. A user who has all keys or channels must not be given patterns: Redis refuses these then."""
+    does not tell. Redis refuses patterns for a user with all keys or channels."""
     refused: set[tuple[str, str]] = set()
     for reply in replies:
         if isinstance(reply, list):
             asked = zip(_questions(keyspace, database, cluster), reply, strict=True)
             refused |= {(purpose, name) for (purpose, name, _), answer in asked if answer == 1}
     lacking = [pattern for pattern in _key_patterns(keyspace) if ("reaching", pattern) in refused]
-    # Leaving a channel needs no right to it, so who may leave but not enter lacks the channel. Who may do neither lacks
-    # the commands; whether also the channels is likely only of a user who has but some of the keys.
+    # Unsubscribing needs no right to the channel: a user who may unsubscribe but not subscribe lacks the channel. A
+    # user who may do neither lacks the commands; probably the channels too if only some of the keys are allowed.
     enters = {("following", "subscribe"), ("following", "psubscribe")} & refused
     if enters and (("following", "unsubscribe") not in refused or ("reaching", "") in refused):
         lacking += _channel_patterns(keyspace, database)

@@ -1,6 +1,6 @@
 """The search index of a namespace and the documents in it. Pure: no I/O here.
 
-Searches go through an alias. An index of another form (language, vectors) is built beside the one in use, over the
+Searches go through an alias. An index of another form (language, vectors) is built over the
 same documents, and the alias moves when the server has filled it. Until then the former one answers."""
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def use_index(settings: Settings) -> Steps[None]:
 
 def fill_index(settings: Settings, seconds: float) -> Steps[IndexState | None]:
     """Make the index if there is none, and wait until the server has filled it, for so long at most; how far it is, or
-    None if this server has no search."""
+    None without search on this server."""
     index = settings.index
     if index is None:
         return None
@@ -133,7 +133,7 @@ def fill_index(settings: Settings, seconds: float) -> Steps[IndexState | None]:
 
 
 def _ensure(index: SearchIndex, keyspace: Keyspace) -> Steps[IndexState | str]:
-    """Make the index if there is none; how far it is, or why this server has no search."""
+    """Make the index if it is missing. Returns its state, or why this server cannot search."""
     alias = keyspace.index
     name, command = create_index(keyspace, index.form)
     try:
@@ -190,7 +190,7 @@ PURGED_AT_ONCE: Final = b"500"
 
 
 def documents_of(op: Append | Restore, document: DocumentOf | None) -> list[bytes]:
-    """What is written of the search documents together with the messages: all, or nothing of a large batch."""
+    """The search documents to write together with the messages: all, or none for a large batch."""
     if document is None or _share(op, 0) < len(op.entries):
         return []
     return [part for place in range(len(op.entries)) for part in _document_fields(op, document, place)]
@@ -240,7 +240,7 @@ def write_documents(
 
 
 def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
-    """What is left after all messages went at once: documents to remove, if there were many."""
+    """The rest of the work after all messages were removed: removing many documents."""
     if type(reply) is list and (reply[0] == b"pending" or (reply[0] == 1 and len(reply) > 1)):
         for name in reply[-1].split():
             yield from _purge(keys.pending_work, name)

@@ -1,4 +1,4 @@
-"""Which servers can be used, and what they say about themselves. What a server may not tell stays unknown."""
+"""Supported servers, and the answers of a server about itself. Refused answers stay unknown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_info(reply: object) -> Server:
 _NEEDED: Final = "Kt"
 
 
-#: What the flag A stands for.
+#: The flags that A stands for.
 _ALL: Final = "g$lshzxetd"
 
 
@@ -74,7 +74,7 @@ QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name]
 
 
 def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
-    """What the replies to QUESTIONS say; what is refused is unknown.
+    """Reads the replies to QUESTIONS; refused ones stay unknown.
 
     Raises UnsupportedServerError for a server that cannot be used.
     """
@@ -107,7 +107,7 @@ def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
 
 
 def combined(nodes: Sequence[Capabilities]) -> Capabilities:
-    """Of several nodes as one: what all of them can, and of their settings the one that keeps least."""
+    """Several nodes as one: with the abilities of all, and of each setting the least safe value."""
     one = nodes[0]
     return structs.replace(
         one,

@@ -36,7 +36,7 @@ class Topology:
 
 
 def read_slots(reply: list[Any], asked: Address, remap: Callable[[str, int], tuple[str, int]]) -> Topology:
-    """What `asked` answered to CLUSTER SLOTS; `remap` turns addresses as nodes see them into those to be used here."""
+    """The answer of `asked` to CLUSTER SLOTS; `remap` turns addresses as nodes see them into those to be used here."""
     owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     primaries, nodes = set(), set()
     for first, last, *parts in reply:

@@ -35,11 +35,11 @@ class Target(NamedTuple):
 
 
 def parse_url(url: str | None) -> Target:
-    """Raises ConfigurationError for anything but a URL of one of SCHEMES."""
+    """Raises ConfigurationError for anything but a URL with a scheme of SCHEMES."""
     if not isinstance(url, str):
         raise ConfigurationError(f"a store needs a URL such as redis://localhost:6379/0 or embedded://, not {url!r}")
-    # Whatever is wrong with a URL, no part of it is shown that could be a secret: so neither the reason as the
-    # standard library puts it, nor anything but the scheme and a host that could be told from the rest.
+    # An error shows no part of a URL that could be a secret: only the scheme and a host that was recognised, and not
+    # the reason in the words of the standard library.
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in SCHEMES:
         shown = repr(scheme[:20]) if separator and scheme.replace("+", "").isalnum() else "this URL"
@@ -115,14 +115,14 @@ def parse_several(url: str) -> Several:
 
 def embedded_server(target: Target) -> EmbeddedServer:
     """The private server of a URL, not started: `embedded://` the user's default one, `embedded:///path` a folder's."""
-    from redis_history.embedded import EmbeddedServer  # only who asks for a server here needs to know how to run one
+    from redis_history.embedded import EmbeddedServer  # imported only when a server is needed
 
     if target.path and not target.path.startswith("/"):
         raise ConfigurationError(f"write embedded:///absolute/path or embedded://, not embedded://{target.path}")
     return EmbeddedServer(target.path or None)
 
 
-#: What a pool or a cluster client adds to the settings of its connections for itself.
+#: Settings that a pool or a cluster client adds for itself.
 _ITS_OWN: Final = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher", "response_callbacks", "cache")
 
 
