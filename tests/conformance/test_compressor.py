@@ -237,7 +237,7 @@ async def test_a_late_tool_result_is_a_conflict_and_the_attempt_is_repeated(stor
 
 @pytest.mark.parametrize(
     "answer",
-    [RuntimeError("the model is away"), "", None, "word " * 200_000],
+    [RuntimeError("no model"), "", None, "word " * 200_000],
     ids=["error", "empty", "none", "megabyte"],
 )
 async def test_an_invalid_summary_changes_nothing_and_others_go_on(store: Any, answer: Any) -> None:
