@@ -25,8 +25,6 @@ from redis_history.model import Conversation, Message
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.wire import encode_body
 
-__all__ = ["is_lossless", "lossless", "message_line", "record_line"]
-
 VERSION = 1
 
 
@@ -61,57 +59,65 @@ def is_lossless(record: Any) -> bool:
     return False
 
 
+class _Open:
+    """A conversation whose lines are being read."""
+
+    def __init__(self, record: Conversation) -> None:
+        self.record = record
+        self.messages: list[Message] = []
+        self.archived: set[str] = set()
+        self.size = 0
+
+    def transcript(self) -> Transcript:
+        return Transcript(
+            conversation_id=self.record.conversation_id,
+            format="redis_history",
+            messages=tuple(self.messages),
+            title=self.record.title,
+            metadata=self.record.metadata,
+            record=self.record,
+            archived=frozenset(self.archived),
+        )
+
+
 def lossless(source: Source) -> Iterator[Transcript]:
     """Import the conversations of a file, in order."""
-    identity: str | None = None
-    record = Conversation("")
-    messages: list[Message] = []
-    archived: set[str] = set()
-    size, most = 0, source.limits.max_conversation_bytes
+    current: _Open | None = None
+    most = source.limits.max_conversation_bytes
     for line, value in source.records():
-        size += source.size
         try:
-            kind = need(value, "type", str)
-            if kind == "conversation":
-                found = _record(value)
-                if identity is not None:
-                    yield _transcript(identity, record, messages, archived)
-                identity, record, messages, archived = found.conversation_id, found, [], set()
-                size = source.size
-            elif kind == "message":
-                of = need(value, "conversation_id", str)
-                message = _message(value)
-                if of != identity:
-                    if identity is not None:
-                        yield _transcript(identity, record, messages, archived)
-                    identity, record, messages, archived = of, Conversation(of), [], set()
-                    size = source.size
-                if size > most:
-                    if size - source.size <= most:
-                        reason = source.limits.refusal("max_conversation_bytes", f"the conversation {of[:80]!r}")
-                        source.problem(line, f"this and all further messages of it are left out: {reason}")
-                    continue
-                messages.append(message)
-                if value.get("archived") is True:
-                    archived.add(message.id)
-            else:
-                raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
+            record, message = _read(value)
         except InvalidInputError as error:
             source.problem(line, str(error))
-    if identity is not None:
-        yield _transcript(identity, record, messages, archived)
+            continue
+        if current is None or message is None or record.conversation_id != current.record.conversation_id:
+            if current is not None:
+                yield current.transcript()
+            current = _Open(record)
+        before, current.size = current.size, current.size + source.size
+        if message is None:
+            continue
+        if current.size <= most:
+            current.messages.append(message)
+            if value.get("archived") is True:
+                current.archived.add(message.id)
+        elif before <= most:
+            reason = source.limits.refusal(
+                "max_conversation_bytes", f"the conversation {record.conversation_id[:80]!r}"
+            )
+            source.problem(line, f"this and all further messages of it are left out: {reason}")
+    if current is not None:
+        yield current.transcript()
 
 
-def _transcript(identity: str, record: Conversation, messages: list[Message], archived: set[str]) -> Transcript:
-    return Transcript(
-        conversation_id=identity,
-        format="redis_history",
-        messages=tuple(messages),
-        title=record.title,
-        metadata=record.metadata,
-        record=record,
-        archived=frozenset(archived),
-    )
+def _read(value: Any) -> tuple[Conversation, Message | None]:
+    """The record of a line, or the conversation's id as a record, and the message."""
+    kind = need(value, "type", str)
+    if kind == "conversation":
+        return _record(value), None
+    if kind == "message":
+        return Conversation(need(value, "conversation_id", str)), _message(value)
+    raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
 
 
 def _record(value: Any) -> Conversation:

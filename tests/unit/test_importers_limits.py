@@ -1,4 +1,4 @@
-"""Hostile files: whatever they hold, an import stays within its limits, in its folder, and in the package's errors."""
+"""Hostile files: an import keeps its limits, stays in its folder, and raises only errors of the package."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_limit_must_be_an_integer_of_at_least_one() -> None:
         ImportLimits(max_depth=251)
 
 
-# Of a limit: what a file holds besides two good lines, and which line is refused.
+# For each limit: its value, and a record that exceeds it.
 BEYOND: dict[str, tuple[dict[str, int], bytes]] = {
     "max_record_bytes": ({"max_record_bytes": 1000}, chat("long", "x" * 1000).encode()),
     "max_values": ({"max_values": 50}, json.dumps({"messages": [], "n": [[]] * 50}).encode()),
@@ -370,7 +370,7 @@ class Taken:
 
 
 def memory_of(work: str) -> Taken:
-    """What `work` prints, and the memory it takes, in a process of its own."""
+    """The output of `work`, and the memory that it takes, in a new process."""
     code = (
         "import pathlib, re\nfrom redis_history.importers import *\n"
         # Not ru_maxrss, which an exec does not reset: it would be that of this process.
@@ -384,7 +384,7 @@ def memory_of(work: str) -> Taken:
 
 
 def conversations(kind: str, size: int) -> Iterator[bytes]:
-    """Of about so many bytes: 30 messages of half a kilobyte each."""
+    """Conversations of `size` bytes together, with 30 messages of half a kilobyte each."""
     text, made, number = 'A sentence with \\"quotes\\", [brackets], and a comma. ' * 10, 0, 0
     yield b"" if kind == "lines" else b"[" if kind == "chatgpt" else b"[\n "
     while made < size:

@@ -12,7 +12,7 @@ from tests.support.sdk import validate
 from tests.support.transcripts import FILES
 from tests.unit.format_cases import FORMATS, through_storage, turns
 
-#: Of a file, about so many go to all providers and back in the default run.
+#: How many messages of a file the default run converts to all providers and back.
 _MESSAGES = 400
 
 

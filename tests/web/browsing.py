@@ -119,7 +119,7 @@ class Window:
 
 
 class Windows:
-    """Opens windows, each with a profile of its own, and checks them at the end."""
+    """Opens windows with separate profiles, and checks them at the end."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -147,7 +147,7 @@ class Windows:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def windows(chromium: Browser) -> AsyncIterator[Windows]:
-    """Windows of this test; a request to another host, an error or a dialog in one of them fails it."""
+    """Windows of this test; a request to another host, an error or a dialog fails the test."""
     opened = Windows(chromium)
     yield opened
     await opened.close()
@@ -171,7 +171,7 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
-    """On a server of its own: it listens for as long as it is there, and other tests look at who listens to theirs."""
+    """Uses a separate server, because other tests count the subscribers of theirs."""
     server = RealServer("redis").start()
     try:
         with serve(server.url, "live") as served, HistoryStore(server.url, namespace="live") as store:

@@ -1,4 +1,4 @@
-"""Appends messages m0, m1, … of so many characters to a conversation at a pace, from a process of its own."""
+"""A process that appends messages m0, m1, … of a given size to a conversation, at a given rate."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ SUMMARY = (
 
 
 def first() -> list[Message]:
-    """What the summary stands for."""
+    """The messages that the summary replaces."""
     say = _Writer(41)
     photos = [
         AttachmentPart(name=name, size=size, modality="image", mime_type="image/jpeg", reference=f"s3://in/{name}")
@@ -138,7 +138,7 @@ def _stock(warehouse: str) -> ToolUsePart:
 
 
 def news() -> list[Message]:
-    """What is written in another conversation meanwhile."""
+    """New messages in another conversation."""
     say = _Writer(1)
     billing = Participant("agent", "billing", "Billing")
     return [
@@ -148,7 +148,7 @@ def news() -> list[Message]:
 
 
 def going_on() -> list[Message]:
-    """What is written while one looks."""
+    """New messages while the page is open."""
     say = _Writer(0.6)
     return [
         say(_DESK, ToolUsePart("call_4", "change_address", {"order": 48213, "to": "Stora Södergatan 9, Lund"})),

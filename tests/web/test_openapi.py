@@ -23,7 +23,7 @@ async def document_of(web: Any) -> dict[str, Any]:
 
 
 def check(document: dict[str, Any], value: Any, schema: str) -> None:
-    """The value fits the schema, and has no property that the schema does not name."""
+    """The value fits the schema, which names all its properties."""
     whole = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
     jsonschema.validate(value, whole)
     named = document["components"]["schemas"][schema]["properties"]

@@ -1,4 +1,4 @@
-"""What the HTTP interface tells of conversations and messages."""
+"""Reading over HTTP: conversations, messages, originals of summaries, search."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, stor
 
 
 async def test_a_response_has_a_bounded_size(web: Any, store: Any) -> None:
-    parts = ["x" * 20_000] * 40  # 1.6 MB, as each text is told twice
+    parts = ["x" * 20_000] * 40  # 1.6 MB, because each text is sent twice
     for number in range(12):
         await store.append("c", user(*parts, id=f"m{number}"))
     page = (await web.get(at("c", "messages", limit="1000"))).json()

@@ -1,4 +1,4 @@
-"""What is kept encoded for many readers, and how readers find their way back to it."""
+"""The ring of encoded events, and readers that leave and return."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.support.web import Stream, at, client, listening
 
 #: Conversations, and messages of the long one.
 MANY = 1200
-#: Of each endpoint: what is asked, as much as it lets, and how many round trips that may cost. (A listing reads the
+#: For each endpoint: the largest request, and the maximum number of round trips. (A listing reads the
 #: names of the conversations, and their records 500 at once; messages come 200 at once.)
 COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "GET /v1/status": ("v1/status", None, 2),

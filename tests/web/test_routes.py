@@ -16,12 +16,12 @@ from redis_history.errors import ConfigurationError
 from redis_history.web import Action, Limits, LiveView, allow_all
 from tests.support.web import Stream, at, client, listening
 
-#: What can be read of a conversation.
+#: Paths below a conversation that can be read.
 READS = ((), ("messages",), ("messages", "m"), ("messages", "m", "originals"), ("events",))
 
 
 class Rights:
-    """Who may do what; and what was asked."""
+    """An `authorize` that records the questions."""
 
     def __init__(self, *allowed: tuple[str | None, Action]) -> None:
         self.allowed = set(allowed)

@@ -1,4 +1,4 @@
-"""Who gets in, and what an answer may say."""
+"""The token, cookies, host names, origins, and the headers of responses."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.support.web import TOKEN, Lean, Serve, Stream, at, serve
 
 
 def failed(*arguments: str) -> Result:
-    """What came of a command that ends by itself; in this process."""
+    """The result of a command that ends by itself, in this process."""
     return CliRunner().invoke(cli, arguments)
 
 

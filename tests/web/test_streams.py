@@ -208,7 +208,7 @@ async def test_the_list_stream_limits_updates_of_a_busy_conversation(make: Any, 
             told.append(data)
         assert len(told) < 60, "one a quarter of a second, not one a change"
         assert told[-1]["revision"] == 300
-        # What is told is how it stands when it is told: the newest messages may be told of a moment later.
+        # An update has the state at the time of sending.
         assert [one["revision"] for one in told] == sorted(one["revision"] for one in told)
 
 

@@ -137,7 +137,7 @@ async def test_impossible_changes_are_rejected(writable: Any, method: str, path:
     assert refused.status_code == status, refused.text
 
 
-#: What each right covers.
+#: The requests that each right allows.
 NEEDED: dict[Action, list[tuple[str, str, Any]]] = {
     "append": [("POST", at("c", "messages"), {"text": "hi", "id": "new"})],
     "append_as": [
