@@ -29,6 +29,7 @@ from tests.support.servers import RealServer
 from tests.support.transcripts import SAMPLES
 
 SECONDS = 120
+FORMATS = Path(__file__).parents[1] / "support" / "formats"  # importers that other packages would install
 
 
 @pytest.fixture
@@ -43,9 +44,9 @@ def url(server: RealServer) -> Iterator[str]:
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The demo in a new process group, killed if it takes too long."""
-    argv = command("demo", *arguments)
+    argv, settings = command("demo", *arguments), environment(PYTHONPATH=str(FORMATS))
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=settings
     ) as process:
         watchdog = threading.Timer(SECONDS, process.kill)
         watchdog.start()
@@ -174,7 +175,7 @@ def replayed(server: RealServer, namespace: str, agents: int = 2) -> Replay:
     return Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents)
 
 
-async def test_a_message_that_somebody_deletes_is_noticed(server: RealServer, namespace: str) -> None:
+async def test_a_deleted_message_counts_as_a_fault(server: RealServer, namespace: str) -> None:
     one = replayed(server, namespace)
     running = asyncio.create_task(one.run())
     async with AsyncHistoryStore(server.url, namespace=namespace, search="off") as store:
