@@ -259,7 +259,7 @@ async def test_all_conversations(talk: Any, stores: Any) -> None:
 
 async def test_the_tool_for_models(talk: Any) -> None:
     """Over a real store: the conversation it was made for, what is long cut to where the words are."""
-    await talk.append("c", user("filler " * 1_500 + "needle", id="long"))
+    await talk.append_many("c", [user("filler " * 1_500 + "needle", id="long"), user("the turn in progress: needle")])
     # The synchronous store itself, not the tests' face of it.
     target = getattr(talk, "_target", talk)
     tool = conversation_search_tool(target, "c")

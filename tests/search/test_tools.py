@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from redis_history import HistoryStore, Message, Participant, user
+from redis_history import (
+    HistoryStore,
+    Message,
+    Participant,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    assistant,
+    tool,
+    tool_use,
+    user,
+)
 from redis_history.errors import BackendUnavailableError, InvalidConversationIdError, InvalidInputError
 from redis_history.search.highlight import highlights
 from redis_history.search.hits import SearchHit
@@ -42,11 +53,13 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
 
-    def search(
-        self, conversation_id: str, query: str, *, limit: int, token_cap: int | None, highlight: bool
-    ) -> list[SearchHit]:
-        assert token_cap is None, "what is shown of a hit is cut by the tool"
-        assert highlight
+    def get(self, conversation_id: str, *, limit: int) -> list[Message]:
+        return []
+
+    def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:
+        assert options["token_cap"] is None, "what is shown of a hit is cut by the tool"
+        assert options["highlight"]
+        limit = options["limit"] // 2
         self.asked.append((conversation_id, query, limit))
         if query == "away":
             raise BackendUnavailableError("away")
@@ -56,6 +69,9 @@ class Store:
 
 
 class AsyncStore(Store):
+    async def get(self, conversation_id: str, *, limit: int) -> list[Message]:  # type: ignore[override]
+        return []
+
     async def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:  # type: ignore[override]
         return super().search(conversation_id, query, **options)
 
@@ -91,7 +107,7 @@ def test_what_a_model_is_told() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_text_ends_the_data_or_becomes_an_instruction(hostile: str) -> None:
     with HistoryStore("memory://") as store:
-        tool = conversation_search_tool(store, "mine")
+        tool = conversation_search_tool(store, "mine", include=["current_turn"])
         store.append("mine", user("a dog"))
         head, begin, *_ = tool(query="dog").split("\n")
         forged = hostile.replace("MARK", begin.removeprefix("<messages-").removesuffix(">"))
@@ -217,7 +233,7 @@ def test_an_answer_never_has_more_tokens_than_the_cap(
     found: list[tuple[Message, int]], cap: int, counter: TokenCounter | None
 ) -> None:
     class Fixed(Store):
-        def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:  # type: ignore[override]
+        def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:
             said = [replace(message, parts=message.parts * times) for message, times in found]
             return [SearchHit(one, 1.0, "mine", highlights=highlights(one, parse_query("a 0"))) for one in said]
 
@@ -242,7 +258,80 @@ def test_what_does_not_fit_is_left_out() -> None:
     assert len(nothing) <= 20
 
 
-@pytest.mark.parametrize("options", [{"token_cap": 0}, {"token_cap": True}, {"token_cap": "5"}, {"token_counter": 5}])
-def test_bad_caps(options: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token_cap": 0},
+        {"token_cap": True},
+        {"token_cap": "5"},
+        {"token_counter": 5},
+        {"include": "reasoning"},
+        {"include": ["x"]},
+    ],
+)
+def test_bad_options(options: Any) -> None:
     with pytest.raises(InvalidInputError):
         conversation_search_tool(Store(), "mine", **options)
+
+
+# What the tool leaves out
+
+
+def talk(*, named: bool = True) -> list[Message]:
+    """Two exchanges with searches of the model, and a third in progress."""
+    answer = conversation_search_tool(Store(), "mine")(query="dog")
+    name = "conversation_search" if named else None
+    return [
+        user("My dog is called Rex", id="rex"),
+        assistant("A nice name for a dog", id="nice"),
+        user("What is my dog called?", id="asked"),
+        assistant([tool_use("call-1", "conversation_search", {"query": "dog name"})], id="call"),
+        tool([ToolResultPart("call-1", answer, name=name)], id="result"),
+        assistant([ReasoningPart("They mean the dog from before"), TextPart("Rex")], id="answered"),
+        assistant([ReasoningPart("The dog barks"), TextPart("Your dog barks")], id="both"),
+        user("And how old is the dog?", id="now"),
+        assistant([tool_use("call-2", "conversation_search", {"query": "dog age"})], id="call now"),
+    ]
+
+
+def texts_found(store: HistoryStore, **options: Any) -> list[str]:
+    return [
+        json.loads(line)["text"]
+        for line in data(conversation_search_tool(store, "c", **options)(query="dog", limit=20))
+    ]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -> None:
+    with HistoryStore("memory://") as store:
+        store.append_many("c", talk(named=named))
+        plain = {"My dog is called Rex", "A nice name for a dog", "What is my dog called?", "Your dog barks"}
+        assert {*texts_found(store)} == plain
+        assert {*texts_found(store, include=["current_turn"])} == plain | {"And how old is the dog?"}
+        assert {*texts_found(store, include=["reasoning"])} == plain | {"Rex"}
+        own = {*texts_found(store, include=["own_searches"])} - plain
+        assert len(own) == 2
+        assert len(texts_found(store, include=["own_searches", "current_turn", "reasoning"])) == 9
+        store.append("c", assistant("Seven years", id="done"))
+        assert "And how old is the dog?" in texts_found(store), "the turn is over"
+
+
+def test_many_own_searches_leave_room_for_other_messages() -> None:
+    with HistoryStore("memory://") as store:
+        store.append_many("c", [user("the dog is old"), assistant("I see")])
+        for n in range(40):
+            call = tool_use(f"call-{n}", "conversation_search", {"query": "dog dog dog"})
+            result = ToolResultPart(f"call-{n}", "dog", name="conversation_search")
+            store.append_many("c", [user(f"question {n}"), assistant([call]), tool([result]), assistant("Well")])
+        assert texts_found(store) == ["the dog is old"]
+
+
+def test_hits_of_one_exchange_stand_together() -> None:
+    with HistoryStore("memory://") as store:
+        for name in ("first", "second", "third"):
+            said = [user(f"{name} dog"), assistant("hm"), assistant(f"{name} answer about a dog {'and more ' * 9}")]
+            store.append_many("c", [*said, assistant("done")])
+        found = [text.split()[0] for text in texts_found(store)]
+        assert len(data(conversation_search_tool(store, "c")(query="dog", limit=2))) == 4
+    assert len(found) == 6
+    assert found[::2] == found[1::2], "each exchange has two hits, one after the other"
