@@ -103,7 +103,7 @@ class _Tool:
                 "query": {"type": "string", "description": "What to look for: words, a question, or a quoted phrase."},
                 "limit": {
                     "type": "integer",
-                    "description": f"The most exchanges to return messages of, 1 to {MAX_LIMIT}. Default {DEFAULT_LIMIT}.",
+                    "description": f"The most messages to return, 1 to {MAX_LIMIT}. Default {DEFAULT_LIMIT}.",
                 },
             },
             "required": ["query"],
@@ -152,10 +152,9 @@ class _Tool:
         for offset in range(0, size * _ROUNDS, size):
             found = yield "search", {**options, "offset": offset, "highlight": True}
             hits += filter(None, (self._without_own_traces(hit, query) for hit in found))
-            exchanges = _exchanges(hits)
-            if len(exchanges) >= limit or len(found) < size:
+            if len(hits) >= limit or len(found) < size:
                 break
-        return self._answer([hit for exchange in exchanges[:limit] for hit in exchange])
+        return self._answer(_grouped(hits[:limit]))
 
     def _without_own_traces(self, hit: SearchHit, query: str) -> SearchHit | None:
         """The hit without what `include` does not name; None if the rest says nothing, or is not what was found."""
@@ -284,7 +283,7 @@ def conversation_search_tool(
 
     An answer has at most `token_cap` tokens in total (None: no cap), counted by `token_counter` or estimated. Long
     messages are shortened to the matching passage, and messages that do not fit are left out. Hits of one exchange (a
-    user message and what follows it) stand together, and `limit` counts exchanges.
+    user message and what follows it) stand together.
 
     The tool does not find its own calls and results ("own_searches"), the turn in progress ("current_turn": the last
     user message and what follows it, until the assistant has answered) and reasoning ("reasoning"), unless `include`
@@ -315,8 +314,8 @@ def _is_finished(turn: Sequence[Message]) -> bool:
     return len(turn) > 1 and last.role == "assistant" and not last.tool_uses
 
 
-def _exchanges(hits: Sequence[SearchHit]) -> list[list[SearchHit]]:
-    """The hits of each exchange in their order, the exchange of the best hit first."""
+def _grouped(hits: Sequence[SearchHit]) -> list[SearchHit]:
+    """The hits with those of one exchange together in their order, the exchange of the best hit first."""
     exchanges: dict[str, list[SearchHit]] = {}
     for hit in hits:
         chain = (*hit.before, hit.message)
@@ -324,7 +323,7 @@ def _exchanges(hits: Sequence[SearchHit]) -> list[list[SearchHit]]:
         exchanges.setdefault(hit.message.id if start is None else chain[start].id, []).append(hit)
     for exchange in exchanges.values():
         exchange.sort(key=lambda hit: hit.message.position or Position(0, 0))
-    return list(exchanges.values())
+    return [hit for exchange in exchanges.values() for hit in exchange]
 
 
 def _asked(arguments: Any) -> tuple[str, int] | str:
