@@ -6,13 +6,13 @@ from redis_history.prompt.assemble import (
     assemble_messages,
     assemble_prompt,
 )
-from redis_history.prompt.options import PromptOptions
-from redis_history.prompt.report import (
+from redis_history.prompt.options import (
     Addressed,
     AddressedReason,
     AssembledPrompt,
     LeftOut,
     LeftOutReason,
+    PromptOptions,
     PromptReport,
 )
 

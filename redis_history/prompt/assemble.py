@@ -12,8 +12,7 @@ from redis_history.compaction.summaries import Summarizer, call_summarizer, in_t
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Scope
 from redis_history.prompt.assembly import Selection, compose, select, summary_message
-from redis_history.prompt.options import PromptOptions, check_agent, prompt_options
-from redis_history.prompt.report import AssembledPrompt
+from redis_history.prompt.options import AssembledPrompt, PromptOptions, check_agent, prompt_options
 from redis_history.tokens import count_characters
 
 __all__ = ["AsyncReads", "Reads", "assemble_messages", "assemble_prompt"]

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from redis_history import Message, Participant, assemble_messages, user
-from redis_history.prompt.addressing import Addressing
+from redis_history.prompt.assembly import Addressing
 from tests.support.transcripts import FILES, opened
 
 
