@@ -99,18 +99,8 @@ class Policy(Struct, frozen=True, kw_only=True):
         """
         messages = list(messages)
         tokens = [message_tokens(message, self.counter) for message in messages]
-        bounds = _Bounds(
-            self.max_tokens, self.max_messages, None if self.older_than is None else cutoff(self.older_than, now)
-        )
-        seen = oldest_to_replace(
-            messages,
-            tokens,
-            **bounds._asdict(),
-            keep_recent=self.keep_recent,
-            target=self.target,
-            summary_tokens=self.summary_tokens,
-            gain=min(self.summary_tokens, shortest_tokens(self.counter)),
-        )
+        bounds = _Bounds.of(self, now)
+        seen = oldest_to_replace(self, messages, tokens, now)
         if not seen:
             return None
         total = sum(tokens)
@@ -129,32 +119,23 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 def oldest_to_replace(
-    messages: Sequence[Message],
-    tokens: Sequence[int],
-    *,
-    max_tokens: int | None,
-    max_messages: int | None,
-    older_than: datetime | None,
-    keep_recent: int,
-    target: float,
-    summary_tokens: int,
-    gain: int,
+    policy: Policy, messages: Sequence[Message], tokens: Sequence[int], now: datetime | None = None
 ) -> list[Message]:
-    """The oldest messages that a summary of `summary_tokens` must replace so that the limits hold. Empty if they
-    already hold, or if replacing messages cannot help. For the rules, see `Policy`.
+    """The oldest messages that a summary must replace so that the limits of the policy hold. Empty if they already
+    hold, or if replacing messages cannot help. `tokens` has the tokens of each message.
 
-    The result has no system messages, but contains an earlier summary. `older_than` is an instant, `tokens` has the
-    tokens of each message. If no choice meets the limits, as many messages as possible are replaced; to save tokens,
-    only if they have more than `gain` tokens.
+    The result has no system messages, but contains an earlier summary. If no choice meets the limits, as many messages
+    as possible are replaced.
     """
-    bounds = _Bounds(max_tokens, max_messages, older_than)
+    bounds = _Bounds.of(policy, now)
+    gain = min(policy.summary_tokens, shortest_tokens(policy.counter))
     leaving = [index for index, message in enumerate(messages) if not stays(message)]
     total = sum(tokens)
     ends, turn = good_ends(messages), turn_in_progress(messages)
     earlier = max((n for n, index in enumerate(leaving, 1) if messages[index].is_summary), default=0)
     choices: list[_Choice] = []
     spoken = False
-    old, gone, new = older_than is not None, 0, 0
+    old, gone, new = bounds.older_than is not None, 0, 0
     for number, index in enumerate(leaving, 1):
         message = messages[index]
         gone += tokens[index]
@@ -164,21 +145,21 @@ def oldest_to_replace(
             old = old and bounds.older(message)
         has_new = number > 1 or not message.is_summary
         if ends[index] and index < turn and number >= earlier and has_new:
-            after = total - gone + summary_tokens
+            after = total - gone + policy.summary_tokens
             choices.append(_Choice(number, len(messages) - number + 1, after, new, old and spoken))
     chosen = max((choice.number for choice in choices if choice.old), default=0)
-    now = _Choice(0, len(messages), total, 0, False)
-    if not now.meets(bounds, 1):
-        aimed = [choice for choice in choices if choice.meets(bounds, target)]
+    present = _Choice(0, len(messages), total, 0, False)
+    if not present.meets(bounds, 1):
+        aimed = [choice for choice in choices if choice.meets(bounds, policy.target)]
         meeting = [choice for choice in choices if choice.meets(bounds, 1)]
-        polite = [choice for choice in choices if choice.number <= len(leaving) - keep_recent]
-        helping = [choice for choice in choices if choice.helps(bounds, now, gain)]
+        polite = [choice for choice in choices if choice.number <= len(leaving) - policy.keep_recent]
+        helping = [choice for choice in choices if choice.helps(bounds, present, gain)]
         if aimed and aimed[0] in polite:
             best = aimed[0]
         elif meeting and polite and polite[-1] in meeting:
             best = polite[-1]
         else:
-            best = next(iter(aimed or meeting or helping[-1:]), now)
+            best = next(iter(aimed or meeting or helping[-1:]), present)
         chosen = max(chosen, best.number)
     return [messages[index] for index in leaving[:chosen]]
 
@@ -235,6 +216,11 @@ class _Bounds(NamedTuple):
     max_tokens: int | None
     max_messages: int | None
     older_than: datetime | None
+
+    @staticmethod
+    def of(policy: Policy, now: datetime | None) -> _Bounds:
+        older_than = None if policy.older_than is None else cutoff(policy.older_than, now)
+        return _Bounds(policy.max_tokens, policy.max_messages, older_than)
 
     def older(self, message: Message) -> bool:
         time = message.timestamp

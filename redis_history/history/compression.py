@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import KEEP_RECENT, oldest_to_replace
+from redis_history.compaction.policy import KEEP_RECENT, Policy, oldest_to_replace
 from redis_history.compaction.summaries import (
     Summarizer,
     SummaryTooLongError,
@@ -123,37 +123,38 @@ class Compression(Plugin):
         history = self._history
         if history is None:
             raise InvalidInputError("the compression plugin has no history yet: call history.use(plugin) first")
+        if options == ReduceOptions():
+            return entries
         target = self._target if options is self._own_bounds else 1.0
         bound = options.max_tokens
-        shortest = shortest_tokens(history._tokens.counter)
-        summary_tokens = max(shortest, summary_share(None if bound is None else int(bound * target)))
+        counter = history._tokens.counter
+        shortest = shortest_tokens(counter)
+        policy = Policy(
+            max_tokens=None if bound is None else max(1, bound),
+            max_messages=None if options.max_entries is None else max(1, options.max_entries),
+            older_than=options.older_than,
+            keep_recent=self._keep_recent,
+            target=target,
+            summary_tokens=max(shortest, summary_share(None if bound is None else int(bound * target))),
+            counter=counter,
+        )
         timed = [
             entry if entry.timestamp is not None else replace(entry, timestamp=history._time_of(entry))
             for entry in entries
         ]
-        tokens = [history.count_tokens(entry) for entry in entries]
-        total = sum(tokens)
-        seen: list[Message] = []
-        error: SummaryError | None = None
+        tokens = dict(zip([entry.id for entry in entries], map(history.count_tokens, entries), strict=True))
+        total = sum(tokens.values())
+        error: SummaryTooLongError | None = None
+        gone: set[str] = set()
         while True:
-            found = oldest_to_replace(
-                timed,
-                tokens,
-                max_tokens=bound,
-                max_messages=options.max_entries,
-                older_than=options.older_than,
-                keep_recent=self._keep_recent,
-                target=target,
-                summary_tokens=summary_tokens,
-                gain=shortest,
-            )
-            if error is not None and len(found) <= len(seen):
+            found = oldest_to_replace(policy, timed, [*tokens.values()])
+            if error is not None and len(found) <= len(gone):
                 raise error
             if not found:
                 return entries
             gone = {message.id for message in found}
             seen = [entry for entry in entries if entry.id in gone]
-            before = sum(map(history.count_tokens, seen))
+            before = sum(tokens[one] for one in gone)
             room = None if bound is None else bound - (total - before)
             if room is not None and room < shortest:
                 room = None  # no summary meets the limit, so any that helps will do
@@ -164,7 +165,7 @@ class Compression(Plugin):
                 break
             except SummaryTooLongError as too_long:  # a summary of more entries may fit
                 error = too_long
-                summary_tokens = max(summary_tokens, too_long.tokens)
+                policy = replace(policy, summary_tokens=max(policy.summary_tokens, too_long.tokens))
         last = max(index for index, entry in enumerate(entries) if entry.id in gone)
         return [*(entry for entry in entries[:last] if entry.id not in gone), summary, *entries[last + 1 :]]
 

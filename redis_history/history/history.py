@@ -88,16 +88,11 @@ class HistoryOptions(TypedDict, total=False):
 
 
 class _Recorder(Protocol):
-    """Records local changes of a history before they are made, with its lock held; raises to refuse one."""
+    """Gets the local changes of a history before they are made, with its lock held; raises to refuse one."""
 
-    def adding(self, message: Message, size: int) -> None:
-        """A message of `size` bytes is added."""
-
-    def rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None:
-        """Entries are replaced: by `restore` and `clear`, or by `reduce`."""
-
-    def trimmed(self, gone: list[Message]) -> None:
-        """Entries left because of the limits."""
+    def adding(self, message: Message, size: int) -> None: ...
+    def rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None: ...
+    def trimmed(self, gone: list[Message]) -> None: ...
 
 
 class History:
@@ -254,10 +249,8 @@ class History:
 
     def get_system_message(self) -> str | None:
         """The text of the first system entry, or None."""
-        for entry in self.get_snapshot():
-            if entry.role == "system":
-                return "\n".join(part.text for part in entry.parts if isinstance(part, TextPart))
-        return None
+        entry = next((one for one in self.get_snapshot() if one.role == "system"), None)
+        return None if entry is None else "\n".join(part.text for part in entry.parts if isinstance(part, TextPart))
 
     def get_messages_without_system(self) -> list[Message]:
         """The messages of `get_entries`, without system entries."""
@@ -268,15 +261,10 @@ class History:
 
         Where an id came back, the newest; or which `occurrence` of it, from 1.
         """
-        found = None
-        number = 0
-        for entry in self.get_snapshot():
-            for part in entry.parts:
-                if type(part) is ToolResultPart and part.tool_use_id == tool_use_id:
-                    number += 1
-                    if occurrence in (None, number):
-                        found = part.content
-        return found
+        parts = [part for entry in self.get_snapshot() for part in entry.parts if type(part) is ToolResultPart]
+        found = [part.content for part in parts if part.tool_use_id == tool_use_id]
+        chosen = [content for number, content in enumerate(found, 1) if occurrence in (None, number)]
+        return chosen[-1] if chosen else None
 
     def last_user(self) -> Message | None:
         """The newest message of role user that is more than results of tools, or None."""
