@@ -96,7 +96,7 @@ class AsyncCapture(AsyncWrapping):
             return AsyncTurn(self, None, [], error)
 
     async def _record(self, conversation_id: str, messages: list[Message]) -> None:
-        """Write messages as one change, after all earlier ones of this conversation. Raises nothing."""
+        """Write messages as one change, after all earlier messages of this conversation. Never raises."""
         if not messages:
             return
         try:

@@ -86,7 +86,7 @@ class Settings(Struct, frozen=True):
 
 
 def _given(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name. A call with wrong arguments is no error here: the agent itself raises it."""
+    """The arguments by name. Wrong arguments are ignored here, because the call of the agent raises the error."""
     if signature is None:
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
     try:

@@ -18,15 +18,15 @@ from redis_history.formats._notes import (
     content_of,
     for_request,
     foreign_block,
-    form_of,
+    kept_value,
     note_of,
     noted,
     noted_message,
+    noted_original,
     opaque,
     parts_of_content,
     rebuild,
     remember,
-    stored_value,
     with_note,
 )
 from redis_history.model import Message, Part, Participant, Role, ToolResultPart, ToolUsePart, UnknownPart
@@ -106,26 +106,22 @@ class ChatFormat:
                 parts.append(self._read_call({"function": call}))
                 note["function_call"] = True
         message = Message(role=role, parts=tuple(parts), participant=self.speaker(raw, role))
-        if role == "tool":
-            result = message.tool_results[0]
-            ours = self.tool_message(result, note, self.write_result(result, "original")[0], "original")
-        else:
-            if (form := form_of(raw.get("content"))) != form_of(self._render(message, note, "original")["content"]):
-                note["content"] = form
-            ours = self._render(message, note, "original")
-        return noted_message(message, self.form, note, raw, ours, f"message {index}")
+        where = f"message {index}"
+        if role != "tool":
+            return noted_original(message, self.form, note, raw, self._render, where)
+        result = message.tool_results[0]
+        ours = self.tool_message(result, note, self.write_result(result, "original")[0], "original")
+        return noted_message(message, self.form, note, raw, ours, where)
 
     def _result(self, raw: Mapping[str, Any]) -> ToolResultPart:
         given, call_id, name = raw.get("content", ""), raw.get("tool_call_id"), raw.get("name")
         if not isinstance(call_id, str):
             many = raw.get("tool_call_ids")  # SWE-agent writes a list of ids
             call_id = many[0] if isinstance(many, list) and many and isinstance(many[0], str) else ""
-        content, is_text = stored_value(given)
         note: Json = {} if given is None or isinstance(given, str) else {"content": True}
-        note |= {"parsed": True} if is_text else {}
         return ToolResultPart(
             tool_use_id=call_id,
-            content=content,
+            content=kept_value(given, note),
             name=name if isinstance(name, str) else None,
             provider_meta=with_note(self.form, note),
         )

@@ -1,4 +1,4 @@
-"""What parts contain: references to files, the content of tool results, and the arguments of tool calls.
+"""The content of parts: references to files, the content of tool results, and the arguments of tool calls.
 
 A reference with a scheme is a URI. A reference of only letters, digits, "-" and "_" is the id of a file that was
 uploaded to a provider. Providers cannot use any other reference, such as an object key or a path.
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from redis_history.formats._notes import FORMS, Json, is_foreign, note_of, storable
+from redis_history.formats._notes import FORMS, Json, is_foreign, note_of, storable, with_note
 from redis_history.model import AttachmentPart, Modality, Part, TextPart
 
 NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
@@ -60,6 +60,27 @@ def reference_note(reference: str, *, is_file_id: bool = False) -> Json:
     if is_file_id:
         return {"file_id": reference}
     return {"not_file_id": reference} if _FILE_ID.fullmatch(reference) else {}
+
+
+def attachment(
+    form: str,
+    modality: Modality,
+    reference: str,
+    *,
+    name: object = None,
+    mime_type: object = None,
+    uploaded: bool = False,
+    note: Json | None = None,
+) -> AttachmentPart:
+    """A file of the provider of `form`. `uploaded`: the reference is the id of a file there."""
+    mime = mime_type if isinstance(mime_type, str) else split_data_url(reference)[0]
+    return AttachmentPart(
+        modality=modality,
+        name=name if isinstance(name, str) else None,
+        mime_type=mime,
+        reference=reference,
+        provider_meta=with_note(form, {**(note or {}), **reference_note(reference, is_file_id=uploaded)}),
+    )
 
 
 def file_id(part: AttachmentPart, form: str) -> str | None:
@@ -187,7 +208,8 @@ def _part(block: Any) -> Part | None:
         case {"type": "input_image", "image_url": str(url)}:
             return _file("image", url)
         case {"type": "input_image" | "input_file", "file_id": str(id_)}:
-            return _uploaded("image" if block["type"] == "input_image" else "document", id_, "openai_responses")
+            modality: Modality = "image" if block["type"] == "input_image" else "document"
+            return attachment("openai_responses", modality, id_, uploaded=True)
         case {"type": "input_file", "file_data": str(url)} | {"type": "input_file", "file_url": str(url)}:
             return _file("document", url)
         case {"type": "document_url", "document_url": str(url)}:
@@ -201,10 +223,6 @@ def _file(modality: Modality, url: str) -> AttachmentPart:
     return AttachmentPart(modality=modality, reference=url, mime_type=split_data_url(url)[0])
 
 
-def _uploaded(modality: Modality, id_: str, form: str) -> AttachmentPart:
-    return AttachmentPart(modality=modality, reference=id_, provider_meta={form: reference_note(id_, is_file_id=True)})
-
-
 def _anthropic(kind: Modality, source: Mapping[str, Any]) -> Part | None:
     match source:
         case {"type": "base64", "media_type": str(mime), "data": str(data)}:
@@ -212,7 +230,7 @@ def _anthropic(kind: Modality, source: Mapping[str, Any]) -> Part | None:
         case {"type": "url", "url": str(url)}:
             return _file(kind, url)
         case {"type": "file", "file_id": str(id_)}:
-            return _uploaded(kind, id_, "anthropic")
+            return attachment("anthropic", kind, id_, uploaded=True)
         case {"type": "text", "data": str(text)}:
             return TextPart(text=text)
     return None

@@ -129,6 +129,18 @@ def stored_value(value: Any) -> tuple[Any, bool]:
     return (value, False) if isinstance(value, str) or storable(value) else (json.dumps(value, default=str), True)
 
 
+def kept_value(value: Any, note: Json) -> Any:
+    """`value` as it is stored. Marks `note` if that is JSON text, for `value_of`."""
+    stored, is_text = stored_value(value)
+    if is_text:
+        note["parsed"] = True
+    return stored
+
+
+def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
+    return json.loads(stored) if note.get("parsed") and isinstance(stored, str) else stored
+
+
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
     """The note that `holder` (a message or part) has for `form`; {} if there is none."""
     meta = getattr(holder, "provider_meta", None)
@@ -168,6 +180,21 @@ def noted_message(
     except InvalidMessageError as error:
         raise InvalidMessageError(f"{where}: {error}") from error
     return msgspec.structs.replace(message, provider_meta={form: _packed(note)}) if note else message
+
+
+def noted_original(
+    message: Message,
+    form: str,
+    note: Json,
+    raw: Mapping[str, Any],
+    render: Callable[[Message, Mapping[str, Any], Shape], Json],
+    where: str,
+) -> Message:
+    """Like `noted_message`, for a message whose content can be a string, a list or null."""
+    written = form_of(raw.get("content"))
+    if written != form_of(render(message, note, "original")["content"]):
+        note["content"] = written
+    return noted_message(message, form, note, raw, render(message, note, "original"), where)
 
 
 def is_foreign(part: Part, form: str) -> bool:

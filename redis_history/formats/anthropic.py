@@ -28,13 +28,12 @@ import msgspec
 from redis_history.formats._content import (
     NOT_USABLE,
     as_object,
+    attachment,
     converted,
     data_url,
     file_id,
     is_image,
     is_web_url,
-    parsed,
-    reference_note,
     split_data_url,
 )
 from redis_history.formats._losses import Losses, OnLoss
@@ -45,14 +44,14 @@ from redis_history.formats._notes import (
     check_shape,
     content_of,
     for_request,
-    form_of,
     is_foreign,
+    kept_value,
     note_of,
-    noted_message,
+    noted_original,
     parts_of_content,
     read_block,
     rebuild,
-    stored_value,
+    value_of,
     with_note,
     write_block,
 )
@@ -144,9 +143,7 @@ def _from(raw: Mapping[str, Any], index: int) -> Message:
     if role == "system":
         note["in_list"] = True
     message = Message(role=role, parts=parts)
-    if (form := form_of(raw.get("content"))) != form_of(_render(message, note, "original")["content"]):
-        note["content"] = form
-    return noted_message(message, _FORM, note, raw, _render(message, note, "original"), f"message {index}")
+    return noted_original(message, _FORM, note, raw, _render, f"message {index}")
 
 
 def _render(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses | None = None) -> Json:
@@ -191,8 +188,7 @@ def _known(block: Any) -> Part | None:
             return ReasoningPart(text="", signature=data, provider_meta={_FORM: {"type": "redacted_thinking"}})
         case {"type": str(kind), "id": str(id_), "name": str(name), "input": dict(value)} if kind.endswith("tool_use"):
             note: Json = {} if kind == "tool_use" else {"type": kind}
-            arguments, is_text = stored_value(value)
-            note |= {"parsed": True} if is_text else {}
+            arguments = kept_value(value, note)
             return ToolUsePart(id=id_, name=name, input=arguments, provider_meta=with_note(_FORM, note))
         case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
             # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
@@ -201,31 +197,23 @@ def _known(block: Any) -> Part | None:
             content = block.get("content")
             if not note and content is not None and converted(content, _IN_RESULTS, lambda part: None)[0] != content:
                 note["content"] = True
-            content, is_text = stored_value(content)
-            note |= {"parsed": True} if is_text else {}
-            return ToolResultPart(
-                tool_use_id=id_, content=content, is_error=wrong, provider_meta=with_note(_FORM, note)
-            )
+            kept = kept_value(content, note)
+            return ToolResultPart(tool_use_id=id_, content=kept, is_error=wrong, provider_meta=with_note(_FORM, note))
         case {"type": "image" | "document" as kind, "source": Mapping() as source}:
             return _attachment(kind, block, source)
     return None
 
 
 def _attachment(kind: Any, block: Mapping[str, Any], source: Mapping[str, Any]) -> AttachmentPart | None:
-    mime: str | None = None
-    meta: Json | None = None
+    name = block.get("title")
     match source:
-        case {"type": "base64", "media_type": str(given), "data": str(data)}:
-            mime, reference = given, data_url(given, data)
-        case {"type": "url", "url": str(reference)}:
-            meta = with_note(_FORM, reference_note(reference))
-        case {"type": "file", "file_id": str(reference)}:
-            meta = with_note(_FORM, reference_note(reference, is_file_id=True))
-        case _:
-            return None
-    title = block.get("title")
-    name = title if isinstance(title, str) else None
-    return AttachmentPart(modality=kind, name=name, mime_type=mime, reference=reference, provider_meta=meta)
+        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
+            return attachment(_FORM, kind, data_url(mime, data), name=name)
+        case {"type": "url", "url": str(url)}:
+            return attachment(_FORM, kind, url, name=name)
+        case {"type": "file", "file_id": str(id_)}:
+            return attachment(_FORM, kind, id_, name=name, uploaded=True)
+    return None
 
 
 def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
@@ -252,7 +240,7 @@ def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
 
 
 def _result(part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> tuple[Json, str | None]:
-    content, lost = parsed(part.content) if note.get("parsed") else part.content, None
+    content, lost = value_of(part.content, note), None
     own = note.get("type", "tool_result")
     as_it_was = note.get("content") and (shape == "original" or content == [])
     if own == "tool_result" and content is not None and not as_it_was:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._content import NOT_USABLE, as_object, data_url, parsed, parts_of, split_data_url
+from redis_history.formats._content import NOT_USABLE, as_object, data_url, parts_of, split_data_url
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import (
     Json,
@@ -47,6 +47,7 @@ from redis_history.formats._notes import (
     rebuild,
     remember,
     stored_value,
+    value_of,
     with_note,
     write_block,
 )
@@ -311,7 +312,7 @@ def _thought(part: ReasoningPart) -> tuple[Json | None, str | None]:
 
 
 def _result(part: ToolResultPart, note: Mapping[str, Any], tool_name: str | None) -> tuple[Json, str | None]:
-    content, lost = parsed(part.content) if note.get("parsed") else part.content, None
+    content, lost = value_of(part.content, note), None
     name = part.name if part.name is not None else tool_name
     if name is None:
         name, lost = part.tool_use_id, "the name of the tool (its call is missing; the id is used instead)"

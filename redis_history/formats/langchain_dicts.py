@@ -23,11 +23,10 @@ import msgspec
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._content import (
     as_object,
+    attachment,
     converted,
     data_url,
     file_id,
-    parsed,
-    reference_note,
     split_data_url,
 )
 from redis_history.formats._losses import Losses, OnLoss
@@ -36,6 +35,7 @@ from redis_history.formats._notes import (
     as_mappings,
     content_of,
     foreign_block,
+    kept_value,
     note_of,
     noted,
     noted_message,
@@ -44,7 +44,7 @@ from redis_history.formats._notes import (
     read_block,
     rebuild,
     remember,
-    stored_value,
+    value_of,
     with_note,
     write_block,
 )
@@ -122,9 +122,8 @@ def _from(kind: str, data: Mapping[str, Any], index: int) -> Message:
 
 def _result(data: Mapping[str, Any], given: Any) -> ToolResultPart:
     id_, name = data.get("tool_call_id"), data.get("name")
-    content, is_text = stored_value(given)
     note: Json = {} if isinstance(given, str) else {"content": True}
-    note |= {"parsed": True} if is_text else {}
+    content = kept_value(given, note)
     return ToolResultPart(
         tool_use_id=id_ if isinstance(id_, str) else "",
         content=content,
@@ -137,9 +136,9 @@ def _result(data: Mapping[str, Any], given: Any) -> ToolResultPart:
 def _use(call: Any) -> Part:
     match call:
         case {"name": str(name), "args": args, "id": str(id_)}:
-            value, is_text = stored_value(args)
-            meta = {_FORM: {"parsed": True}} if is_text else None
-            part = ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
+            note: Json = {}
+            value = kept_value(args, note)
+            part = ToolUsePart(id=id_, name=name, input=value, provider_meta=with_note(_FORM, note))
             try:
                 return noted(part, _FORM, remember(call, _call(part)[0]))
             except InvalidMessageError:
@@ -171,19 +170,9 @@ def _known(block: Any) -> Part | None:
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return AttachmentPart(modality="image", reference=url, provider_meta={_FORM: {"type": "image_url"}})
         case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)}:
-            mime = block.get("mime_type")
-            return AttachmentPart(
-                modality=_MODALITIES[kind],
-                reference=url,
-                mime_type=mime if isinstance(mime, str) else None,
-                provider_meta=with_note(_FORM, reference_note(url)),
-            )
+            return attachment(_FORM, _MODALITIES[kind], url, mime_type=block.get("mime_type"))
         case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(id_)}:
-            return AttachmentPart(
-                modality=_MODALITIES[kind],
-                reference=id_,
-                provider_meta={_FORM: reference_note(id_, is_file_id=True)},
-            )
+            return attachment(_FORM, _MODALITIES[kind], id_, uploaded=True)
         case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data), "mime_type": str(mime)}:
             return AttachmentPart(modality=_MODALITIES[kind], reference=data_url(mime, data), mime_type=mime)
     return None
@@ -283,7 +272,7 @@ def _tool_data(part: ToolResultPart, content: Any) -> Json:
 
 def _content_of_result(part: ToolResultPart) -> tuple[Any, str | None]:
     note = note_of(part, _FORM)
-    content = parsed(part.content) if note.get("parsed") else part.content
+    content = value_of(part.content, note)
     if isinstance(content, str) or note.get("content"):
         return content, None
     return converted(content, (), lambda inner: _block(inner)[0])

@@ -28,21 +28,19 @@ import msgspec
 from redis_history.formats._chat import ChatFormat
 from redis_history.formats._content import (
     NOT_USABLE,
+    attachment,
     converted,
     data_url,
     file_id,
     is_image,
     is_web_url,
-    parsed,
-    reference_note,
     split_data_url,
 )
 from redis_history.formats._losses import OnLoss
-from redis_history.formats._notes import Json, Shape, is_foreign, note_of, read_block, with_note, write_block
+from redis_history.formats._notes import Json, Shape, is_foreign, note_of, read_block, value_of, with_note, write_block
 from redis_history.model import (
     AttachmentPart,
     Message,
-    Modality,
     Part,
     ReasoningPart,
     Role,
@@ -56,7 +54,7 @@ __all__ = ["from_mistral", "to_mistral"]
 
 _FORM = "mistral"
 _IN_RESULTS = ("text", "image_url", "document_url", "reference", "file", "input_audio")
-_SOUND = "application/octet-stream"  # an audio chunk does not say its type
+_SOUND = "application/octet-stream"
 _SHORT = re.compile(r"[A-Za-z0-9]{9}")
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -106,7 +104,7 @@ class _Mistral(ChatFormat):
 
     def write_result(self, part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
         note = note_of(part, _FORM)
-        content = parsed(part.content) if note.get("parsed") else part.content
+        content = value_of(part.content, note)
         own = _FORM in (part.provider_meta or {})
         if content is None or (own and (shape == "original" or content == [])):
             return content, None
@@ -132,25 +130,17 @@ def _known(block: Any) -> Part | None:
             signed = signature if isinstance(signature, str) else None
             return ReasoningPart(text=text, signature=signed, provider_meta=with_note(_FORM, note))
         case {"type": "image_url", "image_url": str(url)}:
-            return _linked("image", url)
+            return attachment(_FORM, "image", url)
         case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return _linked("image", url, {"object": True})
+            return attachment(_FORM, "image", url, note={"object": True})
         case {"type": "document_url", "document_url": str(url)}:
-            name = block.get("document_name")
-            return _linked("document", url, name=name if isinstance(name, str) else None)
+            return attachment(_FORM, "document", url, name=block.get("document_name"))
         case {"type": "file", "file_id": str(id_)}:
-            note = reference_note(id_, is_file_id=True)
-            return AttachmentPart(modality="document", reference=id_, provider_meta={_FORM: note})
+            return attachment(_FORM, "document", id_, uploaded=True)
         case {"type": "input_audio", "input_audio": str(data)}:
-            return _linked("audio", data if is_web_url(data) else data_url(_SOUND, data))
+            # An audio chunk does not say its type.
+            return AttachmentPart(modality="audio", reference=data if is_web_url(data) else data_url(_SOUND, data))
     return None
-
-
-def _linked(modality: Modality, url: str, note: Json | None = None, name: str | None = None) -> AttachmentPart:
-    mime = split_data_url(url)[0]
-    mime = None if mime == _SOUND else mime
-    meta = with_note(_FORM, {**(note or {}), **reference_note(url)})
-    return AttachmentPart(modality=modality, name=name, mime_type=mime, reference=url, provider_meta=meta)
 
 
 def _text_of(chunks: Any) -> str:

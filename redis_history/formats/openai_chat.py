@@ -22,17 +22,17 @@ from typing import Any, ClassVar, Literal
 
 from redis_history.formats._chat import ChatFormat
 from redis_history.formats._content import (
+    attachment,
     converted,
     data_url,
     file_id,
     is_image,
     is_web_url,
-    parsed,
     reference_note,
     split_data_url,
 )
 from redis_history.formats._losses import OnLoss
-from redis_history.formats._notes import Json, Shape, note_of, read_block, with_note, write_block
+from redis_history.formats._notes import Json, Shape, note_of, read_block, value_of, with_note, write_block
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -112,7 +112,7 @@ class _OpenAI(ChatFormat):
 
     def write_result(self, part: ToolResultPart, shape: Shape) -> tuple[Any, str | None]:
         note = note_of(part, _FORM)
-        content = parsed(part.content) if note.get("parsed") else part.content
+        content = value_of(part.content, note)
         if (shape == "original" and (content is None or note)) or (content == [] and note):
             return content, None
         return ("", None) if content is None else converted(content, ("text",), _text_block)
@@ -150,11 +150,9 @@ def _known(block: Any) -> Part | None:
         case {"type": "refusal", "refusal": str(text)}:
             return TextPart(text=text, provider_meta={_FORM: {"type": "refusal"}})
         case {"type": "image_url", "image_url": {"url": str(url)}}:
-            meta = with_note(_FORM, reference_note(url))
-            return AttachmentPart(modality="image", reference=url, mime_type=split_data_url(url)[0], provider_meta=meta)
+            return attachment(_FORM, "image", url)
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
-            mime = f"audio/{kind}"
-            return AttachmentPart(modality="audio", mime_type=mime, reference=data_url(mime, data))
+            return attachment(_FORM, "audio", data_url(f"audio/{kind}", data))
         case {"type": "file", "file": Mapping() as file}:
             id_, name, content = (file.get(key) for key in ("file_id", "filename", "file_data"))
             if all(value is None or isinstance(value, str) for value in (id_, name, content)):

@@ -27,14 +27,13 @@ from typing import Any
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._content import (
     NOT_USABLE,
+    attachment,
     converted,
     dump_arguments,
     file_id,
     is_image,
     is_web_url,
     parse_arguments,
-    parsed,
-    reference_note,
     split_data_url,
 )
 from redis_history.formats._losses import Losses, OnLoss
@@ -45,17 +44,17 @@ from redis_history.formats._notes import (
     as_mappings,
     check_shape,
     content_of,
-    form_of,
     is_foreign,
+    kept_value,
     note_of,
     noted,
-    noted_message,
+    noted_original,
     opaque,
     parts_of_content,
     read_block,
     rebuild,
     remember,
-    stored_value,
+    value_of,
     with_note,
     write_block,
 )
@@ -137,9 +136,7 @@ def _message(raw: Mapping[str, Any], index: int) -> Message:
     content = raw.get("content")
     parts = parts_of_content(content, lambda block: _read(block, _input_block), f"item {index}", "text or blocks")
     message = Message(role=role, parts=parts)
-    if (form := form_of(content)) != form_of(_render(message, note, "original")["content"]):
-        note["content"] = form
-    return noted_message(message, _FORM, note, raw, _render(message, note, "original"), f"item {index}")
+    return noted_original(message, _FORM, note, raw, _render, f"item {index}")
 
 
 def _read_reply(raw: Mapping[str, Any], index: int) -> list[Part]:
@@ -251,17 +248,13 @@ def _known_block(block: Any) -> Part | None:
             return None
     if len(found) != 1 or not isinstance(reference := next(iter(found.values())), str):
         return None
-    mime = split_data_url(reference)[0]
-    note = reference_note(reference, is_file_id="file_id" in found)
-    if "file_data" in found and mime is None:
-        note["data"] = True
-    name = block.get("filename")
-    return AttachmentPart(
-        modality="image" if block["type"] == "input_image" else "document",
-        name=name if isinstance(name, str) else None,
-        reference=reference,
-        mime_type=mime,
-        provider_meta=with_note(_FORM, note),
+    return attachment(
+        _FORM,
+        "image" if block["type"] == "input_image" else "document",
+        reference,
+        name=block.get("filename"),
+        uploaded="file_id" in found,
+        note={"data": True} if "file_data" in found and split_data_url(reference)[0] is None else None,
     )
 
 
@@ -332,8 +325,7 @@ def _known_item(raw: Mapping[str, Any]) -> ToolUsePart | ToolResultPart | Reason
         }:
             note: Json = {} if kind == "function_call_output" else {"type": kind}
             note |= {} if isinstance(output, str) else {"content": True}
-            content, is_text = stored_value(output)
-            note |= {"parsed": True} if is_text else {}
+            content = kept_value(output, note)
             return ToolResultPart(tool_use_id=id_, content=content, provider_meta=with_note(_FORM, note))
         case {"type": "reasoning"}:
             key = "content" if raw.get("content") and not raw.get("summary") else "summary"
@@ -409,7 +401,7 @@ def _call(part: ToolUsePart, shape: Shape) -> Json:
 
 def _result(part: ToolResultPart, shape: Shape) -> tuple[Json, str | None]:
     note = note_of(part, _FORM)
-    output, lost = parsed(part.content) if note.get("parsed") else part.content, None
+    output, lost = value_of(part.content, note), None
     if not (note.get("content") and (shape == "original" or output == [])):
         output = "" if output is None else output
         output, lost = converted(output, _IN_RESULTS, lambda inner: _input_block(inner, shape)[0])

@@ -207,7 +207,7 @@ def _is_short(messages: list[BaseMessage]) -> bool:
 
 
 def _difference(messages: list[BaseMessage], stored: list[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages that differ from the stored ones of their ids, and those that are new."""
+    """The messages that differ from the stored messages with their ids, and the new messages."""
     found = [_theirs(message, lambda loss: None) for message in stored]
     known = {theirs.id: theirs for one in found for theirs in one}
     # A message that another framework stored as a part of a larger one cannot be changed here.

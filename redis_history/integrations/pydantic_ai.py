@@ -221,9 +221,9 @@ def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Itera
         if isinstance(part, UnknownPart):
             found, lost = foreign_block(_FORM, part), None
         elif note:
-            found, lost = _again(part, note), None
+            found, lost = _restored(part, note), None
         else:
-            found, lost = _anew(part, message.role, names)
+            found, lost = _converted(part, message.role, names)
         if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _SPOKEN) == spoken):
             yield found
         else:
@@ -231,7 +231,7 @@ def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Itera
         losses.add(message.id, index, lost)
 
 
-def _again(part: Part, note: Mapping[str, Any]) -> dict[str, Any] | None:
+def _restored(part: Part, note: Mapping[str, Any]) -> dict[str, Any] | None:
     """The original part of Pydantic AI, with the current content of `part`."""
     rest = {key: value for key, value in note.items() if key not in ("args", "parsed")}
     match part:
@@ -260,7 +260,7 @@ def _args(part: ToolUsePart, form: Any) -> Any:
     return part.input
 
 
-def _anew(part: Part, role: Role, names: Mapping[str, str]) -> tuple[dict[str, Any] | None, str | None]:
+def _converted(part: Part, role: Role, names: Mapping[str, str]) -> tuple[dict[str, Any] | None, str | None]:
     """The part of Pydantic AI for a part of another framework, and what was lost."""
     match part:
         case TextPart():

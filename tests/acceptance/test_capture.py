@@ -24,7 +24,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from tests.support.captures import ANN, BOT, EXPECTED, told, upper
+from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts, upper
 
 PLACE = {"channel_id": "C1", "channel_type": "public", "channel_name": "general", "thread_id": "T1"}
 ASKED = Message(
@@ -44,12 +44,14 @@ async def test_a_coroutine_function(async_store: AsyncHistoryStore) -> None:
     @record
     async def agent(message: str) -> str:
         """It shouts."""
-        assert told(await async_store.get("c")) == [("user", "hi")], "what it answers is there when it begins"
+        assert roles_and_texts(await async_store.get("c")) == [("user", "hi")], (
+            "what it answers is there when it begins"
+        )
         return message.upper()
 
     assert await agent("hi") == "HI"
     stored = await async_store.get("c")
-    assert told(stored) == EXPECTED
+    assert roles_and_texts(stored) == EXPECTED
     assert [message.participant for message in stored] == [None, BOT]
     assert (record.recorded, record.failed, record.last_error, record.pending) == (2, 0, None, 0)
     assert agent.__name__ == "agent"
@@ -61,7 +63,7 @@ def test_a_function(store: HistoryStore) -> None:
     agent = capture(store, "c", agent="bot", user=ANN)(str.upper)
     assert agent("hi") == "HI"
     stored = store.get("c")
-    assert told(stored) == EXPECTED
+    assert roles_and_texts(stored) == EXPECTED
     assert [message.participant for message in stored] == [ANN, Participant("agent", "bot")]
 
 
@@ -92,7 +94,7 @@ async def test_methods_objects_and_asynchronous_agents_with_a_synchronous_store(
     agent.answer_now(message="hi")
     assert [chunk async for chunk in agent.stream("hi")] == ["H", "I"]
     assert [await capture(one, "c")(agent)("hi") for one in (async_store, store)] == ["HI", "HI"]
-    assert told(store.get("c")) == EXPECTED * 5
+    assert roles_and_texts(store.get("c")) == EXPECTED * 5
 
 
 async def test_a_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
@@ -117,7 +119,7 @@ async def test_a_stream_is_one_message(async_store: AsyncHistoryStore, store: Hi
         next(running)
     assert stopped.value.value == "the end"
     for name in ("async", "sync"):
-        assert told(store.get(name)) == EXPECTED
+        assert roles_and_texts(store.get(name)) == EXPECTED
         assert "incomplete" not in store.get(name)[1].metadata
 
 
@@ -138,7 +140,7 @@ async def test_a_returned_stream_is_one_message(async_store: AsyncHistoryStore, 
     assert len([chunk async for chunk in await agent("hi")]) == 3
     assert len(list(agent_now("hi"))) == 3
     for name in ("async", "sync"):
-        assert told(store.get(name)) == EXPECTED
+        assert roles_and_texts(store.get(name)) == EXPECTED
 
 
 async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
@@ -181,7 +183,7 @@ async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistory
     assert closed == ["async"]
     for name in ("closed", "failed", "cancelled"):
         stored = store.get(name)
-        assert told(stored) == [("user", "hi"), ("assistant", "H")], name
+        assert roles_and_texts(stored) == [("user", "hi"), ("assistant", "H")], name
         assert stored[1].metadata == {"incomplete": True}
 
 
@@ -194,7 +196,7 @@ async def test_the_input_of_a_failed_agent_is_recorded(async_store: AsyncHistory
 
     with pytest.raises(ZeroDivisionError):
         await agent("hi")
-    assert told(await async_store.get("c")) == [("user", "hi")]
+    assert roles_and_texts(await async_store.get("c")) == [("user", "hi")]
     assert record.failed == 0
 
 
@@ -218,7 +220,7 @@ async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistory
     stored = await async_store.get("c")
     assert record.failed == 0
     assert record.recorded == len(stored)
-    assert told(stored)[-2:] == [("user", "last"), ("assistant", "said")]
+    assert roles_and_texts(stored)[-2:] == [("user", "last"), ("assistant", "said")]
     asked = [int(message.text) for message in stored[:-2] if message.role == "user"]
     assert asked == sorted(asked)
 
@@ -308,7 +310,7 @@ def test_functions_that_read_a_call(store: HistoryStore) -> None:
         return {"texts": ["HI", text("there")]}
 
     agent({"room": "c", "said": "hi", "id": "7"}, shout=True)
-    assert told(store.get("c")) == [("user", "hi"), ("assistant", "HI"), ("assistant", "there")]
+    assert roles_and_texts(store.get("c")) == [("user", "hi"), ("assistant", "HI"), ("assistant", "there")]
     assert store.get("c")[0].id == "7"
 
 
@@ -326,7 +328,7 @@ def test_a_conversation_id_in_the_call(store: HistoryStore, call: Callable[[Any]
         return "HI"
 
     call(agent)
-    assert told(store.get("c")) == EXPECTED
+    assert roles_and_texts(store.get("c")) == EXPECTED
 
 
 async def test_turns_by_hand(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
@@ -341,5 +343,5 @@ async def test_turns_by_hand(async_store: AsyncHistoryStore, store: HistoryStore
             raise ZeroDivisionError
     async with capture(async_store, "c") as async_record, async_record.turn("hi") as async_turn:
         await async_turn.reply("HI")
-    assert told(store.get("c")) == [*EXPECTED, ("assistant", "half"), *EXPECTED]
-    assert told(store.get("other")) == EXPECTED
+    assert roles_and_texts(store.get("c")) == [*EXPECTED, ("assistant", "half"), *EXPECTED]
+    assert roles_and_texts(store.get("other")) == EXPECTED

@@ -1,4 +1,4 @@
-"""One turn of an agent in a process of its own: `agent_worker.py framework redis namespace conversation model text`.
+"""One turn of an agent in a separate process: `agent_worker.py framework redis namespace conversation model text`.
 
 `model` is the URL of the local model server; the name of the framework is the name of the model it asks for. Prints the
 answer. A connection to anywhere but this machine ends the process.

@@ -36,7 +36,7 @@ class Place:
 
 def turn(framework: str, place: Place, model: ModelServer, text: str) -> str:
     command = [sys.executable, "-m", "tests.integration.agent_worker", framework, *astuple(place), model.url, text]
-    # Neither a proxy nor a key of whoever runs the tests.
+    # Without proxies and keys from the environment of the test run.
     env = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper() and "OPENAI" not in name}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env, check=False)
     assert done.returncode == 0, (done.stderr, model.refused)
@@ -44,7 +44,7 @@ def turn(framework: str, place: Place, model: ModelServer, text: str) -> str:
 
 
 def sent(request: dict[str, Any]) -> list[Any]:
-    """What a request says, whichever way the framework writes it; OpenAI's types take it."""
+    """The messages of a request in one form for all frameworks. They are valid for OpenAI's types."""
     sdk.validate("openai_chat", request["messages"])
     return [_plain(message) for message in request["messages"]]
 

@@ -1,4 +1,4 @@
-"""LangChain: the expectations of its own tests for a Redis history, ids of messages, and states of LangGraph."""
+"""LangChain: the tests that the framework has for its Redis history, ids of messages, and states of LangGraph."""
 
 from __future__ import annotations
 

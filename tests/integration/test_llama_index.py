@@ -1,4 +1,4 @@
-"""LlamaIndex: the expectations of its own tests for a Redis chat store, and the store of a Memory."""
+"""LlamaIndex: the tests that the framework has for its Redis chat store, and the store of a Memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 -- items as the SDK writes them
-"""OpenAI Agents: the expectations of its own tests for a Redis session, encryption, settings, and whole pairs."""
+"""OpenAI Agents: the tests that the framework has for its Redis session, encryption, settings, and whole pairs."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_requests_are_valid(format_: Format, shape: Any, conversation: list[Mess
     validate(format_.name, format_.to(conversation, shape=shape, on_loss=lambda loss: None))
 
 
-# What providers say
+# Messages as providers write them
 
 extras = st.dictionaries(st.sampled_from(["x", "id", "status", "name"]), st.none() | texts, max_size=1)
 arguments = st.sampled_from(["{}", '{"a": 1}', '{"a":1,"a":2}', "null", "[1, 2.0]", "not json", ""])

@@ -8,7 +8,7 @@ BOT = Participant("agent", "bot", "Bot")
 ANN = Participant("user", "ann", "Ann")
 
 
-def told(messages: list[Message]) -> list[tuple[str, str]]:
+def roles_and_texts(messages: list[Message]) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in messages]
 
 

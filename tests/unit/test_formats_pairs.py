@@ -18,7 +18,7 @@ FORMS: dict[str, Any] = {"openai_chat": to_openai_chat, "anthropic": to_anthropi
 
 
 def refused(messages: list[Message]) -> list[str]:
-    """What the APIs would refuse of a request with these messages."""
+    """The calls and results for which the APIs would refuse a request with these messages."""
     found = []
     for form, to in FORMS.items():
         for shape in ("valid", "request"):
