@@ -23,11 +23,7 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
-    ConversationExistsError,
-    ConversationNotFoundError,
     CorruptDataError,
-    MessageConflictError,
-    RevisionConflictError,
 )
 from redis_history.events import BEGINNING, Cursor, MessagesAppended, Reset
 from redis_history.model import Message, Position, user
@@ -216,7 +212,7 @@ def test_every_key_of_a_call_is_in_one_slot(conversation_id: str) -> None:
         assert len({key[key.index(b"{") : key.index(b"}")] for key in keys}) == 1
 
 
-def test_what_an_append_tells() -> None:
+def test_the_outcome_of_an_append() -> None:
     one, two, three = user("1"), placed(user("2"), 99, -50), user("3")
     first, second, third = decoded(appending(one, two, three), b"7 12 1000")
     assert first == Appended(7, placed(one, 12, 1000), False)
@@ -224,7 +220,7 @@ def test_what_an_append_tells() -> None:
     assert third == Appended(7, placed(three, 14, 1001), False)
 
 
-def test_what_an_append_tells_of_duplicates() -> None:
+def test_the_outcome_of_an_append_with_duplicates() -> None:
     given_ = [user("1"), user("2"), user("3"), user("4")]
     reply = [b"stored", b"7 12 1000", [[0, 3, 4, b"-5", 0], [2, 7, 11, b"999", 1]]]
     known, fresh, own, last = decoded(appending(*given_), reply)
@@ -234,44 +230,11 @@ def test_what_an_append_tells_of_duplicates() -> None:
     assert last == Appended(7, placed(given_[3], 13, 1001), False)
 
 
-OPS: list[Op[Any]] = [appending(user("x"), expected_revision=3), DeleteMessages("c", ("m",), Precondition(3))]
-OPS.append(DeleteConversation("c", Precondition(3)))
-each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
-
-
-@each_op
-def test_another_revision(op: Op[Any]) -> None:
-    with pytest.raises(RevisionConflictError, match=r"'c'.*9.*3") as caught:
-        decoded(op, [b"revision", 9])
-    assert (caught.value.current_revision, caught.value.expected_revision) == (9, 3)
-
-
-@each_op
-def test_no_such_conversation(op: Op[Any]) -> None:
-    with pytest.raises(ConversationNotFoundError, match="'c'"):
-        decoded(op, [b"missing"])
-
-
-def test_other_refusals_of_an_append() -> None:
-    with pytest.raises(ConversationExistsError, match=r"'c'.*5"):
-        decoded(OPS[0], [b"exists", 5])
-    with pytest.raises(MessageConflictError, match="m\u00e9") as caught:
-        decoded(OPS[0], [b"conflict", "m\u00e9".encode()])
-    assert caught.value.message_id == "m\u00e9"
-
-
-def test_what_deletions_tell() -> None:
-    assert decoded(OPS[1], [7, 3]) == 3
-    assert decoded(OPS[1], [7, 0]) == 0
-    assert decoded(OPS[2], [1]) is True
-    assert decoded(OPS[2], [0]) is False
-
-
 def member(sequence: int, message: Message) -> bytes:
     return encode_member(sequence, sequence * 10, encode_body(message))
 
 
-def test_what_reads_tell(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_outcomes_of_reads(caplog: pytest.LogCaptureFixture) -> None:
     one, two = user("1"), user("2")
     read = [placed(one, 1, 10), placed(two, 2, 20)]
     reply = [member(1, one), member(2, two)]
@@ -293,7 +256,7 @@ def raw(revision: int, message: Message, *more: bytes) -> list[Any]:
     return [b"%d-0" % revision, [b"t", b"%016x" % revision, b"k", b"append", b"p", payload, *more]]
 
 
-def test_what_changes_tell() -> None:
+def test_the_outcome_of_reading_changes() -> None:
     message = user("x")
     after, head = Cursor(T1, 5, f"{5:016x}"), [T1.encode(), 6, b"%016x" % 6]
     told = decoded(ReadChanges("c", after), [*head, [raw(5, message), raw(6, message)]])
@@ -316,7 +279,7 @@ def test_what_changes_tell() -> None:
 
 
 @pytest.mark.parametrize("fields", [[], [b"t", b"1"], [b"t"], [b"t", b"1", b"k", b"append"], [b"x", b"y"]])
-def test_a_log_that_something_else_wrote_into(fields: list[bytes]) -> None:
+def test_a_foreign_log_entry_is_an_error_or_a_reset(fields: list[bytes]) -> None:
     after, head = Cursor(T1, 5, f"{5:016x}"), [T1.encode(), 6, b"%016x" % 6]
     try:
         (event,) = decoded(ReadChanges("c", after), [*head, [raw(5, user("x")), [b"6-0", fields]]]).events
