@@ -23,7 +23,7 @@ __all__ = [
 #: A private random generator. A program that seeds the module `random` alike in every process must not make them all
 #: retry in step, and a program that relies on its seed must not miss numbers because a thread here drew them.
 #: Seeded by the operating system, and again in a forked child.
-rng: Final = random.Random()  # noqa: S311 -- ids and waits must differ, they are no secrets
+rng: Final = random.Random()  # noqa: S311 -- ids and waits must differ, but need not be secret
 os.register_at_fork(after_in_child=rng.seed)
 
 MAX_CONVERSATION_ID_BYTES: Final = 512

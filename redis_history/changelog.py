@@ -1,8 +1,8 @@
 """The change log: from stored entries to events, and when a Reset must replace them.
 
-The rule is Centrifugo's: recovery succeeds only if the epoch is the same and the whole gap is present. Its hole, a
-server that lost data and counts up again under the same epoch, is closed by a random token per change: the log is read
-from the subscriber's own entry on, and that entry must still carry the token the subscriber knows.
+As in Centrifugo, recovery succeeds only if the epoch is the same and the whole gap is present. A server that lost data
+may count up again under the same epoch, so each change has a random token: the log is read from the last entry that the
+subscriber knows, which must still have the known token.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ _raw_members = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One change as it stands in the log.
+    """A change in the log.
 
     `payload` is a MessagePack array of members (append, restore, update) or of ids (delete), or a map (record), or a
-    pair of a number of messages and a member (compact), or of an id and a number of messages (expand).
-    `removed` is an array of the ids that left because of a cap. `replaces` marks the first entry of a conversation
-    that took the place of a deleted one whose log was still there.
+    pair of a number of messages and a member (compact), or of an id and a number of messages (expand). `removed` is an
+    array of the ids that a cap removed. `replaces` marks the first entry of a conversation that replaced a deleted one
+    whose log still existed.
     """
 
     revision: int

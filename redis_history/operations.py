@@ -73,12 +73,12 @@ class Lease(Struct, frozen=True):
 
     @property
     def value(self) -> str:
-        """What the backend stores while the lease holds."""
+        """The stored form of the lease."""
         return f"{self.fence}:{self.claim}"
 
 
 class Precondition(Struct, frozen=True):
-    """What must hold for a write. If it does not, nothing is written, and the error is RevisionConflictError,
+    """The conditions of a write. If one does not hold, the write raises RevisionConflictError,
     ConversationNotFoundError, ConversationExistsError, or LeaseLostError if `lease` is not the present one."""
 
     expected_revision: int | None = None
@@ -317,7 +317,7 @@ class ReadTogether(Struct, Op[list[Any]], frozen=True):
 class Head(Struct, frozen=True):
     """The present state of a conversation: its newest change, its totals, and its newest messages if requested.
 
-    Of an unknown conversation, the totals are zero and the cursor is the one before its first change.
+    The totals of an unknown conversation are zero, and its cursor precedes its first change.
     """
 
     cursor: Cursor

@@ -1,5 +1,5 @@
-"""Reads that take many operations, as steps: generators that do no I/O. They yield an operation, are sent its outcome,
-and return what was read. `_async/_listing.py` runs them."""
+"""Reads of several operations, as generators without I/O: they yield an operation, receive its outcome, and return the
+result. `_async/_listing.py` runs them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LISTED: Final = 500
 
 
 def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
-    """The read of `size` messages after `page`, which `op` has read; None: there are no more. A page without a readable
-    message has no end position, so a larger one is read in its place."""
+    """The read of `size` messages after `page`, which `op` has read; None: that was all. A page without a readable
+    message lacks an end position, so a larger one is read in its place."""
     if len(page.messages) + page.unreadable < op.limit:
         return None
     if not page.messages:
@@ -40,7 +40,7 @@ def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
 def newest_messages(
     first: ReadPage, limit: int | None, wanted: Callable[[Message], bool] | None
 ) -> Reads[list[Message]]:
-    """The newest `limit` messages that are wanted, or all, ascending. `first`: reads the newest page."""
+    """The newest `limit` messages that pass the filter `wanted`, or all, ascending. `first` reads the newest page."""
     pages: list[list[Message]] = []
     found = 0
     op: ReadPage | None = first
@@ -59,8 +59,8 @@ def newest_messages(
 
 
 def find_by_listing(query: ChangeQuery) -> Reads[ChangedHeads]:
-    """Which conversations have changed, of a backend that cannot tell. Exact, and slow: it lists all of them, and reads
-    the head of each."""
+    """The changed conversations, for a backend without `poll_changes`. Slow: it lists all conversations and reads the
+    head of each."""
     ids = set(query.known)
     offset, full = 0, True
     while full:

@@ -52,7 +52,7 @@ def conversation_exists(conversation_id: str, revision: int) -> ConversationExis
 
 def lease_lost(conversation_id: str) -> LeaseLostError:
     return LeaseLostError(
-        f"the lease on conversation {_named(conversation_id)} has ended, and another worker may have begun it"
+        f"the lease on conversation {_named(conversation_id)} has ended, and another worker may have started"
     )
 
 
@@ -105,23 +105,23 @@ def _difference(here: dict[str, bytes], seen: dict[str, bytes]) -> str:
 
 
 def check_summary(op: Compact, standing: Position | None) -> None:
-    """Raises CompactionConflictError if the live summary stands behind the range, so that there would be two."""
+    """Raises CompactionConflictError if the live summary is after the range, because there would be two."""
     if standing is not None and standing > op.through:
         raise compaction_conflict(
             op.conversation_id,
-            f"its summary stands at {standing}, and what is before it can only leave together with it",
+            f"its summary is at {standing}, and earlier messages can only be replaced together with it",
         )
 
 
 def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
-    """Raises TornPairError if the range, the first `count` of the live messages, tears a tool call from its
+    """Raises TornPairError if the range, the first `count` of the live messages, separates a tool call from its
     result."""
     ends = good_ends(messages)
     if count == 0 or ends[count - 1]:
         return
     leaving = [index for index, message in enumerate(messages) if not stays(message)]
     if messages[leaving[0]].is_summary:
-        del leaving[0]  # alone it is nothing to do
+        del leaving[0]  # a summary alone is not compacted
     fitting = [index for index in leaving if ends[index]]
     before = [index for index in fitting if index < count]
     after = [index for index in fitting if index >= count]
@@ -139,8 +139,8 @@ def cut_page(
     unreadable: int = 0,
     former_summaries: frozenset[str] = frozenset(),
 ) -> Page:
-    """A page of messages, each with its position and whether it is archived; of those at one position, in the order
-    they have here, all or none."""
+    """A page of messages, each with its position and whether it is archived. It has all or none of the messages of a
+    position, in the given order."""
     found.sort(key=lambda one: one[0])
     if len(found) > op.limit:
         edge = found[-op.limit if op.newest else op.limit - 1][0]

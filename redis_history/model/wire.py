@@ -1,7 +1,7 @@
 """Messages as bytes: MessagePack maps that later versions can extend, with caps.
 
 The stored form of a message, its *body*, is a MessagePack map of the fields that are not at their default, without
-`timestamp` and `sequence`. Those are its position, which the store keeps beside the body: a *member* is the array
+`timestamp` and `sequence`. The store keeps these separately, as the position: a *member* is the array
 `[sequence, timestamp, body]`. So the body does not depend on where and when it was stored, and a repeated append is
 recognised by its bytes.
 

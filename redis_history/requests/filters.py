@@ -20,8 +20,8 @@ LAST_SEQUENCE: Final = 2**53 - 1
 class Filters(Struct, frozen=True):
     """Checked filters; None: anything. `since` < position < `before`.
 
-    `tool_names`: messages with a call or a result of one of these. `archived`: True for archived messages alone, False
-    for those that are not; a message does not say it of itself, so `wants` does not look at it.
+    `tool_names`: messages with a call or a result of these tools. `archived`: True for archived messages only, False
+    for live ones only; messages do not contain it, so `wants` ignores it.
     """
 
     roles: frozenset[str] | None = None

@@ -1,7 +1,7 @@
 """The memory backend: the same contract in this process, without a server.
 
-It keeps the stored bytes, not the objects, so that what is read back is as independent of the caller's objects as with
-Redis; and it is the model that the tests of the Redis backend compare with.
+It keeps stored bytes, so messages that are read share nothing with the caller's objects. Tests compare the Redis
+backend with it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from redis_history.operations import Op, Write
 __all__ = ["AsyncMemoryBackend", "MemoryBackend"]
 
 T = TypeVar("T")
-#: Writes whose outcome is kept, so that the same operation has it again.
+#: Outcomes of writes that are kept for repeated operations.
 _REMEMBERED: Final = 1000
 _OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES}
 
 
 class MemoryBackend:
-    """Conversations in this process's memory. Thread safe; gone with the process.
+    """Conversations in the memory of this process. Thread safe.
 
-    At most `max_conversations` (the one whose last change is the oldest leaves) of at most `max_messages` messages.
+    At most `max_conversations` (the least recently changed one is removed) of at most `max_messages` messages.
     """
 
     compacts = True
@@ -123,7 +123,7 @@ class MemoryBackend:
 
 
 class AsyncMemoryBackend:
-    """The same, for an asynchronous store; of another store's conversations if `memory` is given."""
+    """The same for asynchronous stores; with `memory`, shares the conversations of another backend."""
 
     compacts = MemoryBackend.compacts
     reads_together = MemoryBackend.reads_together
