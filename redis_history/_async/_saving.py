@@ -17,6 +17,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
 from redis_history.errors import (
+    CapabilityError,
     CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
@@ -119,7 +120,9 @@ class AsyncSaver:
                     await self._rewrite(change)
                 else:
                     sent += await self._append(change)
-            except _FINAL as error:
+            except (*_FINAL, CapabilityError) as error:
+                if isinstance(error, CapabilityError) and self._can_make(change):
+                    raise  # the server may get the replicas that it lacks
                 if not await self._was_made(change, error):
                     if not self._syncer.following:
                         if isinstance(change, Compaction):  # nothing is lost: the entries are as they were
@@ -162,8 +165,6 @@ class AsyncSaver:
 
     async def _rewrite(self, change: Rewrite) -> None:
         if isinstance(change, Compaction):
-            if not features(self._store.backend).compacts:
-                raise InvalidInputError("the backend of this store cannot compact, so a reduction cannot be saved")
             through, summary = change.removed[-1], change.summary
             try:
                 done = await self._store.compact(
@@ -183,6 +184,9 @@ class AsyncSaver:
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True
         self._syncer.rewritten(change, revision, changed=revision != change.seen)
+
+    def _can_make(self, change: list[Add] | Rewrite) -> bool:
+        return features(self._store.backend).compacts or not isinstance(change, Compaction)
 
     async def _was_made(self, change: list[Add] | Rewrite, error: Exception) -> bool:
         """Whether a rewrite was refused because an earlier attempt without an answer had made it."""

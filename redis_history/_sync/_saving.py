@@ -18,6 +18,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
 from redis_history.errors import (
+    CapabilityError,
     CompactionConflictError,
     InvalidInputError,
     MessageConflictError,
@@ -120,7 +121,9 @@ class Saver:
                     self._rewrite(change)
                 else:
                     sent += self._append(change)
-            except _FINAL as error:
+            except (*_FINAL, CapabilityError) as error:
+                if isinstance(error, CapabilityError) and self._can_make(change):
+                    raise  # the server may get the replicas that it lacks
                 if not self._was_made(change, error):
                     if not self._syncer.following:
                         if isinstance(change, Compaction):  # nothing is lost: the entries are as they were
@@ -163,8 +166,6 @@ class Saver:
 
     def _rewrite(self, change: Rewrite) -> None:
         if isinstance(change, Compaction):
-            if not features(self._store.backend).compacts:
-                raise InvalidInputError("the backend of this store cannot compact, so a reduction cannot be saved")
             through, summary = change.removed[-1], change.summary
             try:
                 done = self._store.compact(
@@ -184,6 +185,9 @@ class Saver:
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True
         self._syncer.rewritten(change, revision, changed=revision != change.seen)
+
+    def _can_make(self, change: list[Add] | Rewrite) -> bool:
+        return features(self._store.backend).compacts or not isinstance(change, Compaction)
 
     def _was_made(self, change: list[Add] | Rewrite, error: Exception) -> bool:
         """Whether a rewrite was refused because an earlier attempt without an answer had made it."""

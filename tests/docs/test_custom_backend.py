@@ -10,11 +10,12 @@ import sys
 from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from redis_history import Compressor, HistoryStore, extractive_summarizer, user
+from redis_history import Compressor, HistoryStore, RedisHistory, extractive_summarizer, user
 from redis_history.errors import CapabilityError, StoreClosedError
 from redis_history.importers import ImportProblem, export_messages, import_messages
 from tests.conformance.conftest import fsyncing, store, talk
@@ -120,6 +121,14 @@ def test_compaction_is_refused(tmp_path: Path) -> None:
             with pytest.raises(CapabilityError):
                 call()
         assert store.get("c", include_archived=True) == [stored]
+        history = RedisHistory(store)
+        history.load("c")
+        history.use(SimpleNamespace(reduce=lambda entries, options: [user("summary")]))  # type: ignore[arg-type]
+        history.reduce(max_entries=0)
+        with pytest.raises(CapabilityError):
+            history.save()
+        assert history.save() == 0
+        assert history.entries == [stored]
 
 
 def test_an_imported_archive_becomes_live_messages(tmp_path: Path) -> None:
