@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentsSession", "search_tool"]
 
 _BATCH = 500  # messages in one atomic change
+_NO_ID = "__fake_id__"  # the SDK's id of items from chat completions
 
 
 class AgentsSession(Session):
@@ -172,21 +173,29 @@ def _whole_pairs(messages: list[list[TResponseInputItem]], limit: int) -> list[T
     """The newest items of these messages, without those that need an item before them."""
     excess = sum(map(len, messages)) - limit
     calls: OpenCalls[bool] = OpenCalls()
-    found = []
+    found: list[TResponseInputItem] = []
     for items in messages:
         cut, rest = items[: max(excess, 0)], items[max(excess, 0) :]
         excess -= len(items)
         if any(item.get("type") == "reasoning" for item in cut):
-            continue
-        for item in rest:
-            call_id = item.get("call_id")
-            if isinstance(call_id, str):
-                if not str(item.get("type")).endswith("_output"):
-                    calls.call(call_id, None, True)
-                elif not calls.answer(call_id, None):
-                    continue
-            found.append(item)
+            rest = [item for item in rest if item.get("id") in (None, _NO_ID)]
+        found += [item for item in rest if _has_partner(item, calls)]
     return found
+
+
+def _has_partner(item: TResponseInputItem, calls: OpenCalls[bool]) -> bool:
+    """Whether the item is not an answer, or answers one of the calls before it."""
+    kind = str(item.get("type"))
+    if kind in ("mcp_approval_request", "mcp_approval_response"):
+        call_id, answers = item.get("approval_request_id") or item.get("id"), kind.endswith("response")
+    else:
+        call_id, answers = item.get("call_id"), kind.endswith("_output")
+    if not isinstance(call_id, str):
+        return True
+    if answers:
+        return bool(calls.answer(call_id, None))
+    calls.call(call_id, None, True)
+    return True
 
 
 def _fields(message: Message) -> dict[str, Any]:

@@ -134,6 +134,24 @@ async def test_a_limit_leaves_out_items_that_need_one_before_them(store: Any) ->
     await session.add_items(items[1:])
     assert [len(await session.get_items(limit=limit)) for limit in range(1, 7)] == [1, 1, 1, 3, 5, 6]
     assert await session.get_items(limit=4) == [items[3], items[5], items[6]]
+    await session.clear_session()
+    request = {"type": "mcp_approval_request", "id": "a", "name": "f", "arguments": "{}", "server_label": "s"}
+    response = {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True}
+    await session.add_items([request, response])
+    assert [await session.get_items(limit=limit) for limit in (1, 2)] == [[], [request, response]]
+
+
+async def test_a_limit_keeps_items_of_other_models_without_their_reasoning(store: Any) -> None:
+    session = AgentsSession("s", store)
+    text = {
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "x", "annotations": []}],
+    }
+    items = [{"type": "reasoning", "summary": [], "id": "__fake_id__"}, {**text, "id": "__fake_id__"}]
+    await session.add_items(items)
+    assert await session.get_items(limit=1) == items[1:]
 
 
 @pytest.mark.parametrize("settings", [SessionSettings(limit=2), {"limit": 2}])
