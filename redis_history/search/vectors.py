@@ -7,13 +7,6 @@ import struct
 from typing import Any
 
 from redis_history.errors import InvalidInputError
-from redis_history.model import Message
-from redis_history.search.text import searchable
-
-
-def embedding_text(message: Message) -> str:
-    """What of a message its vector stands for: what can be found of it, as it was written."""
-    return searchable(message)
 
 
 def pack(vector: Any, dimension: int) -> bytes:
