@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from redis_history._validation import check_integer
 from redis_history._words import check_language, load_stemmer, stop_words, words
@@ -63,14 +63,11 @@ _BEGINNING: Final = 60
 _ROOM_FOR_CALLS: Final = 80
 
 
-class _Sentence:
-    __slots__ = ("earlier", "line", "place", "terms")
-
-    def __init__(self, line: str, terms: frozenset[str], place: int, earlier: bool) -> None:
-        self.line = line
-        self.terms = terms
-        self.place = place
-        self.earlier = earlier
+class _Sentence(NamedTuple):
+    line: str
+    terms: frozenset[str]
+    place: int
+    earlier: bool
 
 
 class ExtractiveSummarizer:

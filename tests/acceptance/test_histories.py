@@ -67,7 +67,7 @@ def workers() -> Iterator[Callable[..., Worker]]:
 
 
 def _at_once(workers: Callable[..., Worker], mode: str, url: str, processes: int, rounds: int) -> list[list[str]]:
-    """What each process reads in the end."""
+    """The texts that each process reads in the end."""
     running = [workers(mode, url, str(index), rounds) for index in range(processes)]
     for step in ("ready", "done"):
         for worker in running:

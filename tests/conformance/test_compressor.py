@@ -107,7 +107,7 @@ async def test_the_summary_rolls(store: Any) -> None:
     second = await compressor.run_once()
     found = await store.get("c")
     assert [message.is_summary for message in found].count(True) == 1
-    given = second.messages - first.messages - 1  # beside the former summary
+    given = second.messages - first.messages - 1  # without the previous summary
     assert found[0].text == f"[Earlier conversation summary: Nothing + {first.messages} + {given}]"
     every = await store.get("c", include_archived=True)
     assert [message.id for message in every if not message.is_summary] == [message.id for message in [*LOTS, *more]]

@@ -1,4 +1,4 @@
-"""What a compressor's summariser and callbacks may raise, and what ends the compressor itself."""
+"""Errors of summarisers and callbacks, and errors that end the compressor itself."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_any_error_of_a_summariser_is_a_failed_attempt(store: Any, kind: s
 
 
 async def test_a_callback_that_ends_its_thread_or_task_ends_the_compressor(store: Any) -> None:
-    """It is told, and nothing waits for ever."""
+    """The error is raised, and nothing waits forever."""
     await fill(store)
 
     def fails(progress: CompressionProgress) -> None:

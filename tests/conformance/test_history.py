@@ -192,7 +192,7 @@ async def test_entries_left_out_by_a_plugin_stay_in_the_store(stores: Any) -> No
 
 @pytest.mark.compaction
 async def test_a_plugin_may_leave_out_and_summarise(stores: Any) -> None:
-    """What was left out is archived with the summarised messages around it."""
+    """Left-out entries are archived with the summarised messages around them."""
 
     class Both(Plugin):
         async def reduce(self, entries: Any, options: Any) -> Any:
@@ -635,7 +635,7 @@ async def test_a_late_reply_takes_nothing_back(stores: Any, how: str, kind: type
     await until(lambda: len(history) == 5, "the first change")
     held = Held(mine, kind)
     if kind is ReadHead:
-        await _change(store, "expand")  # its event has no content: the conversation is read again
+        await _change(store, "expand")  # its event carries no content, so the conversation is read again
     elif kind is ReadChanges:
         await _change(store, how)
     if kind in (ReadHead, ReadChanges):

@@ -216,7 +216,7 @@ async def test_a_failing_summariser_changes_nothing(stores: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
-# What a reduction must not do, and what it must
+# Guarantees of a reduction
 
 
 TURNS = [

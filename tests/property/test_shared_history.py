@@ -1,4 +1,4 @@
-"""What a history that follows shows in the end is what is stored, whatever arrives in which order."""
+"""A following history ends equal to the store, in whatever order replies and events arrive."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Following(RuleBasedStateMachine):
         if again:
             self.store.append("c", self._message())
 
-    # What travels
+    # Calls and replies
 
     @precondition(lambda self: self.in_flight is None)
     @rule()
@@ -248,7 +248,7 @@ class Following(RuleBasedStateMachine):
         assert cursor is not None
         return self.store._backend.execute(ReadChanges("c", cursor, limit)).events
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def no_entry_is_twice(self) -> None:

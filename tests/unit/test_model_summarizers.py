@@ -77,7 +77,7 @@ def make(vendor: str, server: ModelServer) -> Iterator[Make]:
 
 
 def said(server: ModelServer, vendor: str, which: int = -1) -> tuple[str, str]:
-    """What the model was told to do, and what it was given."""
+    """The instructions and the data that the model got."""
     _, _, body = server.requests[which]
     if vendor == "openai":
         system, asked = body["messages"]

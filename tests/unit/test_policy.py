@@ -100,7 +100,7 @@ def test_the_turn_in_progress_and_system_messages_stay() -> None:
 
 
 def test_recent_messages_stay_if_the_limits_allow_it() -> None:
-    for keep, left in ((0, 4), (4, 4), (5, 5), (9, 9), (10, 4), (1000, 4)):  # beside the summary
+    for keep, left in ((0, 4), (4, 4), (5, 5), (9, 9), (10, 4), (1000, 4)):  # without the summary
         plan = planned(Policy(max_messages=10, keep_recent=keep).plan(talk(20)))
         assert (20 - len(plan.seen), plan.enough) == (left, True)
 
@@ -149,7 +149,7 @@ def test_no_plan_without_a_gain() -> None:
 
 
 def test_a_few_words_leave_unless_fewer_tokens_are_wanted() -> None:
-    """A summary of them has no fewer tokens, but the other limits hold then."""
+    """A summary of them does not save tokens, but the other limits hold then."""
     summary = user("s" * 40, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
     old = [user("ok", id=f"o{number}", timestamp="2020-01-01") for number in range(17)]
     for policy in (Policy(older_than="2025-01-01", keep_recent=2), Policy(max_messages=3, keep_recent=2)):
@@ -160,7 +160,7 @@ def test_a_few_words_leave_unless_fewer_tokens_are_wanted() -> None:
     for before in ([], [summary]):
         assert policy.plan([*before, *old[:16], big]) is None
         assert len(planned(policy.plan([*before, *old, big])).messages) == 17
-    policy = Policy(max_tokens=100, counter=len)  # of its own tokens
+    policy = Policy(max_tokens=100, counter=len)
     assert policy.plan([*old, big]) is None
     assert policy.plan([*old, *old, big]) is not None
 

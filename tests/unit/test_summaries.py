@@ -1,4 +1,4 @@
-"""What a summary is: its form, what is accepted, and the one that needs no model."""
+"""Summaries: their form, the checks of answers, and the extractive summariser."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_nothing_at_all_is_an_error() -> None:
 
 
 def test_data_is_quoted_by_its_beginning() -> None:
-    """Of results whose calls are elsewhere, and files."""
+    """Results without their calls, and files."""
     messages = [tool(tool_result(f"c{n}", f'{{"price": {n}}}', name="find")) for n in range(40)]
     messages += [user(AttachmentPart(name="a.pdf")), tool(tool_result("c", {"rows": ["x" * 500]}, is_error=True))]
     lines = extractive_summarizer(max_tokens=40)(messages, None).splitlines()
