@@ -61,7 +61,7 @@ _SCHEMAS: Final = {
     "Expanded": _object({"revision": _COUNT, "count": _COUNT}),
     "Hits": _object({"hits": _list(_object({
         "conversation": _TEXT, "message": _ref("Message"), "score": {"type": "number"}, "archived": {"type": "boolean"},
-        "highlight": {"type": ["object", "null"]}, "highlights": _list({"type": "object"}),
+        "highlights": _list({"type": "object"}),
     }))}),
     "Event": {**_object(
         {"conversation": _TEXT, "cursor": _TEXT, "revision": _COUNT},

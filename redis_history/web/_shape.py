@@ -61,14 +61,12 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
 
 def hit_shape(hit: SearchHit) -> dict[str, Any]:
     """A search hit. Spans count UTF-16 units, as JavaScript does."""
-    found = [_highlight(highlight) for highlight in hit.highlights]
     return {
         "conversation": hit.conversation_id,
         "message": message_shape(hit.message),
         "score": hit.score,
         "archived": hit.archived,
-        "highlight": found[0] if found else None,
-        "highlights": found,
+        "highlights": [_highlight(one) for one in hit.highlights],
     }
 
 

@@ -225,7 +225,8 @@ async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
     await store.append("d", assistant("a suitcase was found"))
     hits = (await web.get("v1/search", params={"conversation": "c", "q": "suitcase"})).json()["hits"]
     assert [hit["conversation"] for hit in hits] == ["c"]
-    text, ((start, end),) = hits[0]["highlight"]["text"], hits[0]["highlight"]["spans"]
+    highlight = hits[0]["highlights"][0]
+    text, ((start, end),) = highlight["text"], highlight["spans"]
     assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "suitcase"
     assert (start, end) == (12, 20), "JavaScript counts the smiley as two"
     everywhere = (await web.get("v1/search", params={"q": "suitcase"})).json()["hits"]

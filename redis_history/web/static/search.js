@@ -178,7 +178,7 @@ export class Search {
 }
 
 /** The fragment with the words marked. The spans count UTF-16 units. */
-function snippet({ highlight, message }) {
+function snippet({ highlights: [highlight], message }) {
   if (!highlight) return [shorten(oneLine(message.text || toolText(message)), 200)];
   const pieces = [];
   let end = 0;
@@ -191,9 +191,9 @@ function snippet({ highlight, message }) {
 
 const toolText = (message) => message.parts.map((part) => part.name ?? "").join(" ");
 
-function wordsOf({ highlights, highlight }) {
+function wordsOf({ highlights }) {
   const found = new Set();
-  for (const { text, spans } of highlights ?? (highlight ? [highlight] : [])) {
+  for (const { text, spans } of highlights) {
     for (const [start, stop] of spans) found.add(text.slice(start, stop).toLowerCase());
   }
   return [...found].filter(Boolean).slice(0, 20);
