@@ -21,10 +21,9 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from redis_history._async._connections import CLOSED, ConnectionPool
-from redis_history._async._doorbell import AsyncDoorbell
+from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
 from redis_history._async._runtime import Job, Signal, ending, reset_after_fork, spawn
 from redis_history._ids import rng
-from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address, Topology, read_slots
@@ -188,12 +187,11 @@ class AsyncClusterDoorbell:
     def __init__(self, nodes: ClusterNodes, mode: str) -> None:
         self._nodes = nodes
         self._asked = mode
-        # The watched channels and their callbacks, in order: for doorbells that are added later.
-        self._watched: dict[tuple[bytes, Wake], None] = {}
-        self._watched_all: dict[tuple[bytes, WakeAll], None] = {}
+        # The watched topics and their callbacks, in order: for doorbells that are added later.
+        self._watched: dict[tuple[Topic, Any], None] = {}
         self._doorbells: dict[Address, AsyncDoorbell] = {}
         self._removed: list[AsyncDoorbell] = []
-        self._guard = threading.Lock()  # for the four above; never held during a call to a server
+        self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
         self._closed = False
@@ -202,7 +200,6 @@ class AsyncClusterDoorbell:
     def forget(self) -> None:
         """In a forked child: threads, connections and the watchers are the parent's."""
         self._watched = {}
-        self._watched_all = {}
         self._doorbells = {}
         self._removed = []
         self._guard = threading.Lock()
@@ -217,45 +214,27 @@ class AsyncClusterDoorbell:
             return "poll"
         return slowest_mode([doorbell.mode for doorbell in doorbells.values()])
 
-    def watch(self, channel: bytes, wake: Wake) -> None:
+    def watch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
-            self._watched[channel, wake] = None
+            self._watched[topic, wake] = None
             for doorbell in self._doorbells.values():
-                doorbell.watch(channel, wake)
-            self._begin()
+                doorbell.watch(topic, wake)
+            if not self._closed and (self._job is None or self._job.ended):
+                self._signal = Signal()
+                self._job = spawn(self._run, "redis_history-doorbells")
 
-    def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+    def unwatch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
-            self._watched_all[pattern, wake] = None
+            self._watched.pop((topic, wake), None)
             for doorbell in self._doorbells.values():
-                doorbell.watch_all(pattern, wake)
-            self._begin()
-
-    def _begin(self) -> None:
-        if not self._closed and (self._job is None or self._job.ended):
-            self._signal = Signal()
-            self._job = spawn(self._run, "redis_history-doorbells")
-
-    def unwatch(self, channel: bytes, wake: Wake) -> None:
-        with self._guard:
-            self._watched.pop((channel, wake), None)
-            for doorbell in self._doorbells.values():
-                doorbell.unwatch(channel, wake)
-
-    def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        with self._guard:
-            self._watched_all.pop((pattern, wake), None)
-            for doorbell in self._doorbells.values():
-                doorbell.unwatch_all(pattern, wake)
+                doorbell.unwatch(topic, wake)
 
     async def aclose(self) -> None:
         with self._guard:
             self._closed = True
-            watched, watched_all = [*self._watched], [*self._watched_all]
-        for _, wake in watched:  # waiting subscriptions see that the store was closed
-            wake()
-        for _, wake_all in watched_all:
-            wake_all(None)
+            watched = [*self._watched]
+        for topic, wake in watched:  # waiting subscriptions see that the store was closed
+            call_wake(topic, wake, None)
         if self._signal is not None:
             self._signal.set()
         if self._job is not None:
@@ -292,10 +271,8 @@ class AsyncClusterDoorbell:
             for address in primaries:
                 if address not in self._doorbells:
                     doorbell = AsyncDoorbell(self._nodes.node(address).client, self._asked)
-                    for channel, wake in self._watched:
-                        doorbell.watch(channel, wake)
-                    for pattern, wake_all in self._watched_all:
-                        doorbell.watch_all(pattern, wake_all)
+                    for topic, wake in self._watched:
+                        doorbell.watch(topic, wake)
                     self._doorbells[address] = doorbell
         while self._removed:
             await self._removed[-1].aclose()

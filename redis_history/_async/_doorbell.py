@@ -23,7 +23,6 @@ from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._async._connections import PubSubConnection
 from redis_history._async._runtime import Job, ending, reset_after_fork, spawn
-from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.server_info import merged_flags
@@ -45,7 +44,7 @@ _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
 
 
-class _Topic(NamedTuple):
+class Topic(NamedTuple):
     """The topic of a subscription: a channel, or a pattern of channels."""
 
     is_pattern: bool
@@ -61,10 +60,10 @@ class AsyncDoorbell:
     def __init__(self, client: Redis, mode: str) -> None:
         self._client = client
         self._asked = mode
-        self._watchers: dict[_Topic, list[Any]] = {}
+        self._watchers: dict[Topic, list[Any]] = {}
         # Topics that were watched or unwatched since the subscriptions of the connection were last brought up to date;
         # None without a connection.
-        self._changed: set[_Topic] | None = None
+        self._changed: set[Topic] | None = None
         self._prefix = b""
         self._guard = threading.Lock()  # for the three above; never held during a call
         self._connection: PubSubConnection | None = None
@@ -95,20 +94,9 @@ class AsyncDoorbell:
             return "publish"
         return (self._heard or "poll") if self._refused else "keyspace"
 
-    def watch(self, channel: bytes, wake: Wake) -> None:
-        self._add(_Topic(False, channel), wake)
-
-    def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        """Wakes with the conversation of each channel that matches the pattern, or None if it may be any."""
-        self._add(_Topic(True, pattern), wake)
-
-    def unwatch(self, channel: bytes, wake: Wake) -> None:
-        self._remove(_Topic(False, channel), wake)
-
-    def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        self._remove(_Topic(True, pattern), wake)
-
-    def _add(self, topic: _Topic, wake: Any) -> None:
+    def watch(self, topic: Topic, wake: Any) -> None:
+        """`wake` gets the conversation id of a channel that matches a pattern, or None if it may be any; for a channel
+        nothing."""
         with self._guard:
             if self._closed:
                 return
@@ -122,7 +110,7 @@ class AsyncDoorbell:
                 self._job = spawn(self._run, "redis_history-doorbell")
         self._interrupt()
 
-    def _remove(self, topic: _Topic, wake: Any) -> None:
+    def unwatch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
             wakes = self._watchers.get(topic, [])
             if wake in wakes:
@@ -142,7 +130,7 @@ class AsyncDoorbell:
             self._closed = True
             watchers = [(topic, wake) for topic, wakes in self._watchers.items() for wake in wakes]
         for topic, wake in watchers:  # waiting subscriptions see that the store was closed
-            _wake(topic, wake, None)
+            call_wake(topic, wake, None)
         self._interrupt()
         if self._job is not None:
             await self._job.stop()
@@ -188,7 +176,7 @@ class AsyncDoorbell:
         # Before the first subscription: a change made between the two is found after its confirmation.
         if self._asked != "publish":
             await self._enable_notifications(connection)
-        active: set[_Topic] = set()
+        active: set[Topic] = set()
         with self._guard:
             self._changed = set(self._watchers)
         await self._update(connection, active)
@@ -208,7 +196,7 @@ class AsyncDoorbell:
             elif asked_at is not None and now - asked_at >= _ANSWER:
                 raise ConnectionError(f"no answer for {_ANSWER:g} seconds")
 
-    async def _update(self, connection: PubSubConnection, active: set[_Topic]) -> None:
+    async def _update(self, connection: PubSubConnection, active: set[Topic]) -> None:
         """Send what has changed since the last call. `active` is what this connection has subscribed to."""
         if not self._changed:
             return
@@ -228,7 +216,7 @@ class AsyncDoorbell:
         """Whether to listen to notifications and to what writers publish."""
         return self._refused and self._asked == "auto" and not self._private
 
-    def _names(self, topic: _Topic) -> list[bytes]:
+    def _names(self, topic: Topic) -> list[bytes]:
         """The channels, or patterns, to subscribe to."""
         return [topic.name, topic.name.removeprefix(self._prefix)] if self._both else [topic.name]
 
@@ -246,9 +234,9 @@ class AsyncDoorbell:
             self._heard = "keyspace" if channel.startswith(_KEYSPACE) else "publish"
         conversation_id = _conversation_of(channel) if kind == b"pmessage" else None
         for full in dict.fromkeys((name, self._prefix + name)):
-            topic = _Topic(kind.startswith(b"p"), full)
+            topic = Topic(kind.startswith(b"p"), full)
             for wake in [*self._watchers.get(topic, ())]:
-                _wake(topic, wake, conversation_id)
+                call_wake(topic, wake, conversation_id)
 
     async def _enable_notifications(self, connection: PubSubConnection) -> None:
         """Add the flags we need to those that are set."""
@@ -285,7 +273,7 @@ class AsyncDoorbell:
             _logger.warning(text, *values)
 
 
-def _wake(topic: _Topic, wake: Any, conversation_id: str | None) -> None:
+def call_wake(topic: Topic, wake: Any, conversation_id: str | None) -> None:
     if topic.is_pattern:
         wake(conversation_id)
     else:

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainE
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
 
 from redis_history._async._connections import ConnectionPool
-from redis_history._async._doorbell import AsyncDoorbell
+from redis_history._async._doorbell import AsyncDoorbell, Topic
 from redis_history._async._runtime import LoopLocal, in_thread, sleep
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
@@ -157,20 +157,27 @@ class AsyncRedisBackend:
         return "poll" if doorbell is None else str(doorbell.mode)
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        if self._listens and not self._closed:
-            self._doorbell.get().watch(self._channel(conversation_id), wake)
+        self._watch(self._topic(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        if self._listens:
-            self._doorbell.get().unwatch(self._channel(conversation_id), wake)
+        self._unwatch(self._topic(conversation_id), wake)
 
     async def watch_all(self, wake: WakeAll) -> None:
-        if self._listens and not self._closed:
-            self._doorbell.get().watch_all(self._settings.doorbell_pattern, wake)
+        self._watch(Topic(True, self._settings.doorbell_pattern), wake)
 
     async def unwatch_all(self, wake: WakeAll) -> None:
+        self._unwatch(Topic(True, self._settings.doorbell_pattern), wake)
+
+    def _watch(self, topic: Topic, wake: Any) -> None:
+        if self._listens and not self._closed:
+            self._doorbell.get().watch(topic, wake)
+
+    def _unwatch(self, topic: Topic, wake: Any) -> None:
         if self._listens:
-            self._doorbell.get().unwatch_all(self._settings.doorbell_pattern, wake)
+            self._doorbell.get().unwatch(topic, wake)
+
+    def _topic(self, conversation_id: str) -> Topic:
+        return Topic(False, self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id)))
 
     async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to commands that change nothing, in one go; errors are among them, as values."""
@@ -183,9 +190,6 @@ class AsyncRedisBackend:
         await self._doorbell.aclose()
         await self._connections.aclose()
         await self._server.aclose()
-
-    def _channel(self, conversation_id: str) -> bytes:
-        return self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id))
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
         if self._closed:

@@ -23,9 +23,8 @@ from redis.retry import Retry
 
 from redis_history._ids import rng
 from redis_history._sync._connections import CLOSED, ConnectionPool
-from redis_history._sync._doorbell import Doorbell
+from redis_history._sync._doorbell import Doorbell, Topic, call_wake
 from redis_history._sync._runtime import Job, Signal, ending, reset_after_fork, spawn
-from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address, Topology, read_slots
@@ -189,12 +188,11 @@ class ClusterDoorbell:
     def __init__(self, nodes: ClusterNodes, mode: str) -> None:
         self._nodes = nodes
         self._asked = mode
-        # The watched channels and their callbacks, in order: for doorbells that are added later.
-        self._watched: dict[tuple[bytes, Wake], None] = {}
-        self._watched_all: dict[tuple[bytes, WakeAll], None] = {}
+        # The watched topics and their callbacks, in order: for doorbells that are added later.
+        self._watched: dict[tuple[Topic, Any], None] = {}
         self._doorbells: dict[Address, Doorbell] = {}
         self._removed: list[Doorbell] = []
-        self._guard = threading.Lock()  # for the four above; never held during a call to a server
+        self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
         self._closed = False
@@ -203,7 +201,6 @@ class ClusterDoorbell:
     def forget(self) -> None:
         """In a forked child: threads, connections and the watchers are the parent's."""
         self._watched = {}
-        self._watched_all = {}
         self._doorbells = {}
         self._removed = []
         self._guard = threading.Lock()
@@ -218,45 +215,27 @@ class ClusterDoorbell:
             return "poll"
         return slowest_mode([doorbell.mode for doorbell in doorbells.values()])
 
-    def watch(self, channel: bytes, wake: Wake) -> None:
+    def watch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
-            self._watched[channel, wake] = None
+            self._watched[topic, wake] = None
             for doorbell in self._doorbells.values():
-                doorbell.watch(channel, wake)
-            self._begin()
+                doorbell.watch(topic, wake)
+            if not self._closed and (self._job is None or self._job.ended):
+                self._signal = Signal()
+                self._job = spawn(self._run, "redis_history-doorbells")
 
-    def watch_all(self, pattern: bytes, wake: WakeAll) -> None:
+    def unwatch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
-            self._watched_all[pattern, wake] = None
+            self._watched.pop((topic, wake), None)
             for doorbell in self._doorbells.values():
-                doorbell.watch_all(pattern, wake)
-            self._begin()
-
-    def _begin(self) -> None:
-        if not self._closed and (self._job is None or self._job.ended):
-            self._signal = Signal()
-            self._job = spawn(self._run, "redis_history-doorbells")
-
-    def unwatch(self, channel: bytes, wake: Wake) -> None:
-        with self._guard:
-            self._watched.pop((channel, wake), None)
-            for doorbell in self._doorbells.values():
-                doorbell.unwatch(channel, wake)
-
-    def unwatch_all(self, pattern: bytes, wake: WakeAll) -> None:
-        with self._guard:
-            self._watched_all.pop((pattern, wake), None)
-            for doorbell in self._doorbells.values():
-                doorbell.unwatch_all(pattern, wake)
+                doorbell.unwatch(topic, wake)
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            watched, watched_all = [*self._watched], [*self._watched_all]
-        for _, wake in watched:  # waiting subscriptions see that the store was closed
-            wake()
-        for _, wake_all in watched_all:
-            wake_all(None)
+            watched = [*self._watched]
+        for topic, wake in watched:  # waiting subscriptions see that the store was closed
+            call_wake(topic, wake, None)
         if self._signal is not None:
             self._signal.set()
         if self._job is not None:
@@ -293,10 +272,8 @@ class ClusterDoorbell:
             for address in primaries:
                 if address not in self._doorbells:
                     doorbell = Doorbell(self._nodes.node(address).client, self._asked)
-                    for channel, wake in self._watched:
-                        doorbell.watch(channel, wake)
-                    for pattern, wake_all in self._watched_all:
-                        doorbell.watch_all(pattern, wake_all)
+                    for topic, wake in self._watched:
+                        doorbell.watch(topic, wake)
                     self._doorbells[address] = doorbell
         while self._removed:
             self._removed[-1].close()

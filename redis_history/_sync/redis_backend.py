@@ -18,7 +18,7 @@ from redis.sentinel import SentinelConnectionPool
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from redis_history._sync._connections import ConnectionPool
-from redis_history._sync._doorbell import Doorbell
+from redis_history._sync._doorbell import Doorbell, Topic
 from redis_history._sync._runtime import LoopLocal, in_thread, sleep
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
@@ -158,20 +158,27 @@ class RedisBackend:
         return "poll" if doorbell is None else str(doorbell.mode)
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
-        if self._listens and not self._closed:
-            self._doorbell.get().watch(self._channel(conversation_id), wake)
+        self._watch(self._topic(conversation_id), wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        if self._listens:
-            self._doorbell.get().unwatch(self._channel(conversation_id), wake)
+        self._unwatch(self._topic(conversation_id), wake)
 
     def watch_all(self, wake: WakeAll) -> None:
-        if self._listens and not self._closed:
-            self._doorbell.get().watch_all(self._settings.doorbell_pattern, wake)
+        self._watch(Topic(True, self._settings.doorbell_pattern), wake)
 
     def unwatch_all(self, wake: WakeAll) -> None:
+        self._unwatch(Topic(True, self._settings.doorbell_pattern), wake)
+
+    def _watch(self, topic: Topic, wake: Any) -> None:
+        if self._listens and not self._closed:
+            self._doorbell.get().watch(topic, wake)
+
+    def _unwatch(self, topic: Topic, wake: Any) -> None:
         if self._listens:
-            self._doorbell.get().unwatch_all(self._settings.doorbell_pattern, wake)
+            self._doorbell.get().unwatch(topic, wake)
+
+    def _topic(self, conversation_id: str) -> Topic:
+        return Topic(False, self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id)))
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to commands that change nothing, in one go; errors are among them, as values."""
@@ -184,9 +191,6 @@ class RedisBackend:
         self._doorbell.close()
         self._connections.close()
         self._server.close()
-
-    def _channel(self, conversation_id: str) -> bytes:
-        return self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id))
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
         if self._closed:
