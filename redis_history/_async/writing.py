@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from redis_history import requests
 from redis_history._async.searching import AsyncSearching
 from redis_history._async.watching import AsyncWatching
-from redis_history._ids import check_conversation_id
+from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import refuse
 from redis_history.backends.base import features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
@@ -19,8 +19,10 @@ from redis_history.model import Conversation, Message, Position
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import (
     Appended,
+    Clear,
     Compacted,
     DeleteConversation,
+    Expand,
     Expanded,
     FindMessage,
     Op,
@@ -91,7 +93,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
         Raises RevisionConflictError.
         """
-        return await self._write(requests.clear(conversation_id, expected_revision))
+        check_conversation_id(conversation_id)
+        return await self._write(Clear(conversation_id, requests.precondition(expected_revision)))
 
     async def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -203,8 +206,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         CapabilityError if the backend cannot compact.
         """
         self._check_compacts()
-        op = requests.expand(conversation_id, summary_id, expected_revision)
-        expanded = await self._write(op)
+        check_conversation_id(conversation_id)
+        condition = requests.precondition(expected_revision)
+        expanded = await self._write(Expand(conversation_id, check_message_id(summary_id), condition))
         if expanded is None:
             raise MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"

@@ -180,7 +180,7 @@ class Saver:
         if change.target:
             op = requests.restore(self._conversation_id, change.target, expected_revision=change.seen)
         else:
-            op = requests.clear(self._conversation_id, expected_revision=change.seen)
+            op = Clear(self._conversation_id, requests.precondition(change.seen))
         revision = self._store._write(replace(op, token=change.token))
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True

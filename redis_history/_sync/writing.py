@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import check_conversation_id
+from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._sync.searching import Searching
 from redis_history._sync.watching import Watching
 from redis_history._validation import refuse
@@ -20,8 +20,10 @@ from redis_history.model import Conversation, Message, Position
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import (
     Appended,
+    Clear,
     Compacted,
     DeleteConversation,
+    Expand,
     Expanded,
     FindMessage,
     Op,
@@ -92,7 +94,8 @@ class Writing(Watching, Searching):
 
         Raises RevisionConflictError.
         """
-        return self._write(requests.clear(conversation_id, expected_revision))
+        check_conversation_id(conversation_id)
+        return self._write(Clear(conversation_id, requests.precondition(expected_revision)))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -204,8 +207,9 @@ class Writing(Watching, Searching):
         CapabilityError if the backend cannot compact.
         """
         self._check_compacts()
-        op = requests.expand(conversation_id, summary_id, expected_revision)
-        expanded = self._write(op)
+        check_conversation_id(conversation_id)
+        condition = requests.precondition(expected_revision)
+        expanded = self._write(Expand(conversation_id, check_message_id(summary_id), condition))
         if expanded is None:
             raise MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"

@@ -30,11 +30,9 @@ from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import (
     ANY,
     Append,
-    Clear,
     Compact,
     DeleteMessages,
     Entry,
-    Expand,
     Precondition,
     Restore,
     UpdateMessage,
@@ -54,15 +52,14 @@ __all__ = [
     "append",
     "append_one",
     "before_of",
-    "clear",
     "compact",
     "cursor_of",
     "cursors_of",
     "delete_messages",
-    "expand",
     "message_filter",
     "owner_of",
     "owner_text",
+    "precondition",
     "restore",
     "search_filters",
     "through_of",
@@ -185,6 +182,18 @@ def search_filters(
     )
 
 
+def precondition(
+    expected_revision: int | None = None, must_exist: bool = False, must_not_exist: bool = False
+) -> Precondition:
+    """The precondition of a write. Raises InvalidInputError."""
+    if expected_revision is None and not must_exist and not must_not_exist:
+        return ANY
+    check_integer(expected_revision, "expected_revision", 0, 2**53 - 1, optional=True, error=InvalidInputError)
+    if must_exist and must_not_exist:
+        raise InvalidInputError("must_exist and must_not_exist exclude each other")
+    return Precondition(expected_revision, must_exist, must_not_exist)
+
+
 class Batch(NamedTuple):
     """An append, and for each message the index of its outcome: a repeated id is sent once."""
 
@@ -201,7 +210,7 @@ def append_one(
 ) -> Append:
     """The operation that appends one message. Raises as `append`."""
     check_conversation_id(conversation_id)
-    return Append(conversation_id, (_entry(message),), _precondition(expected_revision, must_exist, must_not_exist))
+    return Append(conversation_id, (_entry(message),), precondition(expected_revision, must_exist, must_not_exist))
 
 
 def append(
@@ -238,8 +247,8 @@ def append(
                 f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
                 "append in several batches"
             )
-    precondition = _precondition(expected_revision, must_exist, must_not_exist)
-    return Batch(Append(conversation_id, tuple(entries.values()), precondition), order)
+    condition = precondition(expected_revision, must_exist, must_not_exist)
+    return Batch(Append(conversation_id, tuple(entries.values()), condition), order)
 
 
 def delete_messages(
@@ -251,13 +260,13 @@ def delete_messages(
     ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
     if len(ids) > MAX_BATCH_MESSAGES:
         raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
-    return DeleteMessages(conversation_id, ids, _precondition(expected_revision))
+    return DeleteMessages(conversation_id, ids, precondition(expected_revision))
 
 
 def update_message(conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
     """Raises InvalidConversationIdError, InvalidMessageError."""
     check_conversation_id(conversation_id)
-    return UpdateMessage(conversation_id, _entry(message), _precondition(expected_revision))
+    return UpdateMessage(conversation_id, _entry(message), precondition(expected_revision))
 
 
 def restore(conversation_id: str, messages: Iterable[Message], expected_revision: int | None = None) -> Restore:
@@ -290,19 +299,13 @@ def compact(
     if seen is not None:
         _check_list(seen, "seen")
         digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not _is_left(one))
-    return Compact(conversation_id, through, _entry(summary), digests, _precondition(expected_revision))
+    return Compact(conversation_id, through, _entry(summary), digests, precondition(expected_revision))
 
 
 def _is_left(message: Message) -> bool:
     if not isinstance(message, Message):
         refuse(message, "an item of seen", "a Message", InvalidInputError)
     return stays(message)
-
-
-def expand(conversation_id: str, summary_id: str, expected_revision: int | None = None) -> Expand:
-    """Raises InvalidConversationIdError, InvalidInputError."""
-    check_conversation_id(conversation_id)
-    return Expand(conversation_id, check_message_id(summary_id), _precondition(expected_revision))
 
 
 def through_of(through: Position | Message | str) -> Position | str:
@@ -312,12 +315,6 @@ def through_of(through: Position | Message | str) -> Position | str:
     if isinstance(through, Message):
         return through.position or through.id
     return check_message_id(through)
-
-
-def clear(conversation_id: str, expected_revision: int | None = None) -> Clear:
-    """Raises InvalidConversationIdError."""
-    check_conversation_id(conversation_id)
-    return Clear(conversation_id, _precondition(expected_revision))
 
 
 def write_record(
@@ -340,7 +337,7 @@ def write_record(
         raise InvalidInputError("the metadata of a conversation has values that cannot be stored: use JSON-like values")
     if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
         raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
-    return WriteRecord(conversation_id, written, _precondition(expected_revision, not create, create))
+    return WriteRecord(conversation_id, written, precondition(expected_revision, not create, create))
 
 
 def _check_list(value: object, name: str, error: type[InvalidInputError] = InvalidInputError) -> None:
@@ -353,14 +350,3 @@ def _entry(message: Message) -> Entry:
     timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
     characters = count_characters(message)
     return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), marks(message))
-
-
-def _precondition(
-    expected_revision: int | None, must_exist: bool = False, must_not_exist: bool = False
-) -> Precondition:
-    if expected_revision is None and not must_exist and not must_not_exist:
-        return ANY
-    check_integer(expected_revision, "expected_revision", 0, 2**53 - 1, optional=True, error=InvalidInputError)
-    if must_exist and must_not_exist:
-        raise InvalidInputError("must_exist and must_not_exist exclude each other")
-    return Precondition(expected_revision, must_exist, must_not_exist)

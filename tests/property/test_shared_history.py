@@ -28,7 +28,7 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.history._outbox import Rewrite
-from redis_history.operations import ReadChanges
+from redis_history.operations import Clear, ReadChanges
 from tests.support.histories import Dropping, Synced
 
 TIMES = st.sampled_from([None, None, None, "1999-01-01", "2200-01-01"])
@@ -174,7 +174,7 @@ class Following(RuleBasedStateMachine):
         try:
             if not isinstance(step, Rewrite):
                 return self.store.append_many("c", [add.message for add in step])
-            op: Any = requests.clear("c", expected_revision=step.seen)
+            op: Any = Clear("c", requests.precondition(step.seen))
             if step.target:
                 op = requests.restore("c", step.target, expected_revision=step.seen)
             return self.store._write(replace(op, token=step.token))
