@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError
-from redis_history.importers import _chat, _chatgpt, _claude_code, _lossless
+from redis_history.importers import _chatgpt, _claude_code, _lossless, _message_lists
 from redis_history.importers._bundle import Bundle, is_bundle
 from redis_history.importers._slack import is_slack, slack
 from redis_history.importers.source import Budget, ImportLimits, Source, each, renamed
@@ -34,13 +34,13 @@ class Importer(NamedTuple):
 _IMPORTERS: dict[str, Importer] = {
     "redis_history": Importer(_lossless.is_lossless, _lossless.lossless),
     "chatgpt": Importer(_chatgpt.is_tree, partial(each, convert=_chatgpt.chatgpt)),
-    "langchain": Importer(_chat.is_langchain, partial(_chat.read_chats, form="langchain")),
+    "langchain": Importer(_message_lists.is_langchain, partial(_message_lists.read_chats, form="langchain")),
     "claude_code": Importer(_claude_code.matches, _claude_code.claude_code),
 }
 #: Chat records match most easily, so detection tries them last.
 _CHATS: dict[str, Importer] = {
-    "openai_chat": Importer(_chat.is_chat, partial(_chat.read_chats, form="openai_chat")),
-    "anthropic": Importer(_chat.is_chat, partial(_chat.read_chats, form="anthropic")),
+    "openai_chat": Importer(_message_lists.is_chat, partial(_message_lists.read_chats, form="openai_chat")),
+    "anthropic": Importer(_message_lists.is_chat, partial(_message_lists.read_chats, form="anthropic")),
 }
 
 #: The formats that come with this package: values of `format` in `read_transcripts`, in addition to "auto".
@@ -92,7 +92,7 @@ def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
     for record in source.head:
         for name, importer in _importers().items():
             if importer.matches(record):
-                return _chat.read_chats(source) if name in _CHATS else importer.read(source)
+                return _message_lists.read_chats(source) if name in _CHATS else importer.read(source)
     what = f"the format of {source.path} is unknown" if source.head else f"{source.path} holds no JSON records"
     raise InvalidInputError(f"{what}; known formats: {', '.join((*_importers(), 'slack'))}")
 
