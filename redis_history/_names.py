@@ -107,7 +107,7 @@ from redis_history.retry import (
     RetryDetails as RetryDetails,
     RetryPolicy as RetryPolicy,
 )
-from redis_history.search.highlight import Highlight as Highlight
+from redis_history.search.hits import Highlight as Highlight
 from redis_history.search.hits import (
     Reindexed as Reindexed,
     SearchHit as SearchHit,

@@ -14,8 +14,7 @@ from redis_history._quoting import as_data, data_block, new_mark, plain_name
 from redis_history._validation import check_choice, check_function, check_integer, check_names, is_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
-from redis_history.search.highlight import Ranges, highlights, passage
-from redis_history.search.hits import SearchHit, largest
+from redis_history.search.hits import Ranges, SearchHit, highlights, largest, passage
 from redis_history.search.query import parse_query
 from redis_history.search.text import searchable
 from redis_history.tokens import TokenCounter

@@ -24,8 +24,7 @@ from redis_history.errors import CapabilityError
 from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message
 from redis_history.requests import owner_of, owner_text
-from redis_history.search.highlight import Highlight
-from redis_history.search.hits import SearchHit
+from redis_history.search.hits import Highlight, SearchHit
 from redis_history.search.text import searchable
 
 _ALL = 1_000_000

@@ -1,19 +1,229 @@
-"""What a search gives back."""
+"""What a search returns: hits, cut to a number of tokens, and where in a text the terms of the query are. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from redis_history._words import MAX_WORD, is_unspaced, load_stemmer, words
 from redis_history.model import Message
-from redis_history.search.highlight import Highlight, Ranges, matching, passage
-from redis_history.search.query import Query
+from redis_history.search.query import Query, Term
+from redis_history.search.text import MAX_CHARACTERS, searchable
 from redis_history.tokens import CHARACTERS_PER_TOKEN, TokenCounter, message_tokens, text_tokens
 
-__all__ = ["LEAST", "Reindexed", "SearchHit", "cut_to_tokens", "largest"]
+__all__ = [
+    "LEAST",
+    "Highlight",
+    "Ranges",
+    "Reindexed",
+    "SearchHit",
+    "cut_to_tokens",
+    "highlights",
+    "largest",
+    "matching",
+    "passage",
+]
+
+#: Characters of a fragment, and fragments of a message, at most.
+FRAGMENT: Final = 200
+FRAGMENTS: Final = 3
+_BEFORE: Final = 40
+# Wider than the words of text.py: what is not one there gives no word here.
+_WRITTEN: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0483-\u0489\u0591-\u0dff\u0e31-\u1fff\u20d0-\u20f0])*")
+_ASCII: Final = re.compile(r"[A-Za-z0-9]+")  # the same for ASCII text, and faster
+_FORMS: Final = "e s es ed d ing y ies ied ly ning ting ping ned ted ped"
+_ENDINGS: Final = frozenset(("", *_FORMS.split()))
+
+
+#: (start, end) in characters, ascending and apart.
+Ranges = list[tuple[int, int]]
+
+
+class Highlight(Struct, frozen=True):
+    """A part of a message's text as it was written, and where in it the terms are: (start, end) in characters,
+    ascending and apart."""
+
+    text: str
+    ranges: tuple[tuple[int, int], ...]
+
+    def marked(self, before: str = "**", after: str = "**") -> str:
+        """The text with each term between two marks. Nothing in the text is escaped."""
+        pieces, end = [], 0
+        for start, stop in self.ranges:
+            pieces += [self.text[end:start], before, self.text[start:stop], after]
+            end = stop
+        return "".join((*pieces, self.text[end:]))
+
+
+class _Word(NamedTuple):
+    word: str
+    start: int
+    end: int
+
+
+def highlights(message: Message | str, query: Query, *, language: str = "english") -> tuple[Highlight, ...]:
+    """The first fragments of a message, or of a text, in which a term of the query stands; none where no term is
+    found in it."""
+    text = message if isinstance(message, str) else searchable(message)
+    ranges = _found(text, query, language)
+    fragments: list[Highlight] = []
+    while ranges and len(fragments) < FRAGMENTS:
+        start = _word_start(text, max(0, ranges[0][0] - _BEFORE))
+        stop = max(_word_end(text, min(len(text), start + FRAGMENT)), ranges[0][1])
+        inside = [one for one in ranges if one[1] <= stop]
+        fragments.append(Highlight(text[start:stop], tuple((first - start, last - start) for first, last in inside)))
+        ranges = [one for one in ranges[len(inside) :] if one[0] >= stop]
+    return tuple(fragments)
+
+
+def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
+    """The text of a message, and where in it the terms of the query are: its plain text if they are there, else all
+    that can be searched of it."""
+    plain, every = message.text[:MAX_CHARACTERS], searchable(message)
+    for text in (plain, every):
+        if ranges := _found(text, query, language):
+            return text, ranges
+    return plain or every, []
+
+
+def passage(text: str, ranges: Ranges, size: int) -> tuple[int, int]:
+    """Start and end of at most `size` characters of a text, with as many of the ranges as fit. It begins and ends at a
+    blank if one is near. Without ranges it is the beginning of the text."""
+    if len(text) <= size:
+        return 0, len(text)
+    first, last = _densest(ranges, size)
+    start = max(0, min(first - (size - (last - first)) // 2, len(text) - size))
+    stop = start + size
+    if (whole := _word_start(text, start)) <= first:
+        start = whole
+    if start < (whole := _word_end(text, stop)) and whole >= last:
+        stop = whole
+    return start, stop
+
+
+def _densest(ranges: Ranges, size: int) -> tuple[int, int]:
+    """From the start of the first to the end of the last of the most ranges within so many characters."""
+    best, most, end = (0, 0), 0, 0
+    for at, (first, last) in enumerate(ranges):
+        end = max(end, at + 1)
+        while end < len(ranges) and ranges[end][1] - first <= size:
+            end += 1
+        if end - at > most:
+            best, most = (first, min(max(last, ranges[end - 1][1]), first + size)), end - at
+    return best
+
+
+def _found(text: str, query: Query, language: str) -> Ranges:
+    return _joined(_ranges(_written(text), query, load_stemmer(language), language))
+
+
+def _written(text: str) -> list[_Word]:
+    """The words of a text, as text.py has them, and where they stand."""
+    found: list[_Word] = []
+    for run in (_ASCII if text.isascii() else _WRITTEN).finditer(text):
+        start, end = run.span()
+        if run[0].isascii():  # one word, as nearly all are
+            if end - start <= MAX_WORD:
+                found.append(_Word(run[0].lower(), start, end))
+            continue
+        split = words(run[0])
+        if len(split) == 1:
+            found.append(_Word(split[0], start, end))
+        elif split and not any(map(is_unspaced, split)):
+            found.extend(_Word(word, start, end) for word in split)
+        elif split:
+            found.extend(_unspaced(text, start, end))
+    return found
+
+
+def _unspaced(text: str, start: int, end: int) -> list[_Word]:
+    """The same of a run that has letters of a script without blanks: character by character."""
+    found: list[_Word] = []
+    at = start
+    while at < end:
+        one = words(text[at])
+        if one and is_unspaced(one[0]):
+            pair = words(text[at : min(at + 2, end)])
+            found.append(_Word(pair[0], at, at + len(pair[0]) if len(pair[0]) <= 2 else at + 1))
+            at += 1
+            continue
+        stop = at + 1
+        while stop < end and not ((other := words(text[stop])) and is_unspaced(other[0])):
+            stop += 1
+        found.extend(_Word(word, at, stop) for word in words(text[at:stop]))
+        at = stop
+    return found
+
+
+def _ranges(text: list[_Word], query: Query, stem: Callable[[str], str] | None, language: str) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for term in query.terms:
+        if term.kind == "phrase":
+            size = len(term.words)
+            plain = [one.word for one in text]
+            phrase = list(term.words)
+            found.extend(
+                (text[at].start, text[at + size - 1].end)
+                for at in range(len(text) - size + 1)
+                if plain[at : at + size] == phrase
+            )
+        else:
+            same = _same(term, stem, language)
+            wanted = {word for word in {one.word for one in text} if same(word)}
+            found.extend((one.start, one.end) for one in text if one.word in wanted)
+    return found
+
+
+def _same(term: Term, stem: Callable[[str], str] | None, language: str) -> Callable[[str], bool]:
+    wanted = term.word
+    if term.kind == "prefix":
+        return lambda word: word.startswith(wanted)
+    if stem is not None:
+        root = stem(wanted)
+        return lambda word: word == wanted or stem(word) == root
+    if language != "english" or is_unspaced(wanted):
+        return lambda word: word == wanted
+    return lambda word: word == wanted or _akin(word, wanted)
+
+
+def _akin(word: str, other: str) -> bool:
+    """Whether two English words look like forms of one: to show what the server found, where there is no stemmer."""
+    shared = 0
+    for left, right in zip(word, other, strict=False):
+        if left != right:
+            break
+        shared += 1
+    return shared >= 3 and word[shared:] in _ENDINGS and other[shared:] in _ENDINGS
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _word_start(text: str, at: int) -> int:
+    """Where to begin so that no word is cut, if there is a blank near."""
+    if at == 0:
+        return 0
+    blank = text.find(" ", at - 1, at + 20)
+    return at if blank < 0 else blank + 1
+
+
+def _word_end(text: str, at: int) -> int:
+    if at == len(text):
+        return at
+    blank = text.rfind(" ", max(0, at - 20), at + 1)
+    return at if blank < 0 else blank
+
 
 #: Tokens of the shortest excerpt, but for that of the best hit.
 LEAST: Final = 25

@@ -31,11 +31,9 @@ from redis_history.operations import (
 from redis_history.paging import next_page
 from redis_history.requests.filters import Filters
 from redis_history.requests.store_options import Options
-from redis_history.search.highlight import highlights
-from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens
+from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens, highlights
 from redis_history.search.query import Query, parse_query
-from redis_history.search.ranking import DEPTH, Ranked, fuse, rank
-from redis_history.search.scan import MAX_SCANNED, Scan
+from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, fuse, rank
 from redis_history.search.server_search import (
     Fetch,
     Fetched,
@@ -46,8 +44,7 @@ from redis_history.search.server_search import (
     SweepDocuments,
     WriteDocuments,
 )
-from redis_history.search.text import chunk_length, searchable
-from redis_history.search.vectors import pack_all
+from redis_history.search.text import chunk_length, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
 T = TypeVar("T")

@@ -1,13 +1,16 @@
-"""The text of a message that can be found, and its words for the index. Pure, and on the path of every append."""
+"""From a message to the text it can be found by, its words for the index, and vectors. Pure."""
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from redis_history._words import split_words, words
+from redis_history.errors import InvalidInputError
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -131,3 +134,25 @@ def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
             break
         length += 1
     return length
+
+
+def pack(vector: Any, dimension: int) -> bytes:
+    """A vector as the server takes it. Raises InvalidInputError unless it is so many finite numbers."""
+    try:
+        values = [float(value) for value in vector]
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"the embedder gave no vector of 32-bit floats but {str(vector)[:80]}") from error
+    if len(values) != dimension:
+        raise InvalidInputError(f"the embedder gave a vector of {len(values)} numbers, not of {dimension}")
+    if not all(map(math.isfinite, values)):
+        raise InvalidInputError("the embedder gave a vector with a number that is not finite")
+    return packed
+
+
+def pack_all(vectors: Any, count: int, dimension: int) -> list[bytes]:
+    """The vectors of so many texts. Raises InvalidInputError for another number of them, or as `pack`."""
+    packed = [pack(vector, dimension) for vector in vectors]
+    if len(packed) != count:
+        raise InvalidInputError(f"the embedder gave {len(packed)} vectors for {count} texts")
+    return packed

@@ -11,8 +11,7 @@ import orjson
 
 from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message
-from redis_history.search.highlight import Highlight
-from redis_history.search.hits import SearchHit
+from redis_history.search.hits import Highlight, SearchHit
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
 LONGEST: Final = 20_000

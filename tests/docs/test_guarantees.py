@@ -18,7 +18,7 @@ from redis_history.backends.redis import keys, plan_listing, plan_reads, plan_wr
 from redis_history.history import _outbox
 from redis_history.model import wire
 from redis_history.requests.store_options import Options
-from redis_history.search import query, scan
+from redis_history.search import query, ranking
 from redis_history.search import text as search_text
 from tests.docs.pages import DOCS, ROOT, prose, rows, sections
 
@@ -60,14 +60,14 @@ def test_every_promise_and_every_defence_has_a_proof() -> None:
 FIGURES: dict[str, list[Any]] = {
     "reference.md": [
         *(*_BATCH, *_MESSAGE, PAGE, MAX_CONVERSATION_ID_BYTES, wire.MAX_ID_BYTES, keys._MAX_NAMESPACE_BYTES),
-        *(requests.MAX_RECORD_BYTES, scan.MAX_SCANNED, query.MAX_QUERY_CHARACTERS, query.MAX_TERMS, tools.SHOWN),
+        *(requests.MAX_RECORD_BYTES, ranking.MAX_SCANNED, query.MAX_QUERY_CHARACTERS, query.MAX_TERMS, tools.SHOWN),
         *(_OPTIONS.search_wait, _outbox.MAX_UNSAVED_BYTES // 10**6),
     ],
     "how-to/conversations.md": _BATCH,
     "how-to/fleets.md": _BATCH,
     "how-to/expiry.md": [_CAPS["max_messages"], _CAPS["max_conversations"]],
     "guarantees.md": [
-        *(_CAPS["max_messages"], _CAPS["max_conversations"], plan_listing._SWEEP, PAGE, scan.MAX_SCANNED),
+        *(_CAPS["max_messages"], _CAPS["max_conversations"], plan_listing._SWEEP, PAGE, ranking.MAX_SCANNED),
         int(plan_writes.LOG_OUTLIVES_MS) // 1000,
     ],
     "data-model.md": [keys.BUCKETS, plan_listing._SWEEP, int(plan_writes.LOG_OUTLIVES_MS) // 1000, wire.DIGEST_BYTES],
@@ -75,7 +75,7 @@ FIGURES: dict[str, list[Any]] = {
         *(plan_listing._CHUNK, keys.BUCKETS, plan_listing._SWEEP, *_MINIMUM, _connect.SOCKET_TIMEOUT),
         *(_OPTIONS.search_wait, _RETRY.deadline, _RETRY.first_wait, _RETRY.longest_wait),
     ],
-    "how-to/search.md": [scan.MAX_SCANNED, search_text.MAX_CHARACTERS, _words.MAX_WORD, query.MAX_TERMS],
+    "how-to/search.md": [ranking.MAX_SCANNED, search_text.MAX_CHARACTERS, _words.MAX_WORD, query.MAX_TERMS],
     "how-to/security.md": [
         *(*_BATCH, *_MESSAGE, MAX_CONVERSATION_ID_BYTES, requests.MAX_RECORD_BYTES, search_text.MAX_CHARACTERS),
         *(query.MAX_QUERY_CHARACTERS, query.MAX_TERMS, tools.MAX_LIMIT, tools.SHOWN),

@@ -14,7 +14,7 @@ import pytest
 
 from redis_history import HistoryStore, Message, user
 from redis_history.search.query import parse_query
-from redis_history.search.scan import Scan
+from redis_history.search.ranking import Scan
 from tests.search.index import Index
 from tests.support.transcripts import FILES, opened
 
@@ -87,7 +87,7 @@ def test_recall_of_a_store(
         if stemmed:
             pytest.importorskip("Stemmer")
         else:
-            monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+            monkeypatch.setattr("redis_history.search.ranking.load_stemmer", lambda language: None)
     with HistoryStore(server_of(kind).url, namespace=namespace) as store:
         assert store.capabilities.search == ("server" if kind == "redis" else "client")
         for one in conversations:
@@ -109,7 +109,7 @@ def test_recall_without_an_index(
     if stemmed:
         pytest.importorskip("Stemmer")
     else:
-        monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+        monkeypatch.setattr("redis_history.search.ranking.load_stemmer", lambda language: None)
     messages = {one.name: one.messages for one in conversations}
 
     def search(name: str, question: str) -> list[int]:

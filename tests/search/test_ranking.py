@@ -15,11 +15,9 @@ from msgspec.structs import replace
 from redis_history import Message, Participant, TextPart, tool_use, user
 from redis_history._words import load_stemmer
 from redis_history.requests.filters import make_filters
-from redis_history.search.highlight import passage
-from redis_history.search.hits import SearchHit, cut_to_tokens
+from redis_history.search.hits import SearchHit, cut_to_tokens, passage
 from redis_history.search.query import Query, Term, parse_query
-from redis_history.search.ranking import Matches, Ranked, fuse, rank
-from redis_history.search.scan import Scan
+from redis_history.search.ranking import Matches, Ranked, Scan, fuse, rank
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 from tests.property.strategies import messages
 from tests.search.index import Index
@@ -209,7 +207,7 @@ def test_words_are_stemmed_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_the_extra_words_are_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis_history.search.scan.load_stemmer", lambda language: None)
+    monkeypatch.setattr("redis_history.search.ranking.load_stemmer", lambda language: None)
     assert scan("camped", TEXTS) == []
     assert scan("camping", TEXTS) == [1]
 

@@ -27,7 +27,7 @@ from redis_history.search.redisearch import (
     search_commands,
     tag,
 )
-from redis_history.search.vectors import pack
+from redis_history.search.text import pack
 from tests.search.index import Index
 from tests.support.servers import RealServer
 

@@ -23,8 +23,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import BackendUnavailableError, InvalidConversationIdError, InvalidInputError
-from redis_history.search.highlight import highlights
-from redis_history.search.hits import SearchHit
+from redis_history.search.hits import SearchHit, highlights
 from redis_history.search.query import parse_query
 from redis_history.tokens import TokenCounter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool

@@ -35,9 +35,9 @@ from redis_history.compaction.rendering import call_lines, chunks, said
 from redis_history.compaction.summaries import SUMMARY_START, read_summary, without_frame
 from redis_history.model import Position
 from redis_history.prompt.assembly import Addressing
-from redis_history.search.highlight import highlights
+from redis_history.search.hits import highlights
 from redis_history.search.query import parse_query
-from redis_history.search.scan import Scan
+from redis_history.search.ranking import Scan
 from redis_history.search.text import index_text
 
 PACKAGE = Path(redis_history.__file__).parent
