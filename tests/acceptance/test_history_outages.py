@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -138,6 +139,23 @@ def test_a_rewrite_whose_answer_was_lost(
             assert history.save() == 0
             assert history.entries == store.get("c")
             assert [entry.text for entry in history.entries][-1:] != ["kept"]
+
+
+async def test_threads_may_add_to_the_history_of_a_loop(own_server: Callable[..., RealServer]) -> None:
+    async with AsyncHistoryStore(own_server("plain").url) as store:
+        history = AsyncRedisHistory(store)
+        await history.autosave("c")
+
+        def work(name: int) -> None:
+            for number in range(50):
+                history.add_text("user", f"{name} {number}")
+
+        await asyncio.gather(*(asyncio.to_thread(work, name) for name in range(4)))
+        await history.flush()
+        await until(lambda: all(entry.sequence for entry in history.entries), "all to be placed")
+        assert history.entries == await store.get("c")
+        assert len(history) == 200
+        await history.aclose()
 
 
 def test_many_threads_add_and_one_process_follows(own_server: Callable[..., RealServer]) -> None:
