@@ -40,7 +40,7 @@ from redis_history.operations import (
 )
 from tests.conftest import Servers
 from tests.support.faults import lose_replies
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 from tests.support.steps import first_call, outcome
 
 SECOND = 1_000_000
@@ -376,7 +376,7 @@ def test_a_store_whose_first_copy_is_too_old_says_that_the_outcome_is_unknown(
         assert [message.id for message in store.get("c")] == ["a"]
 
 
-def test_a_write_that_was_never_sent_is_unavailable_and_not_unknown(own_server: Callable[..., RealServer]) -> None:
+def test_a_write_that_was_never_sent_is_unavailable_and_not_unknown(own_server: Start) -> None:
     server = own_server(tcp=True)
     with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=0.3)) as store:
         server.kill()

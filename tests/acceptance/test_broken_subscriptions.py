@@ -9,7 +9,6 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Res
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendRefusedError
 from tests.support.faces import open_store
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
 
@@ -29,7 +28,7 @@ def _cut_pubsub(server: RealServer) -> int:
         return int(client.client_kill_filter(_type="pubsub"))
 
 
-def test_every_change_arrives_across_cut_connections(own_server: Callable[..., RealServer]) -> None:
+def test_every_change_arrives_across_cut_connections(own_server: Start) -> None:
     server = own_server()
     seen: list[int] = []
     finished = threading.Event()
@@ -50,7 +49,7 @@ def test_every_change_arrives_across_cut_connections(own_server: Callable[..., R
     assert seen == list(range(1, 501))
 
 
-async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Callable[..., RealServer]) -> None:
+async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Start) -> None:
     server = own_server(options=("--appendfsync", "always"))
     async with AsyncHistoryStore(server.url, retry=QUICK) as store:
         for number in range(3):
@@ -79,7 +78,7 @@ async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Call
             assert texts == [f"kept {n}" for n in range(3)] + [f"other {n}" for n in range(5)]
 
 
-async def test_a_flushed_server_gives_a_reset(own_server: Callable[..., RealServer]) -> None:
+async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
     server = own_server()
     async with AsyncHistoryStore(server.url, poll_interval=0.2) as store, store.subscribe("c") as subscription:
         await store.append("c", user("x"))
@@ -98,9 +97,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Callable[..., RealServ
 @pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("outage", ["hangs", "away"])
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_get_returns_in_time_during_an_outage(
-    own_server: Callable[..., RealServer], face: str, outage: str, every: bool
-) -> None:
+async def test_get_returns_in_time_during_an_outage(own_server: Start, face: str, outage: str, every: bool) -> None:
     """Long before the deadline of retries. Afterwards it returns all events, once and in order."""
     server = own_server(options=("--appendfsync", "always"))
     names = ["c"] if every else ["c", "d"]
@@ -133,7 +130,7 @@ async def test_get_returns_in_time_during_an_outage(
             await one.aclose()
 
 
-async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_server: Callable[..., RealServer]) -> None:
+async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_server: Start) -> None:
     server = own_server()
     async with AsyncHistoryStore(server.url, retry=QUICK) as store:
         await store.append("c", user("x"))
@@ -148,13 +145,12 @@ async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_serv
         assert await one.get(timeout=1) is None, "it begins now: not with what was there"
         await store.append("c", user("y"))
         event = await one.get(timeout=10)
-        assert event is not None
         assert event.revision == 2
         await one.aclose()
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_closing_ends_a_get_during_an_outage(own_server: Callable[..., RealServer], timeout: float | None) -> None:
+def test_closing_ends_a_get_during_an_outage(own_server: Start, timeout: float | None) -> None:
     server = own_server()
     with HistoryStore(server.url, poll_interval=600.0) as store:
         one = store.subscribe("c")
@@ -171,7 +167,7 @@ def test_closing_ends_a_get_during_an_outage(own_server: Callable[..., RealServe
             os.kill(server.pid, signal.SIGCONT)
 
 
-def test_one_connection_serves_all_subscriptions(own_server: Callable[..., RealServer]) -> None:
+def test_one_connection_serves_all_subscriptions(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         subscriptions = [store.subscribe(f"c{number}") for number in range(50)]
@@ -188,7 +184,7 @@ def test_one_connection_serves_all_subscriptions(own_server: Callable[..., RealS
             wait_until(lambda: client.pubsub_channels("__keyspace*") == [], "the channels to be given up")
 
 
-def test_flags_of_others_stay_on(own_server: Callable[..., RealServer]) -> None:
+def test_flags_of_others_stay_on(own_server: Start) -> None:
     server = own_server(options=("--notify-keyspace-events", "Ex"))
     with HistoryStore(server.url) as store, store.subscribe("c") as subscription:
         store.append("c", user("x"))
@@ -205,7 +201,6 @@ async def test_a_subscriber_goes_on_behind_a_change_larger_than_one_read(server:
         for number in range(3):
             await store.append("c", user(f"{number}" * 1_500_000))
             event = await subscription.get(timeout=10)
-            assert event is not None
             assert (type(event), event.revision) == (MessagesAppended, number + 1)
 
 
@@ -225,13 +220,12 @@ async def test_a_lost_log_gives_one_reset(server: RealServer, namespace: str) ->
             assert await subscription.get(timeout=0.3) is None
             await store.append("c", user("2"))
             event = await subscription.get(timeout=10)
-            assert event is not None
             assert event.revision == 3
         async with store.subscribe("c", after=old) as subscription:
             assert isinstance(await subscription.get(timeout=10), Reset)
 
 
-def test_a_callback_goes_on_when_reading_was_refused_for_a_while(own_server: Callable[..., RealServer]) -> None:
+def test_a_callback_goes_on_when_reading_was_refused_for_a_while(own_server: Start) -> None:
     server = own_server()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
@@ -256,9 +250,7 @@ def test_a_callback_goes_on_when_reading_was_refused_for_a_while(own_server: Cal
     assert isinstance(errors[0], BackendRefusedError)
 
 
-def test_a_doorbell_without_the_right_to_listen_warns_once(
-    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_doorbell_without_the_right_to_listen_warns_once(own_server: Start, caplog: pytest.LogCaptureFixture) -> None:
     server = own_server()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-subscribe")
@@ -268,13 +260,12 @@ def test_a_doorbell_without_the_right_to_listen_warns_once(
         for number in range(3):
             store.append("c", user(str(number)))
             event = subscription.get(timeout=10)
-            assert event is not None
             assert event.revision == number + 1
         wait_until(lambda: "subscribe" in caplog.text.lower(), "the warning")
     assert len(caplog.records) == 1
 
 
-def test_the_flag_is_set_again_after_a_silent_reconnect(own_server: Callable[..., RealServer]) -> None:
+def test_the_flag_is_set_again_after_a_silent_reconnect(own_server: Start) -> None:
     """redis-py connects a user's client anew by itself; a restarted server has forgotten the setting."""
     server = own_server(options=("--appendfsync", "always"))
     client: Any = redis.Redis(unix_socket_path=str(server.socket))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from redis_history import HistoryStore, user
 from tests.support.commands import environment, run, run_process
-from tests.support.servers import RealServer, free_port
+from tests.support.servers import RealServer, Start, free_port
 
 
 def fill(store: HistoryStore, name: str, count: int) -> None:
@@ -138,7 +137,7 @@ def test_without_the_extra(package: str, arguments: tuple[str, ...]) -> None:
     assert done.stderr == "redis-history needs two more packages: pip install 'redis_history[cli]'\n"
 
 
-def test_older_than_compresses_old_messages(own_server: Callable[..., RealServer]) -> None:
+def test_older_than_compresses_old_messages(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])

@@ -87,7 +87,7 @@ def test_calls_of_threads_that_are_connecting(
         outcomes.append(_outcome(lambda: store.append("c", user("x"))))
 
     for kind in (Connection, UnixDomainSocketConnection):
-        monkeypatch.setattr(kind, "_connect", holding(kind._connect))  # type: ignore[attr-defined]
+        monkeypatch.setattr(kind, "_connect", holding(kind._connect))
     threads = [threading.Thread(target=call) for _ in range(10)]
     for thread in threads:
         thread.start()

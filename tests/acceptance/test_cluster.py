@@ -130,29 +130,6 @@ async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealClu
             await store.delete_conversation(name)
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
-async def test_notifications_go_on_after_every_connection_was_cut(
-    cluster: RealCluster, namespace: str, face: str
-) -> None:
-    """With a poll interval longer than the test, only the doorbells can bring changes in time."""
-    names = [f"c{number}" for number in range(8)]  # on several nodes
-    assert len({cluster.owner(_slot(namespace, name)).port for name in names}) > 1
-    rung: dict[str, list[int]] = {name: [] for name in names}
-    async with _store(face, cluster, namespace, poll_interval=600) as store:
-        for name in names:
-            await store.on_change(name, lambda event: rung[event.conversation_id].append(event.revision))
-        for revision in (1, 2, 3):
-            for name in names:
-                await store.append(name, user("x"))
-            await until(lambda wanted=[*range(1, revision + 1)]: all(seen == wanted for seen in rung.values()))
-            for node in cluster.nodes:
-                with node.client() as client:
-                    client.client_kill_filter(_type="pubsub")
-        for name in names:
-            await store.delete_conversation(name)
-    await until(lambda: _subscriptions(cluster) == 0)
-
-
 def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> None:
     new = cluster.add()
     cluster.wait_until_joined()
@@ -259,10 +236,6 @@ def test_a_cluster_taken_for_a_server_and_the_other_way_round(
 def _listeners(node: RealServer) -> int:
     with node.client() as client:
         return sum(line["sub"] != "0" for line in client.client_list())
-
-
-def _subscriptions(cluster: RealCluster) -> int:
-    return sum(map(_listeners, cluster.nodes))
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])

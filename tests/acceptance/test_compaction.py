@@ -15,7 +15,7 @@ from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import CompactionConflictError, InvalidInputError
 from tests.support.faults import lose_one_reply
 from tests.support.forks import Forked, write_messages
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, Start, lasting, wait_until
 
 KEYS = Keyspace("default").conversation("c")
 
@@ -35,9 +35,7 @@ def _arrived(store: HistoryStore, count: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["plain", "redis"])
-def test_what_four_processes_append_while_a_summariser_thinks_stays(
-    own_server: Callable[..., RealServer], kind: str
-) -> None:
+def test_what_four_processes_append_while_a_summariser_thinks_stays(own_server: Start, kind: str) -> None:
     server = own_server(kind)
     with HistoryStore(server.url) as store, server.client() as client:
         seen = _fill(store, 300)
@@ -80,7 +78,7 @@ def _compact_until(url: str, name: str, count: int) -> int:
                 return done
 
 
-def test_four_compactors_and_four_writers(own_server: Callable[..., RealServer], full: bool) -> None:
+def test_four_compactors_and_four_writers(own_server: Start, full: bool) -> None:
     """At most one summary at any time, nothing lost, and all of it comes back in its order."""
     server = own_server()
     each = 100 if full else 30
@@ -130,7 +128,7 @@ def _calls(monitor: Any) -> Iterator[list[list[str]]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "given_up"), [("plain", False), ("redis", False), ("plain", True)])
-def test_no_call_holds_the_server_for_long(own_server: Callable[..., RealServer], kind: str, given_up: bool) -> None:
+def test_no_call_holds_the_server_for_long(own_server: Start, kind: str, given_up: bool) -> None:
     """Each call of a conversation of 10,000 messages does a bounded amount of work, and takes at most 20 ms: the best
     of three rounds counts, because other processes use this machine too."""
     server = own_server(kind)
@@ -166,7 +164,7 @@ def test_no_call_holds_the_server_for_long(own_server: Callable[..., RealServer]
         assert store.get("c") == before
 
 
-def test_archives_live_and_end_with_their_conversation(own_server: Callable[..., RealServer]) -> None:
+def test_archives_live_and_end_with_their_conversation(own_server: Start) -> None:
     server = own_server("plain")
     with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
         _fill(store, 10)
@@ -188,7 +186,7 @@ def test_archives_live_and_end_with_their_conversation(own_server: Callable[...,
         assert lasting(client) == set()
 
 
-def test_nothing_is_left_of_what_was_cleared(own_server: Callable[..., RealServer], monkeypatch: Any) -> None:
+def test_nothing_is_left_of_what_was_cleared(own_server: Start, monkeypatch: Any) -> None:
     """Also when there are many documents: those of archived messages are removed in small steps."""
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
@@ -204,7 +202,7 @@ def test_nothing_is_left_of_what_was_cleared(own_server: Callable[..., RealServe
             store.delete_conversation("c")
 
 
-def test_what_cannot_be_read_moves_along(own_server: Callable[..., RealServer]) -> None:
+def test_what_cannot_be_read_moves_along(own_server: Start) -> None:
     server = own_server("plain")
     with HistoryStore(server.url) as store, server.client() as client:
         _fill(store, 20)
@@ -278,7 +276,6 @@ def test_changes_right_before_the_commit(server: RealServer, namespace: str, see
         rest = [f"old {number}" for number in range(10, 20)] + ["x"] * (act == "append")
         assert [one.id for one in store.get("c")] == ["s", *rest]
         totals = store.get_conversation("c")
-        assert totals is not None
         assert totals.characters == sum(len(one.text) for one in store.get("c"))
 
 
@@ -426,7 +423,7 @@ def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namesp
             if name == "copy":
                 sent.append(work)
             elif len(sent) == 6 and name == "expand":
-                other._backend.carry_out(sent[page])  # type: ignore[attr-defined]
+                other._backend.carry_out(sent[page])
             return carry_out(work, **options)
 
         backend.carry_out = carrying
@@ -434,7 +431,7 @@ def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namesp
         assert len(sent) == (12 if page == 0 else 6)
         assert store.get("c") == before
         for work in sent:  # late
-            other._backend.carry_out(work)  # type: ignore[attr-defined]
+            other._backend.carry_out(work)
         assert store.get("c") == before
 
 

@@ -22,7 +22,7 @@ from redis_history.errors import ConfigurationError
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.faces import Awaitable, open_store
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 #: Longer than any test: only the doorbell can bring changes in time.
 NEVER = 600.0
@@ -49,7 +49,7 @@ async def _until(condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("doorbell", ["auto", "keyspace", "publish"])
 @pytest.mark.parametrize("kind", ["plain", "redis", "valkey"])
-async def test_a_doorbell_rings_at_once(own_server: Callable[..., RealServer], kind: str, doorbell: Any) -> None:
+async def test_a_doorbell_rings_at_once(own_server: Start, kind: str, doorbell: Any) -> None:
     server = own_server(kind)
     with HistoryStore(server.url, doorbell=doorbell) as writer:
         async with (
@@ -61,10 +61,9 @@ async def test_a_doorbell_rings_at_once(own_server: Callable[..., RealServer], k
                 await asyncio.to_thread(writer.append, "c", user(str(number)))
                 for subscription in (one, every):
                     event = await subscription.get(timeout=SOON)
-                    assert event is not None
                     assert event.revision == number + 1
             assert _listeners(server) == 1, "one connection for all subscriptions"
-            assert reader._backend.doorbell_mode == ("publish" if doorbell == "publish" else "keyspace")  # type: ignore[attr-defined]
+            assert reader._backend.doorbell_mode == ("publish" if doorbell == "publish" else "keyspace")
             await asyncio.to_thread(writer.delete_conversation, "c")
             for subscription in (one, every):
                 assert isinstance(await subscription.get(timeout=SOON), ConversationDeleted)
@@ -73,7 +72,7 @@ async def test_a_doorbell_rings_at_once(own_server: Callable[..., RealServer], k
     assert flags == (set() if doorbell == "publish" else {"K", "t"})
 
 
-def test_only_stores_that_publish_send_publish_commands(own_server: Callable[..., RealServer]) -> None:
+def test_only_stores_that_publish_send_publish_commands(own_server: Start) -> None:
     server = own_server()
     with server.client() as client:
         for doorbell, published in (("auto", 0), ("poll", 0), ("publish", 1)):
@@ -85,7 +84,7 @@ def test_only_stores_that_publish_send_publish_commands(own_server: Callable[...
 
 
 @FACES
-async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Callable[..., RealServer], face: str) -> None:
+async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, face: str) -> None:
     """Without any notification, each change arrives by the poll."""
     server, interval = own_server(), 0.5
     async with AsyncExitStack() as stack:
@@ -103,7 +102,7 @@ async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Callable
                 assert [getattr(event, "revision", None) for event in await waiting] == [number + 1] * len(readers)
 
 
-async def test_a_store_that_polls_has_no_listening_connection(own_server: Callable[..., RealServer]) -> None:
+async def test_a_store_that_polls_has_no_listening_connection(own_server: Start) -> None:
     server = own_server()
     async with (
         AsyncHistoryStore(server.url, doorbell="poll", poll_interval=0.1) as store,
@@ -114,7 +113,7 @@ async def test_a_store_that_polls_has_no_listening_connection(own_server: Callab
         assert await one.get(timeout=SOON) is not None
         assert await every.get(timeout=SOON) is not None
         assert _listeners(server) == 0
-        assert store._backend.doorbell_mode == "poll"  # type: ignore[attr-defined]
+        assert store._backend.doorbell_mode == "poll"
         await store.delete_conversation("c")
         for subscription in (one, every):
             assert isinstance(await subscription.get(timeout=SOON), ConversationDeleted)
@@ -123,7 +122,7 @@ async def test_a_store_that_polls_has_no_listening_connection(own_server: Callab
 
 
 async def test_a_server_without_notifications_is_told_of_once_and_writers_may_publish(
-    own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
+    own_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the mode "auto" a subscriber also receives what writers publish."""
     server = own_server()
@@ -142,7 +141,6 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
                 await writer.append("c", user(str(number)))
                 for subscription in (one, every):
                     event = await subscription.get(timeout=SOON)
-                    assert event is not None
                     assert event.revision == number + 1
         assert bell.doorbell_mode == "publish"
         with server.client() as client:  # cut off, it listens to both again
@@ -160,7 +158,7 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
 
 
 async def test_a_user_who_may_not_listen_to_published_messages_uses_notifications(
-    own_server: Callable[..., RealServer],
+    own_server: Start,
 ) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kt"))
     url = _without_config(server, "resetchannels", "&__keyspace@0__:rh:{default:*", "&rh:doorbell")
@@ -189,7 +187,7 @@ async def test_what_rings_in_a_cluster(server_of: Servers, namespace: str, doorb
             events = [await every.get(timeout=SOON) for _ in names]
             assert {(one.conversation_id, one.revision) for one in events if one} == {(n, revision) for n in names}
             await _until(lambda: sum(map(_listeners, cluster.nodes)) == connections)
-            assert reader._backend.doorbell_mode == doorbell  # type: ignore[attr-defined]
+            assert reader._backend.doorbell_mode == doorbell
             _kill_pubsub(*cluster.nodes)
             await _until(lambda: sum(map(_listeners, cluster.nodes)) == connections)
 
@@ -213,7 +211,7 @@ def _channels(*servers: RealServer) -> list[Any]:
 
 
 @pytest.fixture(params=["redis", pytest.param("valkey", marks=pytest.mark.full), "cluster"])
-def nodes(request: pytest.FixtureRequest, own_server: Callable[..., RealServer]) -> tuple[str, list[RealServer]]:
+def nodes(request: pytest.FixtureRequest, own_server: Start) -> tuple[str, list[RealServer]]:
     """The URL of a server or cluster of this test, and its nodes."""
     if request.param == "cluster":
         cluster = request.getfixturevalue("own_cluster")
@@ -299,7 +297,6 @@ async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[Re
             for name, subscription in (("c", kept), ("fresh", fresh)):
                 await store.append(name, user(str(number)))
                 event = await subscription.get(timeout=SOON)
-                assert event is not None
                 assert event.revision == number + (2 if name == "c" else 1)
     await kept.aclose()
     await _until(lambda: set(_channels(*servers)) == {b"rh:doorbell"})
@@ -335,7 +332,7 @@ class _Rounds:
 
 
 @FACES
-async def test_the_mode_tells_of_an_outage(own_server: Callable[..., RealServer], face: str) -> None:
+async def test_the_mode_tells_of_an_outage(own_server: Start, face: str) -> None:
     server = own_server()
     async with open_store(face, server.url, poll_interval=NEVER) as store:
         bell = store._backend
@@ -353,7 +350,7 @@ async def test_the_mode_tells_of_an_outage(own_server: Callable[..., RealServer]
 
 @FACES
 async def test_the_mode_tells_of_a_server_that_hangs(
-    own_server: Callable[..., RealServer], face: str, monkeypatch: pytest.MonkeyPatch
+    own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections stay, and nothing comes over them."""
     for name in ("_CHECK", "_QUIET", "_ANSWER"):
@@ -398,7 +395,7 @@ async def test_the_mode_of_a_cluster_tells_of_one_node_that_is_away(own_cluster:
         assert await changes.get(timeout=SOON) is not None
 
 
-def test_the_mode_in_a_forked_child(own_server: Callable[..., RealServer]) -> None:
+def test_the_mode_in_a_forked_child(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, poll_interval=NEVER) as store, store.subscribe("c") as kept:
         bell: Any = store._backend
@@ -425,9 +422,7 @@ def test_the_mode_in_a_forked_child(own_server: Callable[..., RealServer]) -> No
 
 
 @FACES
-async def test_a_client_whose_connections_are_closed_by_its_owner(
-    own_server: Callable[..., RealServer], face: str
-) -> None:
+async def test_a_client_whose_connections_are_closed_by_its_owner(own_server: Start, face: str) -> None:
     """Whichever error that causes, the doorbell connects again."""
     server = own_server()
     client: Any = (redis if face == "sync" else redis.asyncio).Redis(unix_socket_path=str(server.socket))

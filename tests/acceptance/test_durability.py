@@ -20,11 +20,10 @@ from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
 from tests.support.faults import FlakyStore, lose_one_reply
 from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, Start, lasting, wait_until
 
 ALWAYS = ("--appendfsync", "always")
 FACES = pytest.mark.parametrize("face", ["sync", "async"])
-Start = Callable[..., RealServer]
 
 
 #: Every kind of write, to a conversation that has a message "a".

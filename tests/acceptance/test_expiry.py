@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from redis_history import HistoryStore, user
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 
 def test_one_that_lives_on_does_not_keep_the_others(server: RealServer, namespace: str) -> None:
@@ -22,7 +20,7 @@ def test_one_that_lives_on_does_not_keep_the_others(server: RealServer, namespac
             assert sorted(one.conversation_id for one in immortal.list_conversations(limit=1000)) == wanted
 
 
-def test_nothing_is_left_when_nobody_runs(own_server: Callable[..., RealServer]) -> None:
+def test_nothing_is_left_when_nobody_runs(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, ttl=1) as store:
         for number in range(100):

@@ -6,20 +6,19 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from redis_history import AsyncHistoryStore, AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy, user
 from redis_history.errors import BackendUnavailableError, UnsavedLimitError
-from tests.support.servers import RealServer, until, wait_until
+from tests.support.servers import Start, until, wait_until
 
 SHORT = RetryPolicy(deadline=0.2, first_wait=0.01, longest_wait=0.05)
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-def test_unsaved_messages_are_limited_during_an_outage(own_server: Callable[..., RealServer]) -> None:
+def test_unsaved_messages_are_limited_during_an_outage(own_server: Start) -> None:
     server = own_server("plain", options=ALWAYS)
     errors: list[Exception] = []
     with HistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
@@ -48,7 +47,7 @@ def test_unsaved_messages_are_limited_during_an_outage(own_server: Callable[...,
         assert [message.text for message in store.get("c")] == [str(number) for number in range(22)]
 
 
-def test_close_raises_if_it_cannot_save(own_server: Callable[..., RealServer]) -> None:
+def test_close_raises_if_it_cannot_save(own_server: Start) -> None:
     server = own_server("plain")
     with HistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
         history = RedisHistory(store)
@@ -62,7 +61,7 @@ def test_close_raises_if_it_cannot_save(own_server: Callable[..., RealServer]) -
         assert not history.autosaving
 
 
-async def test_an_outage_with_asyncio(own_server: Callable[..., RealServer]) -> None:
+async def test_an_outage_with_asyncio(own_server: Start) -> None:
     server = own_server("plain", options=ALWAYS)
     async with AsyncHistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
         history, other = AsyncRedisHistory(store), AsyncRedisHistory(store)
@@ -81,7 +80,7 @@ async def test_an_outage_with_asyncio(own_server: Callable[..., RealServer]) -> 
             await one.aclose()
 
 
-def test_a_forked_child_does_not_save(own_server: Callable[..., RealServer]) -> None:
+def test_a_forked_child_does_not_save(own_server: Start) -> None:
     server = own_server("plain")
     program = f"""
 import os, sys
@@ -107,9 +106,7 @@ assert history.recent_text(3).count("of the") == 3, history.recent_text(3)
 
 
 @pytest.mark.parametrize("how", ["restore", "clear"])
-def test_a_rewrite_whose_answer_was_lost(
-    own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_rewrite_whose_answer_was_lost(own_server: Start, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """It is recognised in the change log as done, also if somebody has written since."""
     with HistoryStore(own_server("plain").url) as store:
         store.append_many("c", [user(str(number)) for number in range(4)])
@@ -141,7 +138,7 @@ def test_a_rewrite_whose_answer_was_lost(
             assert [entry.text for entry in history.entries][-1:] != ["kept"]
 
 
-async def test_threads_may_add_to_the_history_of_a_loop(own_server: Callable[..., RealServer]) -> None:
+async def test_threads_may_add_to_the_history_of_a_loop(own_server: Start) -> None:
     async with AsyncHistoryStore(own_server("plain").url) as store:
         history = AsyncRedisHistory(store)
         await history.autosave("c")
@@ -158,7 +155,7 @@ async def test_threads_may_add_to_the_history_of_a_loop(own_server: Callable[...
         await history.aclose()
 
 
-def test_many_threads_add_and_one_process_follows(own_server: Callable[..., RealServer]) -> None:
+def test_many_threads_add_and_one_process_follows(own_server: Start) -> None:
     server = own_server("plain")
     with HistoryStore(server.url) as store, HistoryStore(server.url) as other:
         history, follower = RedisHistory(store), RedisHistory(other)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from redis_history import HistoryStore
 from tests.support.forks import Forked, write_messages
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import Start, wait_until
 
 
-def test_eight_writers_killed_at_random(own_server: Callable[..., RealServer], full: bool) -> None:
+def test_eight_writers_killed_at_random(own_server: Start, full: bool) -> None:
     server = own_server()
     writers, count, kills = 8, 1000 if full else 300, 30 if full else 6
     chance = random.Random(7)

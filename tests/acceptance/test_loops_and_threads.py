@@ -25,7 +25,7 @@ from redis_history import (
 from redis_history.errors import EventLoopError, RevisionConflictError
 from tests.conftest import Servers
 from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, until, wait_until
+from tests.support.servers import RealServer, Start, until, wait_until
 
 #: So long that only a doorbell can bring a change in time.
 NEVER = 600.0
@@ -75,7 +75,7 @@ async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncH
     await until(lambda: len(called) == 2)
 
 
-def test_event_loops_one_after_another(own_server: Callable[..., RealServer]) -> None:
+def test_event_loops_one_after_another(own_server: Start) -> None:
     """A program that calls asyncio.run for each request: each loop leaves no connection behind."""
     server = own_server()
     store = AsyncHistoryStore(server.url, poll_interval=NEVER)
@@ -95,7 +95,7 @@ def test_event_loops_one_after_another(own_server: Callable[..., RealServer]) ->
     asyncio.run(store.aclose())
 
 
-def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Callable[..., RealServer]) -> None:
+def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Start) -> None:
     """A loop that was abandoned without being closed, as at the end of the interpreter."""
     store = AsyncHistoryStore(own_server().url, poll_interval=NEVER)
     first = asyncio.new_event_loop()
@@ -126,7 +126,7 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
                 store.update_message(own, user("A", id=f"a{key}"))
                 assert store.delete_messages(own, [f"c{key}"]) == 1
                 store.update_conversation(own, title=str(turn))
-                assert store.get_message(own, f"a{key}").text == "A"  # type: ignore[union-attr]
+                assert store.get_message(own, f"a{key}").text == "A"
                 assert [message.id for message in store.get(own, limit=2)] == [f"a{key}", f"b{key}"]
                 assert len(list(store.iter(own, batch=3))) == 2 * (turn + 1)
                 with pytest.raises(RevisionConflictError):
@@ -164,7 +164,7 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
     store.close()
 
 
-async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[..., RealServer], full: bool) -> None:
+async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full: bool) -> None:
     """Each writer gives up on its calls at random moments, some replies are lost too, and sends the same again."""
     server = own_server(tcp=True)
     proxy = LossyProxy(server.port, loss=0.02)
@@ -211,7 +211,6 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Callable[...
         }
         assert reader.snapshot("c").cursor.revision == 30 * rounds
         record = reader.get_conversation("c")
-        assert record is not None
         assert record.message_count == 30 * rounds
         assert record.characters == 30 * rounds
 
@@ -240,7 +239,7 @@ async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namesp
             try:
                 thread = threading.Thread(target=lambda: asyncio.run(in_child()))
                 failed: list[Any] = []
-                threading.excepthook = failed.append  # type: ignore[assignment]
+                threading.excepthook = failed.append
                 thread.start()
                 thread.join(30)
                 code = int(bool(failed) or thread.is_alive())

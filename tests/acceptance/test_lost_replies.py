@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from redis_history.backends.redis.attempts import Attempt
 from redis_history.errors import MessageConflictError
 from tests.support.faces import open_store
 from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, Start
 from tests.support.steps import first_call
 
 # With the usual fsync once a second a killed server may lose the last writes.
@@ -21,9 +20,7 @@ ALWAYS = ("--appendfsync", "always")
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.001, longest_wait=0.01)
 
 
-def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(
-    own_server: Callable[..., RealServer], full: bool
-) -> None:
+def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: Start, full: bool) -> None:
     count = 1000 if full else 300
     server = own_server(tcp=True)
     proxy = LossyProxy(server.port, loss=0.2)
@@ -40,7 +37,7 @@ def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(
         assert store.snapshot("c").cursor.revision == count
 
 
-async def test_batches_deletes_and_many_tasks_too(own_server: Callable[..., RealServer]) -> None:
+async def test_batches_deletes_and_many_tasks_too(own_server: Start) -> None:
     server = own_server(tcp=True)
     proxy = LossyProxy(server.port, loss=0.2)
     async with AsyncHistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=PATIENT) as store:
@@ -77,9 +74,7 @@ async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealSer
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_server_that_is_away_for_a_moment_is_waited_for(
-    own_server: Callable[..., RealServer], face: str
-) -> None:
+async def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: Start, face: str) -> None:
     server = own_server(options=ALWAYS)
     async with open_store(face, server.url, retry=RetryPolicy(deadline=20.0, longest_wait=0.05)) as store:
         await store.append("c", user("before"))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, user
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 STRACE = shutil.which("strace")
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace, which sees what is fsynced, is not installed")
@@ -66,11 +66,11 @@ class Tracer:
         self._process.stderr.close()
         size, begun, trace = self._before, {}, Trace()
         for line in self._out.read_text().splitlines():
-            thread, at, what = _LINE.match(line).groups()  # type: ignore[union-attr]
+            thread, at, what = _LINE.match(line).groups()
             if "resumed" in what:
                 name, started = begun.pop(thread, ("", 0))
                 if name == "write":
-                    size += int(_DONE.search(what)[1])  # type: ignore[index]
+                    size += int(_DONE.search(what)[1])
                 elif name:
                     trace.fsynced.append((float(at), started))
                 continue
@@ -80,7 +80,7 @@ class Tracer:
             if "unfinished" in what:
                 begun[thread] = (call[1], size)
                 continue
-            result, took = _DONE.search(what).groups()  # type: ignore[union-attr]
+            result, took = _DONE.search(what).groups()
             if call[1] == "write":
                 size += int(result)
             else:
@@ -109,7 +109,7 @@ def _lost(file: Path, trace: Trace, acknowledged: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_what_is_confirmed_to_be_on_disk_survives(own_server: Callable[..., RealServer], kind: str) -> None:
+def test_what_is_confirmed_to_be_on_disk_survives(own_server: Start, kind: str) -> None:
     server = own_server(kind, options=("--appendfsync", "always"))
     tracer = Tracer(server)
     acknowledged = _acknowledged(server, 200, _append, durability="fsync")
@@ -124,7 +124,7 @@ def test_what_is_confirmed_to_be_on_disk_survives(own_server: Callable[..., Real
 
 
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_what_only_the_server_has_may_be_lost(own_server: Callable[..., RealServer], kind: str) -> None:
+def test_what_only_the_server_has_may_be_lost(own_server: Start, kind: str) -> None:
     """Shows that the test above can fail."""
     server = own_server(kind)
     tracer = Tracer(server)
@@ -135,7 +135,7 @@ def test_what_only_the_server_has_may_be_lost(own_server: Callable[..., RealServ
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_servers_that_are_refused_confirm_what_may_be_lost(own_server: Callable[..., RealServer], kind: str) -> None:
+def test_servers_that_are_refused_confirm_what_may_be_lost(own_server: Start, kind: str) -> None:
     """If this fails for a newer server, it need not be refused any more."""
     server = own_server(kind)
     tracer = Tracer(server)

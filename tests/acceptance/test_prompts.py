@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from redis_history import (
@@ -20,7 +19,7 @@ from redis_history import (
 )
 from tests.support.forks import Forked, barrier
 from tests.support.prompts import holds_pairs
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, Start
 
 AGENTS = 8
 STEPS = 12
@@ -85,7 +84,7 @@ def test_order_and_pairs_hold_while_eight_agents_write(server: RealServer, names
         assert len(stored) == AGENTS * STEPS * 5
 
 
-def test_a_prompt_is_one_read(own_server: Callable[..., RealServer]) -> None:
+def test_a_prompt_is_one_read(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client, server.client() as other:
         store.append_many("c", [user(str(n), scope="dm") for n in range(600)])

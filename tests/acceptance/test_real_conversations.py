@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle, islice, pairwise
 
 import msgspec
@@ -17,7 +17,7 @@ from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
 from redis_history.importers import read_transcripts
 from redis_history.importers.transcript import Transcript
 from redis_history.tokens import count_characters
-from tests.support.servers import RealServer, lasting
+from tests.support.servers import Start, lasting
 from tests.support.transcripts import FILES
 
 MANY = 2_000
@@ -45,7 +45,7 @@ def _same(stored: list[Message], original: tuple[Message, ...]) -> bool:
     ] == list(original)
 
 
-def test_real_conversations(own_server: Callable[..., RealServer], full: bool) -> None:
+def test_real_conversations(own_server: Start, full: bool) -> None:
     transcripts = sorted(
         (transcript for path in FILES for transcript in read_transcripts(path)),
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
@@ -77,7 +77,7 @@ def test_real_conversations(own_server: Callable[..., RealServer], full: bool) -
             listed += page
         assert Counter(one.conversation_id for one in listed) == Counter(wanted.keys())
         updated = [one.updated_at for one in listed]
-        assert updated == sorted(updated, reverse=True)  # type: ignore[type-var]
+        assert updated == sorted(updated, reverse=True)
         for one in listed:
             transcript = wanted[one.conversation_id]
             assert (one.title, one.agent_name) == (transcript.title, transcript.format)

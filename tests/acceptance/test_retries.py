@@ -28,10 +28,9 @@ from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
-from tests.support.servers import RealServer, free_port, lasting, until
+from tests.support.servers import RealServer, Start, free_port, lasting, until
 
 pytestmark = pytest.mark.parametrize("face", ["sync", "async"])
-Start = Callable[..., RealServer]
 
 
 class Retries:

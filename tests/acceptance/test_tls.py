@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,9 +15,8 @@ from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Ret
 from redis_history.errors import BackendRefusedError, BackendUnavailableError, ConfigurationError
 from tests.support.faces import open_store
 from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, free_port
+from tests.support.servers import Start, free_port
 
-Start = Callable[..., RealServer]
 BRIEF = RetryPolicy(deadline=1.0, first_wait=0.01, longest_wait=0.05)
 
 

@@ -105,7 +105,7 @@ def test_several_processes(tmp_path: Path) -> None:
         events = [changes.get(timeout=30) for _ in range(150)]
         assert [writer.wait(30) for writer in writers] == [0, 0, 0]
         assert [event.revision for event in events if event] == list(range(1, 151))
-        told = [message for event in events for message in event.messages]  # type: ignore[union-attr]
+        told = [message for event in events for message in event.messages]
         assert sorted(message.sequence for message in told) == list(range(1, 151))
         assert reader.get("c") == sorted(told, key=lambda message: message.position)
 

@@ -180,7 +180,7 @@ def test_the_change_log(server: RealServer, namespace: str) -> None:
         store.delete_messages("c", ["m1"])
         store.restore("c", [user("x", id="m1")])
         store.update_message("c", user("y", id="m1"))
-        store.expand("c", store.compact("c", through="m1", summary="y").summary.id)  # type: ignore[union-attr]
+        store.expand("c", store.compact("c", through="m1", summary="y").summary.id)
         store.clear("c")
         store.update_conversation("c", title="t")
         with store.subscribe("c") as subscription:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.docs.pages import DOCS, PAGES, Block, blocks, name
-from tests.support.servers import RealServer
+from tests.support.servers import Start
 
 LOCAL = "redis://localhost:6379/0"
 RUNNABLE = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
-def test_the_examples_of(
-    page: Path, private_home: Path, own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of(page: Path, private_home: Path, own_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS / "examples")
     found = [block for block in blocks(page) if block.language == "python" and block.file is None]
     url = own_server().url if any(LOCAL in block.content for block in found) else LOCAL

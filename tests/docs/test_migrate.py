@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from redis_history.importers import import_messages
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.openai_agents import AgentsSession
 from tests.docs.pages import DOCS, ROOT, code, rows, sections
-from tests.support.servers import RealServer, binary
+from tests.support.servers import Start, binary
 
 EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -49,12 +49,12 @@ ITEMS: list[Any] = [
 
 
 @pytest.fixture
-def old(own_server: Callable[..., RealServer]) -> Iterator[Any]:
+def old(own_server: Start) -> Iterator[Any]:
     """A client of a server with search and JSON, as langchain-redis needs it."""
     [search] = (Path(module) for module in binary("redis").modules)
     server = own_server(options=("--loadmodule", str(search.with_name("rejson.so"))))
     with redis.Redis(unix_socket_path=str(server.socket), decode_responses=True) as client:
-        client.url = server.url  # type: ignore[attr-defined]
+        client.url = server.url
         yield client
 
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from redis_history import HistoryStore, Reset, user
 from redis_history.backends.redis.server_info import merged_flags
 from tests.docs.pages import DOCS, ROOT, blocks, code, rows, sections
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import Start, wait_until
 
 OPERATIONS = DOCS / "operations.md"
 COMPOSE = ROOT / "docker-compose.yml"
@@ -40,7 +39,7 @@ def test_the_settings_of_docker_compose_are_those_of_the_page() -> None:
     assert _command() == documented
 
 
-def test_a_server_takes_the_settings_of_docker_compose(own_server: Callable[..., RealServer]) -> None:
+def test_a_server_takes_the_settings_of_docker_compose(own_server: Start) -> None:
     wanted = _command()
     with own_server(
         options=tuple(word for name, value in wanted.items() for word in (f"--{name}", value))
@@ -61,7 +60,7 @@ def test_docker_compose_is_private_and_keeps_its_data() -> None:
         subprocess.run([command, "--file", str(COMPOSE), "config", "-q"], check=True, timeout=60)
 
 
-def test_the_connections_of_a_process(own_server: Callable[..., RealServer]) -> None:
+def test_the_connections_of_a_process(own_server: Start) -> None:
     server = own_server()
     with server.client() as client, HistoryStore(f"{server.url}?client_name=counted") as store:
 
@@ -102,9 +101,7 @@ _FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
 @pytest.mark.parametrize(
     ("conversations", "messages", "words"), [(20, 40, 25), (1, 400, 100), (4, 40, 500)], ids=lambda value: str(value)
 )
-def test_how_large(
-    own_server: Callable[..., RealServer], conversations: int, messages: int, words: int, search: Any
-) -> None:
+def test_how_large(own_server: Start, conversations: int, messages: int, words: int, search: Any) -> None:
     [formula] = [block.content for block in blocks(OPERATIONS) if "def bytes_of" in block.content]
     session: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
@@ -125,7 +122,7 @@ def test_how_large(
     assert taken == pytest.approx(told, rel=1 / 3)
 
 
-def test_the_figures_to_monitor_exist(own_server: Callable[..., RealServer]) -> None:
+def test_the_figures_to_monitor_exist(own_server: Start) -> None:
     server = own_server(options=("--appendonly", "yes"))
     names = {
         name
@@ -140,7 +137,7 @@ def test_the_figures_to_monitor_exist(own_server: Callable[..., RealServer]) -> 
     assert names - told == set()
 
 
-def test_a_snapshot_is_brought_back(own_server: Callable[..., RealServer]) -> None:
+def test_a_snapshot_is_brought_back(own_server: Start) -> None:
     server = own_server(options=("--appendonly", "yes"))
     with HistoryStore(server.url) as store, server.client() as client:
         store.append("c", user("saved", id="1"))

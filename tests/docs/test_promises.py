@@ -10,7 +10,7 @@ from collections.abc import Callable
 from redis_history import Conversation, HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from tests.docs.pages import ROOT
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, Start, lasting, wait_until
 
 
 def _commands(server: RealServer, work: Callable[[], object]) -> list[str]:
@@ -29,7 +29,7 @@ def _commands(server: RealServer, work: Callable[[], object]) -> list[str]:
     return seen[:-1]
 
 
-def test_an_append_is_one_command(own_server: Callable[..., RealServer]) -> None:
+def test_an_append_is_one_command(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         store.append("c", user("the first call asks for the version, and teaches the script"))
@@ -42,7 +42,7 @@ def test_an_append_is_one_command(own_server: Callable[..., RealServer]) -> None
         assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
 
 
-def test_what_a_durable_append_sends(own_server: Callable[..., RealServer]) -> None:
+def test_what_a_durable_append_sends(own_server: Start) -> None:
     server = own_server(options=("--appendfsync", "always"))
     with HistoryStore(server.url, durability="fsync") as store:
         first = _commands(server, lambda: store.append("c", user("the first call looks at the server")))
@@ -57,7 +57,7 @@ def test_what_a_durable_append_sends(own_server: Callable[..., RealServer]) -> N
         assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
 
 
-def test_a_deleted_conversation_leaves_only_the_journal(own_server: Callable[..., RealServer]) -> None:
+def test_a_deleted_conversation_leaves_only_the_journal(own_server: Start) -> None:
     server = own_server()
     keys = Keyspace("default").conversation("c")
     with HistoryStore(server.url) as store, server.client() as client:
@@ -133,7 +133,7 @@ with HistoryStore(sys.argv[1]) as store:
 """
 
 
-def test_a_forked_child_has_connections_of_its_own(own_server: Callable[..., RealServer]) -> None:
+def test_a_forked_child_has_connections_of_its_own(own_server: Start) -> None:
     server = own_server()
     subprocess.run([sys.executable, "-c", FORK, server.url], cwd=ROOT, check=True, timeout=60)
     with HistoryStore(server.url) as store:
@@ -150,7 +150,7 @@ def test_a_clock_that_is_set_back_does_not_reorder(server: RealServer, namespace
         assert [message.position.timestamp - ahead for message in store.get("c")[1:] if message.position] == [1, 2]
 
 
-def test_who_reads_slowly_takes_little_memory(own_server: Callable[..., RealServer]) -> None:
+def test_who_reads_slowly_takes_little_memory(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as store, store.subscribe("c") as slow:
         store.append("c", user("the first"))
@@ -163,5 +163,5 @@ def test_who_reads_slowly_takes_little_memory(own_server: Callable[..., RealServ
             assert tracemalloc.get_traced_memory()[0] < 5_000_000, "of 30 MB"
         finally:
             tracemalloc.stop()
-        texts = [event.messages[0].text for event in (slow.get(timeout=10) for _ in range(299)) if event]  # type: ignore[union-attr]
+        texts = [event.messages[0].text for event in (slow.get(timeout=10) for _ in range(299)) if event]
     assert [text.partition(" ")[0] for text in texts] == [str(number) for number in range(1, 300)]

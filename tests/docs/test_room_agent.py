@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from redis_history import Conversation, HistoryStore
 from tests.docs.pages import DOCS
-from tests.support.servers import RealServer
+from tests.support.servers import Start
 
 EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -19,7 +19,7 @@ example = import_module("room_agent")
 
 
 @pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, own_server: Callable[..., RealServer]) -> Iterator[HistoryStore]:
+def store(request: pytest.FixtureRequest, own_server: Start) -> Iterator[HistoryStore]:
     url = "memory://" if request.param == "memory" else own_server().url
     with HistoryStore(url, namespace="rooms") as store:
         store.create_conversation(Conversation("c", metadata=example.CHANNEL))

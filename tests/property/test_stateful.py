@@ -121,8 +121,11 @@ class RedisLikeMemory(RuleBasedStateMachine):
             wait_until(lambda: client.pubsub_numsub(channel)[0][1] > 0, "the subscription")
 
     def both(self, client: int, name: str, *args: Any, **options: Any) -> None:
+        self.compare(self.clients[client], name, *args, **options)
+
+    def compare(self, other: Any, name: str, *args: Any, **options: Any) -> None:
         outcomes = []
-        for store in (self.model, self.clients[client]):
+        for store in (self.model, other):
             try:
                 outcomes.append(told(getattr(store, name)(*args, **options)))
             except RedisHistoryError as error:
@@ -278,13 +281,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
     def append_without_search(self, conversation: str, message: Message) -> None:
         """By a process without an index: the next search adds the missing documents."""
         with HistoryStore(self.server.url, max_messages=self.cap, search="off") as store:
-            outcomes = []
-            for each in (self.model, store):
-                try:
-                    outcomes.append(told(each.append(conversation, message)))
-                except RedisHistoryError as error:
-                    outcomes.append(told(error))
-            assert outcomes[0] == outcomes[1]
+            self.compare(store, "append", conversation, message)
         self.clients[0].search(conversation, "x")
 
     @invariant()

@@ -163,5 +163,5 @@ def test_wrong_fields_of_what_is_inside(kind: Callable[..., Any], names: tuple[s
     fields = {name: data.draw(_wrong, name) for name in names}
     fields |= {name: data.draw(_wrong, name) for name in optional if data.draw(st.booleans())}
     inside = kind(**fields)
-    where = {Participant: "participant", Source: "sources"}.get(kind, "parts")  # type: ignore[call-overload]
+    where = {Participant: "participant", Source: "sources"}.get(kind, "parts")
     accepted_is_readable(lambda: Message(role="user", **{where: inside if where == "participant" else (inside,)}))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,10 @@ class RealServer:
             self.watcher.close()
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+#: The type of the fixture `own_server`.
+Start = Callable[..., RealServer]
 
 
 def free_port() -> int:
