@@ -165,15 +165,19 @@ class ChatFormat:
 
     def _render(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
         """The dict of a message without tool results, in the default order of keys."""
-        calls = [call for part in message.parts if (call := self._call(part, shape)) is not None]
-        written = (self.write_block(part, message.role, shape)[0] for part in message.parts)
+        calls, blocks = [], []
+        for part in message.parts:
+            if (call := self._call(part, shape)) is not None:
+                calls.append(call)
+            elif (block := self.write_block(part, message.role, shape)[0]) is not None:
+                blocks.append(block)
         role = note.get("role", message.role)
         if shape != "original" and self.roles.get(role) != message.role:
             role = message.role
         form = note.get("content", "null" if self.null_with_calls(role, bool(calls)) else "")
         if form == "null" and shape != "original" and role not in self.null_roles:
             form = "text"
-        out: Json = {"role": role, "content": content_of([block for block in written if block is not None], form)}
+        out: Json = {"role": role, "content": content_of(blocks, form)}
         if calls and note.get("function_call") and len(calls) == 1:
             out["function_call"] = calls[0].get("function")
         elif calls:

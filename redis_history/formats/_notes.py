@@ -62,6 +62,8 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
             else:
                 extra[key] = value
     without = [key for key in ours if key not in original]
+    if not (extra or null or without or nested) and list(ours) == list(original):
+        return {}
     note = {"set": extra, "null": null, "without": without, "in": nested}
     note = {key: value for key, value in note.items() if value}
     if list(rebuild(ours, note)) != list(original):
@@ -107,20 +109,27 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other or repr(one) == repr(other))  # NaN is not equal to itself
 
 
-def storable(value: Any, level: int = 0) -> bool:
+def storable(value: Any) -> bool:
     """Whether a message can hold this value: integers of 64 bits, finite numbers, valid text, not nested too deep."""
-    if level == 0:
-        try:
-            msgspec.msgpack.encode(value)
-        except (OverflowError, UnicodeEncodeError, RecursionError):
+    try:
+        msgspec.msgpack.encode(value)
+    except (OverflowError, UnicodeEncodeError, RecursionError):
+        return False
+    except TypeError:
+        pass  # the model reports other objects, with their place
+    return _fits((value,), 0)
+
+
+def _fits(values: Iterable[Any], level: int) -> bool:
+    for value in values:
+        kind = type(value)
+        if kind is str or kind is int:
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            return False  # 1e400 is valid JSON, but infinity as a Python float
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if inner and (level > _MAX_DEPTH or not _fits(inner, level + 1)):
             return False
-        except TypeError:
-            return True  # the model reports other objects, with their place
-    if isinstance(value, float):
-        return math.isfinite(value)  # 1e400 is valid JSON, but infinity as a Python float
-    if isinstance(value, dict | list):
-        items = value.values() if isinstance(value, dict) else value
-        return level < _MAX_DEPTH and all(storable(item, level + 1) for item in items)
     return True
 
 

@@ -47,7 +47,6 @@ from redis_history.model import (
     TextPart,
     ToolResultPart,
     ToolUsePart,
-    UnknownPart,
 )
 
 __all__ = ["from_mistral", "to_mistral"]
@@ -93,8 +92,6 @@ class _Mistral(ChatFormat):
         return read_block(_FORM, block, _known(block), _write)
 
     def write_block(self, part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
-        if isinstance(part, UnknownPart) and self._call(part, shape) is not None:
-            return None, None
         block, lost = write_block(_FORM, part, _write, shape)
         if block is None or role != "system" or shape == "original":
             return block, lost

@@ -101,8 +101,6 @@ class _OpenAI(ChatFormat):
     def write_block(self, part: Part, role: Role, shape: Shape) -> tuple[Any, str | None]:
         if isinstance(part, ReasoningPart) and note_of(part, _FORM).get("key") in _REASONING:
             return None, None
-        if isinstance(part, UnknownPart) and self._call(part, shape) is not None:
-            return None, None
         block, lost = write_block(_FORM, part, _write, shape)
         if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
             return block, lost

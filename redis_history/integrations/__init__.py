@@ -6,7 +6,7 @@
 | `google_adk` | `google-adk` | a `BaseSessionService` of Google's Agent Development Kit |
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
 | `langchain_agent` | `langchain-agents` | a middleware for `create_agent` |
-| `llama_index` | `llama-index` | a `BaseChatStore` |
+| `llama_index` | `llama-index` | an `AsyncDBChatStore` and a `BaseChatStore` |
 | `mcp_server` | `mcp` | a server of the Model Context Protocol |
 | `openai_agents` | `openai-agents` | a `Session` |
 | `pydantic_ai` | `pydantic-ai` | the message history of a conversation |

@@ -8,8 +8,6 @@ from typing import Any
 from redis_history._ids import check_conversation_id
 from redis_history.errors import MissingExtraError
 
-__all__ = ["checked_id", "missing"]
-
 
 def missing(extra: str, error: ImportError) -> MissingExtraError:
     """The error for a framework that is not installed. Raise it from `error`."""
