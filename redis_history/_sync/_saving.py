@@ -150,7 +150,7 @@ class Saver:
         if unanswered is not None and again:
             adds, batch, since = unanswered
         else:
-            batch = requests.append(self._conversation_id, [add.message for add in adds], expected_revision=None)
+            batch = requests.append(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
         try:
             outcomes = self._store._write(batch.op)
         except _FINAL:
@@ -169,18 +169,18 @@ class Saver:
             through, summary = change.removed[-1], change.summary
             try:
                 done = self._store.compact(
-                    self._conversation_id, through=through, summary=summary, seen=change.replaced
+                    self._syncer.bound_id, through=through, summary=summary, seen=change.replaced
                 )
             except TornPairError as error:  # a result has come since it was chosen
-                raise rules.compaction_conflict(self._conversation_id, str(error)) from error
+                raise rules.compaction_conflict(self._syncer.bound_id, str(error)) from error
             change.stored = done.summary
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
         op: Clear | Restore
         if change.target:
-            op = requests.restore(self._conversation_id, change.target, expected_revision=change.seen)
+            op = requests.restore(self._syncer.bound_id, change.target, expected_revision=change.seen)
         else:
-            op = Clear(self._conversation_id, requests.precondition(change.seen))
+            op = Clear(self._syncer.bound_id, requests.precondition(change.seen))
         revision = self._store._write(replace(op, token=change.token))
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True
@@ -205,8 +205,3 @@ class Saver:
         self.report(error, lost=True)
         if isinstance(change, Rewrite):
             self.catch_up()
-
-    @property
-    def _conversation_id(self) -> str:
-        assert self._syncer.conversation_id is not None  # noqa: S101
-        return self._syncer.conversation_id

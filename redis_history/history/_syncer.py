@@ -73,6 +73,11 @@ class Syncer:
         with self._history._lock:
             return self.replica.cursor
 
+    @property
+    def bound_id(self) -> str:
+        assert self.conversation_id is not None  # noqa: S101
+        return self.conversation_id
+
     # Called by the history, with its lock held
 
     def adding(self, message: Message, size: int) -> None:
@@ -101,9 +106,8 @@ class Syncer:
         self._wake()
 
     def _replacement(self, entries: list[Message]) -> Rewrite:
-        assert self.conversation_id is not None  # noqa: S101
         target = stamped(entries)
-        op = requests.restore(self.conversation_id, target)  # raises if it would not fit
+        op = requests.restore(self.bound_id, target)  # raises if it would not fit
         return Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
 
     def _reduction(self, entries: list[Message]) -> Compaction | None:
@@ -179,8 +183,7 @@ class Syncer:
 
     def changes_by_others(self) -> Reads[None]:
         """Read what others have changed: the changes after the last known one, or everything if that is not enough."""
-        conversation_id = self.conversation_id
-        assert conversation_id is not None  # noqa: S101
+        conversation_id = self.bound_id
         while (cursor := self.cursor) is not None:
             with self._history._lock:
                 acknowledged = self.outbox.newest_revision  # before the read: its reply may lack later ones
@@ -188,21 +191,30 @@ class Syncer:
             event = self.apply(changes.events)
             if event is not None:
                 reason = event.reason if isinstance(event, Reset) else None
-                if self.read_again((yield from read_whole(conversation_id)), reason):
+                if (yield from self._read_whole(reason)):
                     break
             elif not changes.more:
                 known = self.cursor
                 if known is not None and acknowledged > known.revision:  # the conversation was deleted since
-                    self.read_again((yield from read_whole(conversation_id)), "conversation_missing")
+                    yield from self._read_whole("conversation_missing")
                 break
         else:
-            self.read_again((yield from read_whole(conversation_id)))
+            yield from self._read_whole()
         with self._history._lock:
             self.stale = False
 
-    def read_again(self, snapshot: Snapshot, reason: str | None = None) -> bool:
+    def _read_whole(self, reason: str | None = None) -> Reads[bool]:
+        with self._history._lock:
+            acknowledged = [change for change in self.outbox if change.revision is not None]
+        snapshot = yield from read_whole(self.bound_id)
+        return self.read_again(snapshot, reason, acknowledged)
+
+    def read_again(
+        self, snapshot: Snapshot, reason: str | None = None, acknowledged: Sequence[PendingChange] | None = None
+    ) -> bool:
         """Use a snapshot in place of what is known of the store; unsaved changes stay. `reason` is that of a Reset.
 
+        `acknowledged`: the changes that the store had acknowledged before the snapshot was read; None: all of them.
         False, and nothing has changed, if newer changes are applied already, unless a Reset says the server lost them.
         """
         history, revision = self._history, snapshot.cursor.revision
@@ -217,11 +229,11 @@ class Syncer:
             if goes_on and known is not None and revision < known.revision:
                 return False
             shown = history._ids | self._left_out
-            acknowledged, own = self._seen, set(self._own)
+            seen, own = self._seen, set(self._own)
             self._read(snapshot)
-            if goes_on and acknowledged > revision:  # own changes since; their events are still to come
-                self._seen = acknowledged
-                self._own |= {one for one in own if one > acknowledged}
+            if goes_on and seen > revision:  # own changes since; their events are still to come
+                self._seen = seen
+                self._own |= {one for one in own if one > seen}
             for change in self.outbox:
                 if isinstance(change, Add) and change.message.id in self.replica:
                     self._remove(change)
@@ -229,8 +241,10 @@ class Syncer:
                     continue
                 elif reason == "server_rewound" and isinstance(change, Add):
                     self.outbox.acknowledge(change, None)  # the server lost it: it is sent again
-                elif change.revision <= revision or reason in _ENDED:
-                    self._remove(change)
+                elif change.revision <= revision or (
+                    reason in _ENDED and (acknowledged is None or change in acknowledged)
+                ):
+                    self._remove(change)  # unless it was made in a new conversation after the snapshot
             history._void_reductions()
             for message in snapshot.messages:
                 if message.id not in shown:

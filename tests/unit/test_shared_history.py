@@ -11,7 +11,7 @@ from redis_history import HistoryStore, Message, tool_result, tool_use, user
 from redis_history._sync._listing import read
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
-from redis_history.operations import ReadChanges
+from redis_history.operations import ReadChanges, ReadHead
 from tests.support.histories import Dropping, Synced
 
 
@@ -108,6 +108,28 @@ def test_a_deleted_conversation_is_noticed_by_the_next_read(store: HistoryStore)
     store.delete_conversation("c")
     read(store._backend, history.syncer.changes_by_others())
     assert texts(history) == []
+
+
+def test_an_acknowledgement_while_a_new_conversation_is_read_is_kept(store: HistoryStore) -> None:
+    history = following(store)
+    added: list[str] = []
+    history.on("entry", lambda message: added.append(message.text))
+    history.add_text("user", "old")
+    send(store, history)
+    store.delete_conversation("c")
+    reads = history.syncer.changes_by_others()
+    op: Any = next(reads)
+    while not isinstance(op, ReadHead):
+        op = reads.send(store.backend.execute(op))
+    head = store.backend.execute(op)
+    history.add_text("user", "new")
+    send(store, history)  # its acknowledgement comes before the reply to the read
+    with pytest.raises(StopIteration):
+        reads.send(head)
+    assert texts(history) == ["new"]
+    read(store.backend, history.syncer.changes_by_others())
+    assert (texts(history), added) == (["new"], ["old", "new"])
+    assert history.entries == store.get("c")
 
 
 @pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
