@@ -160,7 +160,7 @@ def _made(version: int) -> dict[str, bytes]:
 
 
 def expected() -> dict[str, Message]:
-    """What reading the file of version 1 must give."""
+    """The messages in the file of version 1."""
     return {name: placed(message, *PLACES[i % len(PLACES)]) for i, (name, message) in enumerate(VERSION_1.items())}
 
 

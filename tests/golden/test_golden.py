@@ -1,4 +1,4 @@
-"""What one version wrote, every other one reads, and writes back untouched."""
+"""Each version reads the bytes of the others and writes them back unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_version_1_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VERSION_1)
-def test_version_1_is_written_as_ever(name: str) -> None:
+def test_version_1_is_written_unchanged(name: str) -> None:
     """Other bytes for the same message would turn a retry across an upgrade into a conflict."""
     assert read(1)[name].endswith(encode_body(VERSION_1[name]))
 
@@ -32,7 +32,7 @@ def test_the_golden_files_are_complete() -> None:
 
 
 @pytest.mark.parametrize("name", VERSION_2)
-def test_version_2_is_read_and_written_back_untouched(name: str) -> None:
+def test_version_2_is_read_and_written_back_unchanged(name: str) -> None:
     message = decode_member(read(2)[name])
     assert message.schema_version == 2
     assert msgspec.msgpack.decode(encode_body(message)) == VERSION_2[name]
@@ -49,7 +49,7 @@ def test_version_2_survives_an_edit(name: str) -> None:
     assert msgspec.msgpack.decode(encode_body(stored(edited))) == fields
 
 
-def test_what_version_1_knows_of_version_2_has_its_names() -> None:
+def test_known_fields_of_version_2_have_their_names() -> None:
     message = decode_member(read(2)["everything"])
     assert message.parts == (
         UnknownPart(data={"type": "poll", "options": ["a", "b"]}),

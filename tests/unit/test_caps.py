@@ -225,7 +225,7 @@ def test_depth_is_capped_on_reading_too(levels: int, newer: bytes) -> None:
 
 @given(st.lists(json_values | st.binary(max_size=300) | st.text(max_size=300), max_size=8))
 def test_large_messages_are_counted_rightly(values: list[Any]) -> None:
-    """Every form of value is stepped over exactly: a message of few values is never taken for one of many."""
+    """Each form of value is skipped exactly, so a message of few values is never rejected."""
     filler = ["\u4f60" * 33_000, b"\x80\xdf\xff" * 33_000, 2**63, -(2**31), -(2**15), -128, -1, 1.5, 2**16, 2**8, 255]
     message = user("x", metadata={"v": [*filler, *values, *filler]})
     assert stored(message).metadata == message.metadata

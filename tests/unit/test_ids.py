@@ -56,7 +56,7 @@ def test_a_token_is_64_random_bits_in_hex() -> None:
 
 
 def test_a_forked_process_makes_other_ids() -> None:
-    """In a process of its own: forking one with threads is not safe."""
+    """In a new process, because forking a process with threads is unsafe."""
     script = """
 import os
 from redis_history._ids import new_id, new_token

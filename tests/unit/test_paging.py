@@ -14,7 +14,7 @@ from redis_history.operations import Page, ReadPage
 
 
 def _read(op: ReadPage, stored: list[Message | None]) -> Page:
-    """What a backend gives; None: a message that it cannot read."""
+    """The messages of a backend; None: an unreadable message."""
     numbered = list(enumerate(stored, 1))
     if op.before is not None:
         numbered = [one for one in numbered if one[0] < op.before.sequence]

@@ -82,7 +82,7 @@ class Capped:
 
 
 def taken(messages: list[Message], most: int) -> set[int]:
-    """What a cap must take, by its definition."""
+    """The messages that a cap takes by definition."""
     gone: set[int] = set()
     for group in naive_groups(messages):
         if len(messages) - len(gone) > most:

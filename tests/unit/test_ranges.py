@@ -35,13 +35,13 @@ def test_calls_with_equal_ids_wait_for_one_result_each() -> None:
     calls = [assistant(tool_use("1", "f"), id="a", participant=ANN), assistant(tool_use("1", "g"), participant=BOB)]
     answers = [tool(tool_result("1", "r")), tool(tool_result("1", "s"))]
     assert good([*calls, *answers]) == "nnny"
-    # Of its own participant, if results have one.
+    # Results may have a participant.
     by_bob = [tool(tool_result("1", "r"), participant=BOB), user("w"), tool(tool_result("1", "s"), participant=ANN)]
     assert good([*calls, *by_bob]) == "nnnny"
     swapped = [calls[1], calls[0], by_bob[0], user("w")]
     assert good(swapped) == "nnnn"  # Ann's call still waits
     assert good([*swapped, assistant("x", participant=ANN)]) == "nnyyy"
-    # A result of another agent may be followed by one of its own, and then none of them is torn off.
+    # After a result of another agent, the calling agent may still answer, and no pair is separated.
     assert good([calls[1], by_bob[2], user("w")]) == "nyy"
     assert good([calls[1], by_bob[2], user("w"), by_bob[0]]) == "nnny"
 

@@ -34,15 +34,13 @@ from redis_history.requests.store_options import Options
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.property.strategies import conversation_ids, messages, microseconds
 
-FREE: dict[str, Any] = {"expected_revision": None, "must_exist": False, "must_not_exist": False}
-
 
 def append(messages: Any, conversation_id: Any = "c", **options: Any) -> Batch:
-    return requests.append(conversation_id, messages, **{**FREE, **options})
+    return requests.append(conversation_id, messages, **options)
 
 
 def append_one(message: Any, conversation_id: Any = "c", **options: Any) -> Append:
-    return requests.append_one(conversation_id, message, **{**FREE, **options})
+    return requests.append_one(conversation_id, message, **options)
 
 
 def delete(ids: Any, conversation_id: Any = "c", expected_revision: Any = None) -> DeleteMessages:
