@@ -33,7 +33,7 @@ _UNSPACED: Final = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for firs
 
 
 class _Letters(dict[int, int]):
-    """What `str.translate` makes of a character: itself if it belongs to a word, else a blank. Filled as it is used."""
+    """A table for `str.translate`: letters, digits and marks stay, other characters become blanks. Filled on use."""
 
     def __missing__(self, code: int) -> int:
         category = unicodedata.category(chr(code))
@@ -101,7 +101,7 @@ _STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
 
 
 def check_language(language: str) -> str:
-    """Raises ConfigurationError unless it is one of LANGUAGES or "none"."""
+    """Raises ConfigurationError unless it is in LANGUAGES or "none"."""
     check_choice(language, "language", (*sorted(LANGUAGES), UNSTEMMED))
     return language
 

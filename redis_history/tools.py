@@ -39,7 +39,7 @@ MAX_LIMIT: Final = 20
 SHOWN: Final = 1_000
 LEAST_SHOWN: Final = 100
 #: Messages before each hit that are read to find the beginning of its exchange, and newest messages that are read to
-#: find the turn in progress, the second number if the first has no user message.
+#: find the turn in progress, the second number if no user message is among the first.
 _CONTEXT: Final = 4
 _NEWEST: Final = (20, 200)
 #: How often more hits are read in place of those that are left out.

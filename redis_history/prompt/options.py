@@ -98,7 +98,7 @@ def prompt_options(options: PromptOptions | Mapping[str, Any] | None) -> PromptO
 
 
 def check_agent(agent_id: str, agent_name: str | None) -> None:
-    """Raises InvalidInputError unless these can name an agent; None: it has no name beside its id."""
+    """Raises InvalidInputError for a blank id or name. The name may be None."""
     check_text(agent_id, "agent_id", error=InvalidInputError)
     check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
 

@@ -9,7 +9,7 @@ A turn is kept or left out as a whole: a tool call with its results.
 | another agent | user | "name (agent): …" |
 | the system | system | unchanged |
 
-A line of text that begins like one of these names is quoted: "> Bob: …". An attachment without a reference cannot be
+A line of text that begins with such a name is quoted: "> Bob: …". An attachment without a reference cannot be
 sent, and is replaced by text such as "File: report.pdf".
 """
 
@@ -132,7 +132,7 @@ def _folded(name: str) -> str:
 
 
 def project(message: Message, voice: Voice, names: Names) -> Message | None:
-    """The message in the view of this agent's model; None if it has no content for the model."""
+    """The message in the view of this agent's model; None if nothing in it is for the model."""
     message = with_hints(message)
     if voice is Voice.SYSTEM or voice is Voice.SELF:
         if not _readable(message.parts):

@@ -1,4 +1,4 @@
-"""What a search returns: hits, cut to a number of tokens, and where in a text the terms of the query are. Pure."""
+"""Hits of a search: cut to a number of tokens, and with the places of the query's terms. Pure."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _same(term: Term, stem: Callable[[str], str] | None, language: str) -> Calla
 
 
 def _akin(word: str, other: str) -> bool:
-    """Whether two English words look like forms of one: to show what the server found, where there is no stemmer."""
+    """Whether two English words look like forms of one: for highlights without a stemmer."""
     shared = 0
     for left, right in zip(word, other, strict=False):
         if left != right:
@@ -253,7 +253,7 @@ class SearchHit(Struct, frozen=True):
 
 
 class Reindexed(Struct, frozen=True):
-    """What `reindex` did: conversations looked at, documents written, documents of no message removed."""
+    """The result of `reindex`: conversations read, documents written, and documents without a message removed."""
 
     conversations: int
     documents: int

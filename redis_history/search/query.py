@@ -1,4 +1,4 @@
-"""What people and models type, as terms. Never fails for any text, and holds no syntax of the server.
+"""Parses queries of people and models into terms. Every text is valid, and no syntax of the server gets through.
 
 A term is a word, a "phrase in quotes" or the beginning of words*. A message matches if any term does. Words are those
 of text.py, so a term holds letters, digits and marks only. A quote that does not close, a lone star, operators: all
@@ -51,7 +51,7 @@ class Query(Struct, frozen=True):
 
 
 def parse_query(query: str, language: str = "english") -> Query:
-    """The terms of a query. Stop words of the language are no terms, unless there is nothing else.
+    """The terms of a query. Stop words of the language are left out, unless the query has only stop words.
 
     Raises InvalidInputError for anything but a string.
     """
@@ -81,7 +81,7 @@ def _free(text: str) -> Iterator[Term]:
     for star in _STAR.finditer(text):
         found = words(text[end : star.start()])
         end = star.end()
-        # What stands right before the star; "**bold**" is how models stress a word, and no prefix.
+        # The word right before the star. "**bold**" is emphasis by a model, not a prefix.
         stands = re.search(r"(?<!\*)\b\w+$", text[max(0, star.start() - 200) : star.start()])
         if stands and found and len(found[-1]) >= _MIN_PREFIX and not is_unspaced(found[-1]):
             yield from _words(found[:-1])

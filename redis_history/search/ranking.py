@@ -3,7 +3,7 @@
 A turn of a conversation is short, and what a question asks for is often spread over some: one names the thing, the
 next says it. So each term counts once for a message: with its full weight if the message has the term itself, with
 0.7, 0.5 or 0.3 of it if the nearest message that has it is one, two or three steps away. The weight of a term is how
-rare it is within what was searched, not within the namespace: in a conversation the names of those who talk say little.
+rare it is within what was searched, not within the namespace: the names of the speakers say little.
 How often a message has a term, and how long the message is, matter less in turns than in documents: the finder's score
 of a message (BM25), relative to the best one of the term, counts by its square root.
 
@@ -92,8 +92,8 @@ def rank(
 def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
     """Messages found by words and messages with near vectors in one order, best first.
 
-    `nearest` has a similarity for each listed message, of any scale; `size` is how many messages were searched. What a
-    list lacks counts as much as its last item. Both scores are divided by their standard deviation.
+    `nearest` has a similarity for each listed message, of any scale; `size` is the number of messages searched. A
+    message that a list lacks counts as much as its last item. Both scores are divided by their standard deviation.
     """
     words = {(one.conversation, one.sequence): one.score for one in ranked}
     vectors: dict[tuple[Any, int], float] = {}
@@ -136,7 +136,7 @@ def _moments(scores: Iterable[float], count: int) -> tuple[float, float]:
 
 
 def _add(scores: dict[int, float], weights: dict[int, float]) -> None:
-    """Add to each message what one term counts for it: the most of its own and its neighbours' shares."""
+    """Add the weight of one term to each message: its full weight or the largest share from a neighbour."""
     spread = dict(weights)
     for sequence, weight in weights.items():
         for step, share in _STEPS:
@@ -188,7 +188,7 @@ class Scan:
         self.messages: dict[int, Message] = {}
 
     def add(self, messages: Iterable[Message], names: Iterable[int] | None = None) -> None:
-        """Take a chunk of messages, as the store gives them (with their sequence). What the filters do not want is not
+        """Take a chunk of messages, as the store gives them (with their sequence). Messages that the filters exclude are not
         counted; `archived` is for the caller to heed. `names`: what stands for the sequence of each, which a summary
         shares with another message."""
         if self._filters.impossible:

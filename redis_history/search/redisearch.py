@@ -288,7 +288,7 @@ def _score(value: Any) -> float:
 
 
 def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[list[Matches], Matches | None]:
-    """Of the replies to `search_commands`: what each term of the query matches, and what any of them does, if asked.
+    """Read the replies to `search_commands`: the matches of each term, and of any term if asked.
 
     Documents whose key `place` does not know are left out.
     """

@@ -66,7 +66,7 @@ _FEW_MATCHES: Final = 1_000
 
 
 class Work(Struct, frozen=True):
-    """Call a function beside the event loop."""
+    """Call a function in a thread, so that an event loop goes on."""
 
     function: Callable[[], Any]
 
@@ -306,7 +306,7 @@ class Searcher(Struct, frozen=True):
         return tuple(earlier[-count:]), tuple(later[:count])
 
     def _first_page(self, conversation_id: str) -> ReadPage:
-        """What is searched of a conversation is read page by page, the newest page first."""
+        """A search reads a conversation page by page, the newest page first."""
         return ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
 
     def _document(self, conversation_id: str, page: list[_Searched]) -> Steps[int]:
@@ -329,13 +329,13 @@ class Searcher(Struct, frozen=True):
 
 
 def _scan(op: ScanConversations) -> Steps[tuple[list[Conversation], ScanConversations | None]]:
-    """Conversations, and what reads the next."""
+    """Conversations, and the operation that reads the next."""
     page = yield op
     return page.conversations, None if page.cursor is None else ScanConversations(cursor=page.cursor)
 
 
 def _read_page(op: ReadPage) -> Steps[tuple[list[_Searched], ReadPage | None]]:
-    """What is searched of a page, and what reads the next."""
+    """The searchable messages of a page, and the operation that reads the next page."""
     page = yield op
     return _searched(page), next_page(op, page, _PAGE)
 

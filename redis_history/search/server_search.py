@@ -37,7 +37,7 @@ class MessagePlace(NamedTuple):
 
 
 class SearchMatches(Struct, frozen=True):
-    """What each term of a query matches, for `search.ranking.rank`: by conversation id and generation. `size`: how
+    """The matches of each term of a query, for `search.ranking.rank`, by conversation id and generation. `size`: how
     many messages were searched, None if that is not known; `nearest`: the similarity of the nearest vectors;
     `documents`: how many are in the index of a namespace."""
 
@@ -70,7 +70,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """A message that was found, and those beside it, ascending; of an archived one, those beside it in its archive."""
+    """A message that was found, and its neighbours, ascending; an archived message has archived neighbours."""
 
     message: Message
     before: list[Message]

@@ -21,13 +21,13 @@ from redis_history.model import (
     UnknownPart,
 )
 
-#: Of a message so many characters are searchable: its beginning. A longer one is found by these.
+#: Only so many characters at the beginning of a message are searchable.
 MAX_CHARACTERS: Final = 16_384
 
 _MAX_DEPTH: Final = 16
 _MAX_VALUES: Final = 2_000
 
-#: Keys of tool calls and results whose values are no text for readers.
+#: Keys of tool calls and results whose values are not text for readers.
 _OPAQUE_KEYS: Final = frozenset({"type", "signature", "thought_signature", "encrypted_content", "data", "mime_type"})
 
 _DATA_URL: Final = re.compile(r"data:[\w.+/-]{0,100}[;,][^\s\"'()<>]*")
@@ -39,17 +39,17 @@ _PIECE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{33,}")
 def searchable(message: Message) -> str:
     """The text of a message that can be found, as it was written: of each part, and the writer's display name.
 
-    Of tool calls and results the names and all values; of attachments the name. No signatures, data URLs or encoded
-    bytes. At most MAX_CHARACTERS.
+    It has the names and all values of tool calls and results, and the names of attachments, but no signatures, data
+    URLs or encoded bytes. At most MAX_CHARACTERS.
     """
     return _without_bytes(_text(message))
 
 
 def index_text(message: Message) -> str:
-    """What the index holds of a message: the words of its searchable text, with a blank between them."""
+    """The words of the searchable text, separated by blanks, as the index holds them."""
     text = _text(message)
     found = split_words(text)
-    # Only what leaves a long word, or says so, can hold encoded bytes; looking for them costs as much as the rest.
+    # Encoded bytes leave a long word or begin with "data:". Looking for them costs as much as the rest.
     if "data:" in text or (found and max(map(len, found)) > _SUSPECT):
         found = words(_without_bytes(text))
     return " ".join(found)
@@ -125,7 +125,7 @@ def _texts(value: Any) -> Iterator[str]:
 def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
     """How many of the next texts, of these numbers of characters, go together: `most`, and at least one, if any.
 
-    Of each text only so many characters count as a search looks at.
+    Each text counts with its searchable characters only.
     """
     length, left = 0, most_characters
     for size in islice(sizes, most):

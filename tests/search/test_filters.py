@@ -1,4 +1,4 @@
-"""What a message must be like to be found."""
+"""Filters of a search."""
 
 from typing import Any
 

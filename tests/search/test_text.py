@@ -1,4 +1,4 @@
-"""What of a message is searchable, and its words."""
+"""The searchable text of a message, and its words."""
 
 import base64
 import re

@@ -273,7 +273,7 @@ def test_bad_options(options: Any) -> None:
         conversation_search_tool(Store(), "mine", **options)
 
 
-# What the tool leaves out
+# Messages that the tool leaves out
 
 
 def talk(*, named: bool = True) -> list[Message]:

@@ -54,7 +54,7 @@ from redis_history.search.server_search import (
 
 _logger = logging.getLogger("redis_history")
 
-#: How servers say that there is no index (the third from RediSearch 8.8 on), or no search at all.
+#: Replies of servers without the index (the third from RediSearch 8.8 on), or without search.
 _LOST: Final = ("no such index", "unknown index", "index not found", "unknown command", "unknown redis")
 #: How often a search of one conversation is sent again after its documents were marked.
 _MARKINGS: Final = 3
