@@ -188,9 +188,9 @@ class Scan:
         self.messages: dict[int, Message] = {}
 
     def add(self, messages: Iterable[Message], names: Iterable[int] | None = None) -> None:
-        """Take a chunk of messages, as the store gives them (with their sequence). Messages that the filters exclude are not
-        counted; `archived` is for the caller to heed. `names`: what stands for the sequence of each, which a summary
-        shares with another message."""
+        """Add messages as the store gives them (with their sequence). Messages that the filters exclude are not
+        counted; the caller checks `archived`. `names`: the numbers that stand for their sequences, because a summary
+        shares its sequence with another message."""
         if self._filters.impossible:
             return
         stem = self._stem
