@@ -10,8 +10,6 @@ from typing import IO
 
 from redis_history._ids import new_token
 
-__all__ = ["replacing"]
-
 _BEGINNING = 40  # characters of the name that the temporary name contains
 
 

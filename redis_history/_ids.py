@@ -10,16 +10,6 @@ from typing import Final
 from redis_history._validation import refuse
 from redis_history.errors import InvalidConversationIdError, InvalidInputError
 
-__all__ = [
-    "MAX_CONVERSATION_ID_BYTES",
-    "MAX_ID_BYTES",
-    "check_conversation_id",
-    "check_message_id",
-    "new_id",
-    "new_token",
-    "rng",
-]
-
 #: A private random generator. A program that seeds the module `random` alike in every process must not make them all
 #: retry in step, and a program that relies on its seed must not miss numbers because a thread here drew them.
 #: Seeded by the operating system, and again in a forked child.

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["MAX_NAME", "as_data", "data_block", "new_mark", "normalized", "plain_name"]
-
 #: Characters of a name that are shown. Its owner chose it, and it precedes each of their messages.
 MAX_NAME: Final = 80
 #: Escaped in data: controls, line breaks that JSON allows, invisible characters and changes of direction, and the

@@ -11,8 +11,6 @@ from datetime import UTC, datetime, timedelta
 
 from redis_history.errors import InvalidTimestampError
 
-__all__ = ["MAX_MICROSECONDS", "Instant", "cutoff", "from_microseconds", "to_microseconds"]
-
 #: A time as users pass it: a datetime (naive means UTC), an ISO 8601 string, or seconds since 1970.
 Instant = datetime | str | int | float
 

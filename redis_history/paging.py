@@ -14,8 +14,6 @@ from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message
 from redis_history.operations import ListConversations, Op, Page, ReadHead, ReadPage
 
-__all__ = ["PAGE", "Reads", "find_by_listing", "newest_messages", "next_page"]
-
 T = TypeVar("T")
 Reads = Generator[Op[Any], Any, T]
 

@@ -30,8 +30,6 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-__all__ = ["AsyncWriting"]
-
 T = TypeVar("T")
 
 

@@ -23,8 +23,6 @@ from redis_history.operations import (
 from redis_history.paging import PAGE, newest_messages, next_page
 from redis_history.requests import Bound
 
-__all__ = ["Reading"]
-
 #: Conversations of which the newest message is read at once.
 TOGETHER = 200
 

@@ -18,8 +18,6 @@ from redis_history.capabilities import Capabilities
 from redis_history.requests.store_options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
 from redis_history.retry import RetryPolicy
 
-__all__ = ["HistoryStore"]
-
 
 class HistoryStore(Writing, Reading):
     """Conversations in one namespace of one backend.

@@ -31,8 +31,6 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-__all__ = ["Writing"]
-
 T = TypeVar("T")
 
 

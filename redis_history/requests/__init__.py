@@ -41,32 +41,6 @@ from redis_history.operations import (
 from redis_history.requests.filters import LAST_SEQUENCE, Filters, make_filters
 from redis_history.tokens import count_characters, estimate_tokens
 
-__all__ = [
-    "MAX_BATCH_BYTES",
-    "MAX_BATCH_MESSAGES",
-    "MAX_RECORD_BYTES",
-    "Batch",
-    "Bound",
-    "Filter",
-    "after_of",
-    "append",
-    "append_one",
-    "before_of",
-    "compact",
-    "cursor_of",
-    "cursors_of",
-    "delete_messages",
-    "message_filter",
-    "owner_of",
-    "owner_text",
-    "precondition",
-    "restore",
-    "search_filters",
-    "through_of",
-    "update_message",
-    "write_record",
-]
-
 #: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000

@@ -11,8 +11,6 @@ from redis_history._validation import check_choice, check_names
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Position, Role, Scope
 
-__all__ = ["ANYTHING", "LAST_SEQUENCE", "Filters", "make_filters", "tool_names_of"]
-
 #: No message has a higher sequence, so no position at a time is behind the one with this sequence.
 LAST_SEQUENCE: Final = 2**53 - 1
 

@@ -11,8 +11,6 @@ from redis_history._validation import check_choice, check_function, check_intege
 from redis_history._words import check_language
 from redis_history.errors import ConfigurationError
 
-__all__ = ["DOORBELLS", "Doorbell", "Durability", "Embedder", "Options", "SearchMode", "VectorField"]
-
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
 #: How subscribers hear of changes: by the server's notifications, by what writers publish, or by looking only; "auto":

@@ -19,8 +19,6 @@ from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
 from redis_history.operations import Op, Write
 
-__all__ = ["AsyncMemoryBackend", "MemoryBackend"]
-
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repeated operations.
 _REMEMBERED: Final = 1000
