@@ -394,7 +394,10 @@ class AsyncRedisBackend:
             await self._examine(call.confirm, connections)
         for _ in range(_MAX_LATE):
             try:
-                reply = await self._send(connections, call, attempt, asking, teach=False)
+                if call.confirm is None and not asking:  # nearly all calls: one function call less
+                    reply = await self._exchange(connections, call.pack, 0, None, attempt)
+                else:
+                    reply = await self._send(connections, call, attempt, asking, teach=False)
             except NoScriptError:
                 reply = await self._send(connections, call, attempt, asking, teach=True)
             of_script = reply[0] if call.confirm is not None else reply
@@ -419,7 +422,7 @@ class AsyncRedisBackend:
         """
         pack, confirm = partial(call.pack, teach=teach, asking=asking), call.confirm
         if confirm is None and not asking:
-            return await self._exchange(connections, pack, attempt=attempt)
+            return await self._exchange(connections, pack, 0, None, attempt)
         count = 1 + asking + (confirm is not None)
         patience = None if confirm is None else confirm.timeout
         replies = await self._exchange(connections, pack, count, patience, attempt)

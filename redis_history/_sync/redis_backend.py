@@ -393,7 +393,10 @@ class RedisBackend:
             self._examine(call.confirm, connections)
         for _ in range(_MAX_LATE):
             try:
-                reply = self._send(connections, call, attempt, asking, teach=False)
+                if call.confirm is None and not asking:  # nearly all calls: one function call less
+                    reply = self._exchange(connections, call.pack, 0, None, attempt)
+                else:
+                    reply = self._send(connections, call, attempt, asking, teach=False)
             except NoScriptError:
                 reply = self._send(connections, call, attempt, asking, teach=True)
             of_script = reply[0] if call.confirm is not None else reply
@@ -418,7 +421,7 @@ class RedisBackend:
         """
         pack, confirm = partial(call.pack, teach=teach, asking=asking), call.confirm
         if confirm is None and not asking:
-            return self._exchange(connections, pack, attempt=attempt)
+            return self._exchange(connections, pack, 0, None, attempt)
         count = 1 + asking + (confirm is not None)
         patience = None if confirm is None else confirm.timeout
         replies = self._exchange(connections, pack, count, patience, attempt)
