@@ -37,9 +37,9 @@ def count_characters(message: Message) -> int:
         if isinstance(part, _TEXTS):
             total += len(part.text)
         elif isinstance(part, ToolUsePart):
-            total += len(part.name) + _length(part.input)
+            total += len(part.name) + len(_json(part.input))
         elif isinstance(part, ToolResultPart):
-            total += _length(part.content)
+            total += len(_json(part.content))
         elif isinstance(part, AttachmentPart):
             total += len(part.name or "")
     return total
@@ -103,23 +103,15 @@ def texts(message: Message) -> Iterator[str]:
             yield part.name or ""
 
 
-def _length(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if not value:
-        return 0
+def _json(value: Any) -> str | bytes:
+    if isinstance(value, str) or not value:
+        return value or ""
     try:
-        return len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # JSON cannot represent the value
-        return len(str(value))
+        return str(value)
 
 
 def _as_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if not value:
-        return ""
-    try:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:
-        return str(value)
+    found = _json(value)
+    return found.decode() if isinstance(found, bytes) else found
