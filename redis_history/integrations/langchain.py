@@ -5,7 +5,7 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from redis_history.integrations._extras import checked_id, missing
 from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import without_lone_results
 from redis_history.tokens import TokenCounter
+from redis_history.tools import Include
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
@@ -165,13 +166,14 @@ def search_tool(
     *,
     token_cap: int | None = 2000,
     token_counter: TokenCounter | None = None,
+    include: Iterable[Include] = (),
 ) -> StructuredTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a LangChain tool.
 
     The tool of an asynchronous store can only be called with `ainvoke`. The options and errors are
     those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from redis_history.formats._notes import foreign_block, note_of, opaque, stored_
 from redis_history.integrations._extras import missing, plain_or
 from redis_history.integrations._search_runner import search_runner
 from redis_history.tokens import TokenCounter
+from redis_history.tools import Include
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
@@ -235,12 +236,13 @@ def search_tool(
     *,
     token_cap: int | None = 2000,
     token_counter: TokenCounter | None = None,
+    include: Iterable[Include] = (),
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of LlamaIndex.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
 
     def search(query: str, limit: int = 5) -> str:
         return str(tool(query, limit))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
@@ -13,6 +14,7 @@ from redis_history.integrations._extras import checked_id, missing
 from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import OpenCalls
 from redis_history.tokens import TokenCounter
+from redis_history.tools import Include
 
 try:
     from agents import FunctionTool
@@ -142,12 +144,13 @@ def search_tool(
     *,
     token_cap: int | None = 2000,
     token_counter: TokenCounter | None = None,
+    include: Iterable[Include] = (),
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of the Agents SDK.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
 
     async def invoke(context: Any, arguments: str) -> str:
         return await run(arguments)

@@ -33,6 +33,7 @@ from redis_history.integrations._extras import checked_id, missing, plain_or
 from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import without_lone_results
 from redis_history.tokens import TokenCounter
+from redis_history.tools import Include
 
 try:
     from pydantic_ai import Tool
@@ -83,12 +84,13 @@ def search_tool(
     *,
     token_cap: int | None = 2000,
     token_counter: TokenCounter | None = None,
+    include: Iterable[Include] = (),
 ) -> Tool[Any]:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of Pydantic AI.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter)
+    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)

@@ -10,26 +10,30 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
-from redis_history import AsyncHistoryStore, HistoryStore, user
+from redis_history import AsyncHistoryStore, HistoryStore, assistant, user
 from redis_history.integrations import langchain, llama_index, openai_agents, pydantic_ai
 
 MODULES = [langchain, llama_index, openai_agents, pydantic_ai]
 
 
-STORED = {"trip": user("The hotel is in Oslo."), "other": user("Another hotel.")}
+# The tool leaves out the turn in progress, so a question follows.
+STORED = {
+    "trip": [user("The hotel is in Oslo."), assistant("Fine."), user("And where?")],
+    "other": [user("Another hotel."), assistant("Fine."), user("And where?")],
+}
 
 
 @pytest.fixture(params=["sync", "async"])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     if request.param == "sync":
         with HistoryStore("memory://") as sync_store:
-            for conversation_id, message in STORED.items():
-                sync_store.append(conversation_id, message)
+            for conversation_id, messages in STORED.items():
+                sync_store.append_many(conversation_id, messages)
             yield sync_store
     else:
         async with AsyncHistoryStore("memory://") as async_store:
-            for conversation_id, message in STORED.items():
-                await async_store.append(conversation_id, message)
+            for conversation_id, messages in STORED.items():
+                await async_store.append_many(conversation_id, messages)
             yield async_store
 
 
@@ -65,6 +69,6 @@ async def test_the_tool_searches_its_conversation_only(module: Any, store: Any) 
 
 def test_synchronous_calls() -> None:
     with HistoryStore("memory://") as store:
-        store.append("trip", user("The hotel is in Oslo."))
+        store.append_many("trip", STORED["trip"])
         assert "Oslo" in langchain.search_tool(store, "trip").invoke({"query": "hotel"})
         assert "Oslo" in str(llama_index.search_tool(store, "trip").call(query="hotel").content)
