@@ -174,7 +174,7 @@ def test_many_threads_add_and_one_process_follows(own_server: Start) -> None:
         for thread in threads:
             thread.join()
         history.flush()
-        wait_until(lambda: follower.entries == history.entries and len(follower) == 800, "the follower")
+        wait_until(lambda: follower.entries == history.entries and len(told) == 800, "the follower and its handler")
         assert [message.text for message in store.get("c")] == [entry.text for entry in history.entries] == told
         history.close()
         follower.close()
