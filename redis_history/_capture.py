@@ -13,8 +13,6 @@ from redis_history.capturing.settings import MAX_PENDING, IdOrFunction, OnError,
 from redis_history.errors import InvalidInputError
 from redis_history.model import Participant
 
-__all__ = ["capture"]
-
 
 class _Options(TypedDict, total=False):
     agent: Participant | str | None

@@ -39,8 +39,6 @@ from redis_history.operations import ListConversations, ReadConversation, ReadPa
 from redis_history.paging import PAGE
 from redis_history.tokens import message_tokens
 
-__all__ = ["AsyncCompressor"]
-
 _logger = logging.getLogger("redis_history")
 
 #: Maximum seconds between checks whether to stop.

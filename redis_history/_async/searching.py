@@ -17,8 +17,6 @@ from redis_history.search.hits import Reindexed, SearchHit
 from redis_history.search.searches import Embed, Searcher, Steps, Work
 from redis_history.tokens import TokenCounter
 
-__all__ = ["AsyncSearching"]
-
 T = TypeVar("T")
 
 

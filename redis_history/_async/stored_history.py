@@ -16,8 +16,6 @@ from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
 
-__all__ = ["AsyncRedisHistory"]
-
 _logger = logging.getLogger("redis_history")
 
 #: Seconds between attempts to save while they fail.

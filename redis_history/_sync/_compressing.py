@@ -44,8 +44,6 @@ from redis_history.model import Message
 from redis_history.operations import KeepLease, Lease, Precondition, TakeLease
 from redis_history.tokens import message_tokens
 
-__all__ = ["Compressing"]
-
 _logger = logging.getLogger("redis_history")
 
 

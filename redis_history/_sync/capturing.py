@@ -29,8 +29,6 @@ from redis_history.capturing.wrapping import Wrapping
 from redis_history.errors import BackendUnavailableError, RedisHistoryError, StoreClosedError
 from redis_history.model import Message
 
-__all__ = ["Appends", "Capture", "Turn"]
-
 _logger = logging.getLogger("redis_history")
 
 #: Seconds between two attempts of the background worker, in addition to the retries of the store.

@@ -17,8 +17,6 @@ from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
 
-__all__ = ["RedisHistory"]
-
 _logger = logging.getLogger("redis_history")
 
 #: Seconds between attempts to save while they fail.

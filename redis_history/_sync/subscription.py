@@ -23,7 +23,6 @@ from redis_history.operations import ReadChanges, ReadHead
 #: Seconds that a `get` with a timeout of 0 waits for its read.
 _AT_ONCE: Final = 1.0
 
-
 #: Seconds between looks at what nobody signals.
 _LONGEST_WAIT: Final = 3600.0
 

@@ -19,20 +19,6 @@ from redis_history.model.ranges import good_ends, stays
 from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import Compact, Page, ReadPage
 
-__all__ = [
-    "check_pairs",
-    "check_summary",
-    "compaction_conflict",
-    "conversation_exists",
-    "conversation_missing",
-    "cut_page",
-    "lease_lost",
-    "message_conflict",
-    "replaced",
-    "revision_conflict",
-    "too_many_staying",
-]
-
 
 def message_conflict(conversation_id: str, message_id: str) -> MessageConflictError:
     return MessageConflictError(

@@ -54,7 +54,6 @@ _KEPT: Final = 0.5
 #: Maximum size of a summary, as a share of the replaced messages.
 _SHARE: Final = 0.5
 
-
 #: Characters that a summary may always have.
 _LEAST: Final = 16
 #: Characters quoted from each data message without sentences and tool calls.

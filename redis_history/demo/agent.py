@@ -9,8 +9,6 @@ from typing import Any
 from redis_history import HistoryStore, Participant, assistant
 from redis_history.errors import RedisHistoryError
 
-__all__ = ["SHARED", "main"]
-
 #: The conversation to which all agents report.
 SHARED = "agents at work"
 

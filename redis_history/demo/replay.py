@@ -33,8 +33,6 @@ from redis_history.embedded._folder import import_path
 from redis_history.errors import InvalidInputError, RedisHistoryError
 from redis_history.importers import OnError, Transcript, read_transcripts
 
-__all__ = ["MAX_MESSAGES", "SAMPLE", "Replay", "load"]
-
 SAMPLE = Path(__file__).with_name("sample.jsonl")
 MAX_MESSAGES = 8  # the compressor shortens longer conversations
 _KEEP_RECENT = 3

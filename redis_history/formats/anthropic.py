@@ -67,8 +67,6 @@ from redis_history.model import (
     UnknownPart,
 )
 
-__all__ = ["from_anthropic", "to_anthropic", "to_anthropic_system"]
-
 _FORM = "anthropic"
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _REQUEST = ("role", "content")

@@ -63,8 +63,6 @@ from redis_history.model import (
     ToolUsePart,
 )
 
-__all__ = ["from_gemini", "to_gemini", "to_gemini_system"]
-
 _FORM = "gemini"
 _ROLES: dict[str, Role] = {"user": "user", "model": "assistant", "system": "system", "function": "tool"}
 _NAMES: dict[str, str] = {"user": "user", "assistant": "model", "tool": "user", "system": "system"}

@@ -60,8 +60,6 @@ from redis_history.model import (
     ToolUsePart,
 )
 
-__all__ = ["from_langchain", "to_langchain"]
-
 _FORM = "langchain"
 
 _ROLES: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}

@@ -49,8 +49,6 @@ from redis_history.model import (
     ToolUsePart,
 )
 
-__all__ = ["from_mistral", "to_mistral"]
-
 _FORM = "mistral"
 _IN_RESULTS = ("text", "image_url", "document_url", "reference", "file", "input_audio")
 _SOUND = "application/octet-stream"

@@ -45,8 +45,6 @@ from redis_history.model import (
     UnknownPart,
 )
 
-__all__ = ["from_openai_chat", "to_openai_chat"]
-
 _FORM = "openai_chat"
 _KINDS: dict[str, Literal["user", "agent", "system"]] = {"user": "user", "assistant": "agent", "system": "system"}
 _REASONING = ("reasoning_content", "reasoning")

@@ -70,8 +70,6 @@ from redis_history.model import (
     UnknownPart,
 )
 
-__all__ = ["from_openai_responses", "to_openai_responses"]
-
 _FORM = "openai_responses"
 _ROLES: dict[str, Role] = {"user": "user", "system": "system", "developer": "system"}
 _IN_RESULTS = ("input_text", "input_image", "input_file")

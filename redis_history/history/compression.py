@@ -35,8 +35,6 @@ from redis_history.history._limits import ReduceOptions, reduce_options
 from redis_history.history.history import History, Plugin
 from redis_history.model import Message
 
-__all__ = ["Compression", "compression"]
-
 #: When to reduce by itself: bounds, or a function that looks at the history.
 ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]
 _NAMES = frozenset({"max_tokens", "max_entries", "older_than"})

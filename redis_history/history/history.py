@@ -22,8 +22,6 @@ from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter, count_characters
 
-__all__ = ["History", "HistoryOptions", "Plugin"]
-
 _logger = logging.getLogger("redis_history")
 
 #: The history whose `reduce` this code runs in: its plugins are not called for what they add themselves.

@@ -15,8 +15,6 @@ from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
 from redis_history.model.pairs import pairs_of
 from redis_history.tokens import message_tokens
 
-__all__ = ["RetrieveTool", "ToolResultMasking", "tool_result_masking"]
-
 _NAME = "retrieve_tool_result"
 
 

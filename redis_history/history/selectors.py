@@ -11,8 +11,6 @@ from redis_history.model.message import content_text
 from redis_history.model.pairs import groups, without_cut_results
 from redis_history.tokens import message_tokens
 
-__all__ = ["by_tokens", "last_assistant", "last_user", "range_from_end", "recent", "recent_text"]
-
 
 def last_user(messages: Sequence[Message]) -> Message | None:
     """The newest message of role user that is more than results of tools, or None."""

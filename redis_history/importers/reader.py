@@ -17,8 +17,6 @@ from redis_history.importers._slack import is_slack, slack
 from redis_history.importers.source import Budget, ImportLimits, Source, each, renamed
 from redis_history.importers.transcript import OnError, Transcript
 
-__all__ = ["FORMATS", "Importer", "read_transcripts"]
-
 
 class Importer(NamedTuple):
     """A format: whether a record has it, and the conversations of a source.

@@ -23,8 +23,6 @@ from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, unique_id
 
-__all__ = ["ImportLimits", "Record", "Source"]
-
 _log = logging.getLogger("redis_history.importers")
 _decode = msgspec.json.decode
 SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))

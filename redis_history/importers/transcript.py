@@ -16,8 +16,6 @@ from redis_history.errors import InvalidMessageError, InvalidTimestampError
 from redis_history.model import Conversation, Message
 from redis_history.model.wire import encode_body
 
-__all__ = ["ImportProblem", "OnError", "Transcript", "Turn", "build"]
-
 T = TypeVar("T")
 
 _TITLE_CHARACTERS = 80

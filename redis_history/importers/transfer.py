@@ -38,16 +38,6 @@ from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
 from redis_history.operations import Appended, Compacted
 
-__all__ = [
-    "Exported",
-    "Imported",
-    "OnProgress",
-    "async_export_messages",
-    "async_import_messages",
-    "export_messages",
-    "import_messages",
-]
-
 _PAGE = 200
 _PROGRESS_EVERY = 1000  # messages
 #: Errors of a store that cannot compact at all, or cannot compact these messages.

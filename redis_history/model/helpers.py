@@ -12,8 +12,6 @@ from redis_history._time import Instant
 from redis_history.model.message import Message, Metadata, Participant, Role, Scope, Source
 from redis_history.model.parts import Part, TextPart, ToolResultPart, ToolUsePart
 
-__all__ = ["MessageFields", "assistant", "system", "text", "tool", "tool_result", "tool_use", "user"]
-
 Content = str | Part | Iterable["str | Part"]
 
 

@@ -26,19 +26,6 @@ from redis_history.model.parts import (
     _extra,
 )
 
-__all__ = [
-    "RECORD_FIELDS",
-    "SCHEMA_VERSION",
-    "Conversation",
-    "Message",
-    "Metadata",
-    "Participant",
-    "Position",
-    "Role",
-    "Scope",
-    "Source",
-]
-
 #: Increases with each change of the stored form. A reader of version N reads N-1, and keeps additions of N+1.
 SCHEMA_VERSION = 1
 

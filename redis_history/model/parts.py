@@ -11,20 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-__all__ = [
-    "PART_TYPES",
-    "AttachmentPart",
-    "Extra",
-    "Modality",
-    "OpenStruct",
-    "Part",
-    "ReasoningPart",
-    "TextPart",
-    "ToolResultPart",
-    "ToolUsePart",
-    "UnknownPart",
-]
-
 Modality = Literal["text", "image", "audio", "video", "document", "file"]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from redis_history.model.message import Message
 from redis_history.model.pairs import OpenCalls, tool_parts
 
-__all__ = ["Ranges", "good_ends", "stays", "tears"]
-
 
 def stays(message: Message) -> bool:
     """Whether compaction leaves a message where it is."""

@@ -15,8 +15,6 @@ from redis_history.prompt.assembly import Selection, compose, select, summary_me
 from redis_history.prompt.options import AssembledPrompt, PromptOptions, check_agent, prompt_options
 from redis_history.tokens import count_characters
 
-__all__ = ["AsyncReads", "Reads", "assemble_messages", "assemble_prompt"]
-
 T = TypeVar("T")
 
 #: Messages with more characters than this are processed in a thread instead of the event loop.

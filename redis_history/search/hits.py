@@ -15,19 +15,6 @@ from redis_history.search.query import Query, Term
 from redis_history.search.text import MAX_CHARACTERS, searchable
 from redis_history.tokens import CHARACTERS_PER_TOKEN, TokenCounter, message_tokens, text_tokens
 
-__all__ = [
-    "LEAST",
-    "Highlight",
-    "Ranges",
-    "Reindexed",
-    "SearchHit",
-    "cut_to_tokens",
-    "highlights",
-    "largest",
-    "matching",
-    "passage",
-]
-
 #: Characters of a fragment, and fragments of a message, at most.
 FRAGMENT: Final = 200
 FRAGMENTS: Final = 3
@@ -37,7 +24,6 @@ _WRITTEN: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0483-\u0489\u0591
 _ASCII: Final = re.compile(r"[A-Za-z0-9]+")  # the same for ASCII text, and faster
 _FORMS: Final = "e s es ed d ing y ies ied ly ning ting ping ned ted ped"
 _ENDINGS: Final = frozenset(("", *_FORMS.split()))
-
 
 #: (start, end) in characters, ascending and apart.
 Ranges = list[tuple[int, int]]

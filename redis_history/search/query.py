@@ -17,8 +17,6 @@ from redis_history._validation import refuse
 from redis_history._words import is_unspaced, stop_words, words
 from redis_history.errors import InvalidInputError
 
-__all__ = ["MAX_QUERY_CHARACTERS", "MAX_TERMS", "Query", "Term", "parse_query"]
-
 #: More of a query is not read.
 MAX_QUERY_CHARACTERS: Final = 100_000
 #: More terms of a query are not looked for, nor more words of a phrase: the first ones are.

@@ -25,8 +25,6 @@ from redis_history.requests.filters import ANYTHING, Filters
 from redis_history.search.query import Query, Term
 from redis_history.search.text import searchable
 
-__all__ = ["DEPTH", "MAX_SCANNED", "Matches", "Ranked", "Scan", "fuse", "rank"]
-
 #: So many messages of each term are ranked, if no more are wanted: those that the finder scores best. 200 cost 0.03 of
 #: recall@10.
 DEPTH: Final = 500

@@ -31,29 +31,6 @@ from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.text import index_text
 
-__all__ = [
-    "ARCHIVED",
-    "CONVERSATION",
-    "DEPTH",
-    "NAMESPACE",
-    "TEXT",
-    "TIME",
-    "VECTOR",
-    "Found",
-    "Namespace",
-    "Place",
-    "count_command",
-    "create_arguments",
-    "document",
-    "matches_of",
-    "nearest_command",
-    "read_found",
-    "read_matches",
-    "scope_at",
-    "search_commands",
-    "tag",
-]
-
 TEXT: Final = b"t"
 CONVERSATION: Final = b"c"
 ROLE: Final = b"r"

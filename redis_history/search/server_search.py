@@ -14,18 +14,6 @@ from redis_history.requests.filters import ANYTHING, Filters
 from redis_history.search.query import Query
 from redis_history.search.ranking import DEPTH, Matches
 
-__all__ = [
-    "Fetch",
-    "Fetched",
-    "MakeIndex",
-    "MessagePlace",
-    "Search",
-    "SearchAll",
-    "SearchMatches",
-    "SweepDocuments",
-    "WriteDocuments",
-]
-
 
 class MessagePlace(NamedTuple):
     """Where a search found a message: `generation` names the documents it was found by. The sequence of a summary has a

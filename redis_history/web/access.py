@@ -15,8 +15,6 @@ from starlette.requests import Request
 from redis_history.model import Participant
 from redis_history.web._http import Refused
 
-__all__ = ["Action", "Authorize", "SignedIn", "allow_all"]
-
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
 #: and its future changes. "append": append to it as the signed-in user. "append_as": append with any role and
 #: participant, for trusted services. "rename": change its title. "delete": delete messages or the conversation, or

@@ -25,8 +25,6 @@ from redis_history.web._http import Secured, failure, of_this_origin, refusal
 from redis_history.web.access import SIGNED_IN_UNTIL
 from redis_history.web.routing import LiveView
 
-__all__ = ["Invitation", "application", "check_token"]
-
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,256}")
 #: Seconds until a cookie expires, is renewed, and is no longer renewed; and until an invitation expires.
 _ENDS: Final = 12 * 3600

@@ -24,8 +24,6 @@ from redis_history.web._openapi import document
 from redis_history.web._view import View
 from redis_history.web.access import Action
 
-__all__ = ["LiveView"]
-
 STATIC: Final = Path(__file__).parent / "static"
 #: A browser revalidates its copy each time.
 _KEPT: Final = {"cache-control": "no-cache"}

@@ -38,86 +38,37 @@ def _load(name: str, *preludes: str) -> Script:
 
 
 _WRITING = ("_archive", "_change", "_journal", "_document")
-
-
 _PLACES = ("_id", "_locate", "_archived")
-
-
 APPEND: Final = _load("append", *_WRITING, "_empty", "_id", "_trim")
-
-
 CHANGES: Final = _load("changes", "_head")
-
-
 CLEAR: Final = _load("clear", *_WRITING, "_empty")
-
-
 COMPACT: Final = _load("compact", *_WRITING, "_locate")
-
-
 COPY: Final = _load("copy")
-
-
 DELETE: Final = _load("delete", *_WRITING, *_PLACES)
-
-
 DELETE_CONVERSATION: Final = _load("delete_conversation", *_WRITING)
-
-
 EXPAND: Final = _load("expand", *_WRITING, *_PLACES)
-
-
 FETCH: Final = _load("fetch", "_archive", "_locate")
-
-
 FIND: Final = _load("find", "_archive", *_PLACES)
-
-
 FORGET: Final = _load("forget")
-
-
 HEAD: Final = _load("head", "_head")
-
-
 INDEX: Final = _load("index", *_WRITING, *_PLACES)
-
-
 LEASE: Final = _load("lease")
-
-
 MARK: Final = _load("mark", "_archive", "_locate")
-
-
 PAGE: Final = _load("page", "_locate")
-
-
 PAGE_ARCHIVED: Final = _load("page_archived", "_archive", "_locate")
-
-
 PURGE: Final = _load("purge")
-
-
 RECORD: Final = _load("record", *_WRITING)
-
-
 SEARCH: Final = _load("search")
-
-
 UPDATE: Final = _load("update", *_WRITING, *_PLACES)
-
-
 T = TypeVar("T")
-
 
 #: The steps of an operation: a generator that does no I/O. It yields a `Call`; or a list of calls that do no harm when
 #: repeated, for one round trip; or an `Upkeep`; or a `Pause`. It is sent the outcome, the list of outcomes, whether the
 #: upkeep was done, or None. Errors of redis_history.errors are raised at the `yield`. It returns the outcome.
 Steps = Generator[Any, Any, T]
 
-
 #: The fields and values of the search document of a message and its vector.
 DocumentOf = Callable[[Message, bytes], list[bytes]]
-
 
 #: Which argument of every writing script says when its call was first sent.
 SENT: Final = 6

@@ -40,10 +40,8 @@ from redis_history.operations import Compact, Compacted, Entry, Expand, Expanded
 #: Messages read at once.
 _PAGE: Final = 1000
 
-
 #: How often the reading begins again because somebody edits, deletes or inserts meanwhile.
 _TRIES: Final = 50
-
 
 #: Runs of system messages that stay, and messages in them: the script moves them one by one.
 _MOST_STAYING: Final = 1000
@@ -273,9 +271,7 @@ def _what(entry: Entry) -> bytes:
 #: How often a staging copy is made, members copied at once, and how long an unused copy stays.
 _COPIES: Final = 4
 
-
 _COPIED: Final = 500
-
 
 _COPY_LASTS_MS: Final = b"60000"
 

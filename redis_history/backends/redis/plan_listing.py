@@ -18,7 +18,6 @@ from redis_history.operations import ListConversations, ScanConversations, Scann
 #: States read in one go.
 _CHUNK: Final = 500
 
-
 #: Members read of one bucket at once.
 _MOST: Final = 256
 
@@ -146,10 +145,8 @@ def pairs_of(reply: list[Any]) -> list[tuple[float, bytes]]:
 #: Members of one registry read at once.
 _MEMBERS: Final = 1000
 
-
 #: Heads read at once: about a millisecond of the server's time.
 _HEADS: Final = 500
-
 
 #: Known conversations that each look compares, whether they have changed or not.
 _SWEEP: Final = 200

@@ -22,7 +22,6 @@ from redis_history.operations import Changes, FindMessage, Head, Page, ReadChang
 
 _logger = logging.getLogger("redis_history")
 
-
 _decode_value = msgspec.msgpack.Decoder().decode
 
 #: The record's fields in the state, each a MessagePack value.

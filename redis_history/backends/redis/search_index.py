@@ -39,10 +39,8 @@ from redis_history.search.text import chunk_length
 
 _logger = logging.getLogger("redis_history")
 
-
 #: Raised with each change of what a document holds: then the index has another name, and documents are written anew.
 DOCUMENT_VERSION: Final = 1
-
 
 #: Seconds between looks at an index that the server is still filling.
 _LOOK: Final = 0.05
@@ -181,9 +179,7 @@ def _unless_there(*command: bytes) -> Steps[None]:
 #: Search documents written at once, and their text: some 15 ms of the server's time.
 _DOCUMENTS: Final = 150
 
-
 _DOCUMENTS_CHARACTERS: Final = 150_000
-
 
 #: Search documents removed at once: some 3 ms of the server's time.
 PURGED_AT_ONCE: Final = b"500"

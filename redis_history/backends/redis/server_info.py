@@ -45,7 +45,6 @@ def read_info(reply: object) -> Server:
 #: K: channels named by key. t: commands on streams, which is what the change log is.
 _NEEDED: Final = "Kt"
 
-
 #: The flags that A stands for.
 _ALL: Final = "g$lshzxetd"
 
@@ -65,9 +64,7 @@ def slowest_mode(modes: Collection[str]) -> str:
 
 _SETTINGS: Final = (b"notify-keyspace-events", b"appendfsync", b"save")
 
-
 _MODES: Final[dict[str, Literal["standalone", "cluster"]]] = {"0": "standalone", "1": "cluster"}
-
 
 #: The commands, to be sent in one go.
 QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name] for name in _SETTINGS))

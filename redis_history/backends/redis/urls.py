@@ -15,12 +15,9 @@ from typing import Any
 
 CLUSTER: Final = ("redis+cluster", "rediss+cluster")
 
-
 SENTINEL: Final = ("redis+sentinel", "rediss+sentinel")
 
-
 SCHEMES: Final = ("redis", "rediss", "unix", *CLUSTER, *SENTINEL, "memory", "embedded")
-
 
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 
