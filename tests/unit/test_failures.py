@@ -148,7 +148,6 @@ def test_every_error_of_redis_py_is_translated(kind: str) -> None:
         {"on_retry": "log"},
         {"on_retry": asyncio.sleep},
     ],
-    ids=str,
 )
 def test_invalid_retry_policies(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
