@@ -255,7 +255,8 @@ def _meeting(live: list[Message], policy: Policy) -> Iterator[int]:
     leaving = [index for index, message in enumerate(live) if not stays(message)]
     for number, index in enumerate(leaving, 1):
         rest = [message for at, message in enumerate(live) if stays(message) or at > index]
-        if ends[index] and index < turn and not any(message.is_summary for message in rest) and len(leaving) > 1:
+        has_new = number > 1 or not live[index].is_summary  # a summary alone is not summarised again
+        if ends[index] and index < turn and not any(message.is_summary for message in rest) and has_new:
             tokens = sum(map(message_tokens, rest)) + policy.summary_tokens
             fits = policy.max_tokens is None or tokens <= policy.max_tokens
             if fits and (policy.max_messages is None or len(rest) + 1 <= policy.max_messages):
