@@ -146,6 +146,7 @@ def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> Non
         store.delete_conversation("c")
 
 
+@pytest.mark.full
 def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_primaries(
     cluster: RealCluster, namespace: str
 ) -> None:

@@ -164,6 +164,7 @@ def test_no_call_holds_the_server_for_long(own_server: Start, kind: str, given_u
         assert store.get("c") == before
 
 
+@pytest.mark.full
 def test_archives_live_and_end_with_their_conversation(own_server: Start) -> None:
     server = own_server("plain")
     with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:

@@ -64,6 +64,7 @@ def demo(*arguments: str) -> Done:
     return Done(process.returncode, out, err)
 
 
+@pytest.mark.full
 def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
     done = demo("--url", url)
     assert done.returncode == 0, done.stderr
@@ -175,6 +176,7 @@ def replayed(server: RealServer, namespace: str, agents: int = 2) -> Replay:
     return Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents)
 
 
+@pytest.mark.full
 async def test_a_deleted_message_counts_as_a_fault(server: RealServer, namespace: str) -> None:
     one = replayed(server, namespace)
     running = asyncio.create_task(one.run())

@@ -253,6 +253,7 @@ def test_threads_subscribe_while_connections_are_killed(nodes: tuple[str, list[R
     assert died == []
 
 
+@pytest.mark.full
 async def test_tasks_subscribe_while_connections_are_killed(nodes: tuple[str, list[RealServer]], full: bool) -> None:
     url, servers = nodes
     reported: list[Any] = []

@@ -164,6 +164,7 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
     store.close()
 
 
+@pytest.mark.full
 async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full: bool) -> None:
     """Each writer gives up on its calls at random moments, some replies are lost too, and sends the same again."""
     server = own_server(tcp=True)

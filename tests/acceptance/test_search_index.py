@@ -405,6 +405,7 @@ def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], m
         assert pages > 2
 
 
+@pytest.mark.full
 def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:

@@ -201,6 +201,7 @@ async def _is_gone(store: Any) -> bool:
     return await store.get_conversation("c") is None
 
 
+@pytest.mark.full
 async def test_every_change_lengthens_the_life(stores: Any) -> None:
     store, other = stores(ttl=0.5), stores()
     for attempt in range(20):

@@ -99,6 +99,7 @@ def _search(server: RealServer, url: str, store: HistoryStore) -> None:
     assert store.clear("c") > 0
 
 
+@pytest.mark.full
 def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
     server = own_server(
         tcp=True,

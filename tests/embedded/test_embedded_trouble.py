@@ -201,6 +201,7 @@ def slow_server(folder: Path, options: str) -> str:
     return str(script)
 
 
+@pytest.mark.full
 def test_loading_takes_longer_than_allowed(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = os.pathsep.join(find_server().modules)
     script = slow_server(tmp_path, "--key-load-delay 300")

@@ -29,7 +29,7 @@ LONG_EPISODES: dict[str, tuple[float, dict[str, Any]]] = {
 OPERATIONS = int(os.environ.get("REDIS_HISTORY_FAULT_OPERATIONS", "15000"))
 
 
-@pytest.mark.parametrize("name", EPISODES)
+@pytest.mark.parametrize("name", ["restarts", pytest.param("failovers", marks=pytest.mark.full)])
 def test_promises_hold_under_faults(tmp_path: Path, name: str) -> None:
     episode = Episode(tmp_path, operations=1000, seconds=4.0, pause=0.25, latest=1.0, **EPISODES[name])
     problems = check(episode.run(), shortest_log=SHORT_LOG)

@@ -90,6 +90,7 @@ def _goes_on(place: Place, model: ModelServer, first: str, second: str) -> None:
     assert [result.tool_use_id for result in results] == ["call_1", "call_2"]
 
 
+@pytest.mark.full
 def test_both_at_once_lose_nothing(server: RealServer, namespace: str, full: bool) -> None:
     place = Place(server.url, namespace, "shared")
     with ModelServer(meet=2) as model:

@@ -254,6 +254,7 @@ async def test_what_is_typed_while_a_message_is_sent_stays(windows: Windows, sit
     assert texts == ["Hello.", "First.", "And more"]
 
 
+@pytest.mark.full
 async def test_a_store_that_is_away_is_told(windows: Windows, own_server: Any) -> None:
     server = own_server("plain", tcp=True)
     with serve(server.url, "away") as served, HistoryStore(server.url, namespace="away") as store:

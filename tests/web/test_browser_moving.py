@@ -70,6 +70,7 @@ async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> Non
     assert unnamed == []
 
 
+@pytest.mark.full
 async def test_ten_thousand_messages(window: Window, site: Site) -> None:
     name = site.name("long")
     for begin in range(0, 10_000, 1000):

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
+import pytest
+
 from redis_history import AsyncHistoryStore, user
 from tests.support.servers import DEADLINE, RealServer, free_port
 from tests.support.web import Lean, Serve, at, listening, serve
@@ -77,6 +79,7 @@ async def test_a_client_that_does_not_read(server: RealServer, namespace: str, f
             reader.transport.abort()
 
 
+@pytest.mark.full
 async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str, full: bool) -> None:
     """A browser comes again with the id of the last event that it saw."""
     port, restarts = free_port(), 6 if full else 2
