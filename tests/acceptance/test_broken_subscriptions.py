@@ -155,6 +155,8 @@ def test_closing_ends_a_get_during_an_outage(own_server: Start, timeout: float |
     with HistoryStore(server.url, poll_interval=600.0) as store:
         one = store.subscribe("c")
         assert one.get(timeout=0) is None
+        wait_until(lambda: store.backend.doorbell_mode == "keyspace", "the doorbell")
+        assert one.get(timeout=0.5) is None  # has read since the doorbell was confirmed: nothing is left to read
         got: list[Any] = []
         waiting = threading.Thread(target=lambda: got.append(one.get(timeout)))
         waiting.start()
