@@ -215,7 +215,7 @@ def _message(event: Event, *, with_id: bool = True) -> Message:
     content = raw.pop("content", None)
     converted = from_gemini([content]) if content else []
     note, packed = stored_value(raw)
-    meta: dict[str, Any] = {"text" if packed else "event": note, "content": len(converted)}
+    meta: dict[str, Any] = {"text" if packed else "event": note}
     if len(converted) == 1:
         [base] = converted
     else:  # no content, or more than one message can hold
