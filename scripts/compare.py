@@ -136,8 +136,6 @@ class OurAgentsSession(OnALoop):
 
 
 class OurLangChain(Ours):
-    search = "off"
-
     def conversation(self, name: str) -> Any:
         from langchain_core.messages import HumanMessage
 
@@ -152,8 +150,6 @@ class OurLangChain(Ours):
 
 
 class OurLlamaIndex(Ours):
-    search = "off"
-
     def conversation(self, name: str) -> Any:
         from llama_index.core.llms import ChatMessage
 
