@@ -12,31 +12,33 @@ __all__ = ["Capabilities"]
 class Capabilities(Struct, frozen=True):
     """A backend, its abilities and settings, as first read. None: unknown.
 
-    `str` gives it line by line, for people.
+    `str` gives it line by line, for people. In a cluster: what all primaries have, and their least durable settings.
+
+    - `backend`: "redis" (and what does not say otherwise), "valkey", "memory" or "custom". `version`: of the server.
+    - `mode`: "standalone", "cluster" or "sentinel".
+    - `search`: "server" (by its index) or "client" (which reads and ranks one conversation). `search_module`: name and
+      version of the server's search module.
+    - `notifications`: whether the server's settings notify of changes. Subscriptions add missing flags, if they may.
+    - `doorbell`: how subscriptions hear of changes: "notifications", "publish", "poll" or "direct" (the backend
+      itself).
+    - `aof`: whether there is an append-only file; `appendfsync` and `snapshots` are its and the server's settings.
+    - `eviction`: the policy for a full memory. `replicas`: connected ones; in a cluster, of the primary with the
+      fewest.
+    - `durability`: the values of a store's option `durability` that the server can keep now.
     """
 
-    #: "redis" (and what does not say otherwise), "valkey", "memory", or "custom".
     backend: str
     version: str | None = None
     mode: Literal["standalone", "cluster", "sentinel"] | None = None
-    #: How this store searches: by an index of the server, or in the client, which reads and ranks one conversation.
     search: Literal["server", "client"] = "client"
-    #: Name and version of the server's search module; None also if there is none.
     search_module: str | None = None
-    #: Whether the server's settings notify of changes. Subscriptions add missing flags, if they may.
     notifications: bool | None = None
-    #: How subscriptions hear of changes: notifications, publishing writers, polling, or the backend itself. None:
-    #: found out when there is one.
     doorbell: Literal["notifications", "publish", "poll", "direct"] | None = None
-    #: The append-only file, its `appendfsync`, and snapshots.
     aof: bool | None = None
     appendfsync: str | None = None
     snapshots: bool | None = None
-    #: The eviction policy for a full memory.
     eviction: str | None = None
-    #: Replicas that are connected; of a cluster's primaries, of the one with the fewest.
     replicas: int | None = None
-    #: The values of a store's option `durability` that can be kept as it is set, "replicas" with `replicas` of them.
     durability: tuple[Literal["server", "fsync", "replicas"], ...] = ("server",)
 
     @property

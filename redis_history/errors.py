@@ -1,4 +1,4 @@
-"""Everything this package raises, in one tree.
+"""Everything this package raises, in one tree. ::
 
     RedisHistoryError
     ├── InvalidInputError (also a ValueError)   the call is wrong; nothing was sent

@@ -36,7 +36,8 @@ _NOTHING = "0" * 16
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The position of a subscriber: the generation of the conversation, the change, and the random token of the change.
+    """The position of a subscriber: the generation of the conversation (`epoch`), the last change that was seen
+    (`revision`), and the random `token` of that change.
 
     The token is checked on resume, to notice a server that lost data and counts anew. The text form (`str(cursor)`,
     `Cursor.parse`) is `epoch:revision:token`. It is safe to send to a browser.
@@ -51,7 +52,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Raises InvalidCursorError for anything but the text form of a cursor."""
+        """The cursor of a text form. Raises InvalidCursorError for anything but the text form of a cursor."""
         match = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidCursorError(f"{str(text)[:64]!a} is not a cursor; pass one from an event, or None for now on")
@@ -63,7 +64,7 @@ BEGINNING = Cursor(_NOTHING, 0, _NOTHING)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """One change of a conversation."""
+    """One change of the conversation `conversation_id`. `revision` is its number, and `cursor` resumes after it."""
 
     conversation_id: str
     revision: int
@@ -71,21 +72,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class MessagesAppended(Change, frozen=True, tag="messages_appended"):
-    """Messages were added, in this order. `removed_ids` are the oldest, which `max_messages` removed in the same
-    change."""
+    """`messages` were added by one change, in this order. `removed_ids` are the oldest, which `max_messages` removed in
+    the same change. One of `messages` may be among them: add first, then remove."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
 
 
 class MessagesDeleted(Change, frozen=True, tag="messages_deleted"):
-    """Messages were removed by id."""
+    """The messages `message_ids` were removed."""
 
     message_ids: tuple[str, ...]
 
 
 class MessageUpdated(Change, frozen=True, tag="message_updated"):
-    """The content of a message was replaced, at the same position."""
+    """The content of a message was replaced, at the same position; `message` is the new one."""
 
     message: Message
 
@@ -95,14 +96,14 @@ class HistoryCleared(Change, frozen=True, tag="history_cleared"):
 
 
 class HistoryRestored(Change, frozen=True, tag="history_restored"):
-    """All messages were replaced by these, without those of `removed_ids`."""
+    """All messages were replaced by `messages`, of which `max_messages` removed those with `removed_ids`."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
 
 
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
-    """A summary replaced the oldest `count` messages, which are in the archive now: all messages with a position up to
+    """`summary` replaced the oldest `count` messages, which are in the archive now: all messages with a position up to
     that of the summary, except system messages that are not summaries."""
 
     summary: Message
@@ -117,8 +118,8 @@ class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
 
 
 class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
-    """The `count` messages that a summary had replaced are back, and the summary is gone. Read the messages: there may
-    be too many for an event."""
+    """The `count` messages that the summary `summary_id` had replaced are back, and the summary is gone. Read the
+    messages: there may be too many for an event."""
 
     summary_id: str
     count: int
@@ -142,10 +143,12 @@ ResetReason = Literal[
 class Reset(Change, frozen=True, tag="reset"):
     """Changes after the cursor of the subscriber are not available; the state at `revision` replaces them.
 
-    Reasons: `log_trimmed` (the change log does not reach back so far), `log_unreadable` (an entry is corrupt, or of a
-    newer version of this package), `conversation_missing` (deleted or expired), `conversation_replaced` (deleted and
-    created again), `server_rewound` (the server lost acknowledged changes, for example in a failover). Read the
-    conversation again; events continue after `revision`.
+    Values of `reason`: `log_trimmed` (the change log does not reach back so far), `log_unreadable` (an entry is
+    corrupt, or of a newer version of this package), `conversation_missing` (deleted or expired),
+    `conversation_replaced` (deleted and created again), `server_rewound` (the server lost acknowledged changes, for
+    example in a failover). Read the conversation again with `snapshot`, and resume from its cursor. Or continue this
+    subscription: its next event is the one after `revision` (0: there is no conversation), which a snapshot read
+    meanwhile may already include.
     """
 
     reason: ResetReason

@@ -114,9 +114,8 @@ class Entry(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The outcome of one appended message, with its timestamp and sequence.
-
-    `revision` is the change that stored it. `duplicate`: an earlier call had already stored it.
+    """The outcome of one appended message: `message` has its timestamp and sequence, `revision` is the change that
+    stored it. `duplicate`: an earlier call had already stored it.
     """
 
     revision: int
@@ -165,8 +164,8 @@ class Clear(Struct, Write[int], frozen=True):
 
 
 class Compacted(Struct, frozen=True):
-    """The outcome of a compaction: its change, the stored summary, and how many messages it replaced, a former summary
-    included.
+    """The outcome of a compaction: its `revision`, the stored `summary`, and the `count` of messages it replaced, a
+    former summary included.
 
     `changed` is false if an earlier call with the same summary did it (`count` is then how many of the messages are
     still archived), or, without a `summary`, if there was nothing to compact (`revision` is then the present one).
@@ -197,7 +196,7 @@ class Compact(Struct, Write[Compacted], frozen=True):
 
 
 class Expanded(Struct, frozen=True):
-    """The outcome of an expansion: the change, and how many messages came back."""
+    """The outcome of an expansion: its `revision`, and the `count` of messages that came back."""
 
     revision: int
     count: int
@@ -369,8 +368,8 @@ class KeepLease(Struct, Op[bool], frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """The newest messages of a conversation and the cursor of exactly that state: `subscribe(after=cursor)` continues
-    from it without gap or overlap."""
+    """The newest `messages` of a conversation, ascending, and the `cursor` of exactly that state:
+    `subscribe(after=cursor)` continues from it without gap or overlap. `message_count` counts all messages."""
 
     messages: list[Message]
     cursor: Cursor

@@ -221,6 +221,7 @@ class ConversationSearchTool(_Tool):
         return self.run({"query": query, "limit": limit})
 
     def run(self, arguments: Any) -> str:
+        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
         steps, found = self._run(arguments), None
         try:
             while True:
@@ -239,6 +240,7 @@ class AsyncConversationSearchTool(_Tool):
         return await self.run({"query": query, "limit": limit})
 
     async def run(self, arguments: Any) -> str:
+        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
         steps, found = self._run(arguments), None
         try:
             while True:

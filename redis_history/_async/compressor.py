@@ -66,8 +66,8 @@ class AsyncCompressor(AsyncCompressing):
 
     Changed conversations are read every `look_interval` seconds, all of them every `sweep_interval`; at most
     `concurrency` are compressed at once. After a failure, no process retries the conversation for `first_wait` seconds,
-    twice as long each time up to `longest_wait`. `on_progress` is called with each `CompressionProgress`; it must not
-    block. Raises ConfigurationError.
+    twice as long each time up to `longest_wait`. `stop` gives running attempts `grace` seconds. `on_progress` is called
+    with each `CompressionProgress`; it must not block. Raises ConfigurationError.
     """
 
     def __init__(

@@ -46,8 +46,10 @@ class AsyncReading:
         """Messages, ascending by timestamp; none of an unknown conversation.
 
         `limit` keeps the most recent: the first of them may be the result of a tool call before it. `since` (strictly
-        after) and `before` (strictly before) take a datetime, an ISO 8601 string, seconds since 1970, or a message's
-        position. The other filters must all hold. Corrupt messages are logged and skipped.
+        after) and `before` (strictly before) take a datetime (naive means UTC), an ISO 8601 string, seconds since 1970,
+        or a message's position: `since=messages[-1].position` reads on. `scope`, `roles` and `participant_ids` select
+        messages; all filters must hold. Corrupt messages are logged and skipped. More than 2,000 messages are read in
+        several steps, so they are not of one moment.
 
         With `include_archived`, also compacted messages; each summary, former ones included, follows the messages that
         it replaced.
@@ -96,7 +98,8 @@ class AsyncReading:
         return await self._backend.execute(FindMessage(conversation_id, check_message_id(message_id)))
 
     async def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
-        """The newest message of each conversation, or None, in the order of the ids; for lists of conversations."""
+        """The newest message of each conversation, or None, in the order of the ids; for lists of conversations.
+        One round trip reads 200."""
         ids = list(conversation_ids)
         for one in ids:
             check_conversation_id(one)
@@ -118,10 +121,11 @@ class AsyncReading:
     async def list_conversations(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
     ) -> list[Conversation]:
-        """Conversations of the namespace by time of the last change, newest first; of one owner or agent, if given.
+        """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
+        `offset`; of the owner `user_id` or the agent `agent_name` if given.
 
-        The cost grows with `offset + limit`, and with the number of conversations that a filter skips: see
-        docs/operations.md.
+        Not a snapshot: a conversation that changes meanwhile keeps the place where it was first seen. The cost grows
+        with `offset + limit`, and with the number of conversations that a filter skips: see docs/operations.md.
         """
         check_owner(user_id, "user_id")
         check_name(agent_name, "agent_name")

@@ -48,11 +48,12 @@ class AsyncSearching:
         """Messages of one conversation that match any term of `query`, best first.
 
         A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
-        fail. `limit` hits after the first `offset`, in at most `token_cap` tokens (None: no cap), by `token_counter` or
-        estimated: a message that is too long comes with the `excerpt` that matches, cut to what fits.
-        The filters must all hold; `tool_names` are of tools called or answered. Messages that were compacted are found
-        too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
-        each hit has as many messages before and after it; with `highlight`, where the terms are.
+        fail: its first 100,000 characters and 32 different terms count. `limit` hits after the first `offset`, in at
+        most `token_cap` tokens (None: no cap), by `token_counter` or estimated: a message that is too long comes with
+        the `excerpt` that matches, cut to what fits. The filters must all hold: `roles`, `participant_ids`, `scope`,
+        `since` and `before` as in `get`; `tool_names` are tools called or answered. Messages that were compacted are
+        found too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
+        0 to 100, each hit has as many messages before and after it; with `highlight`, where the terms are.
 
         Without search on the server the newest 20,000 messages are read and ranked here.
         """
@@ -82,7 +83,7 @@ class AsyncSearching:
         context: int = 0,
         highlight: bool = False,
     ) -> list[SearchHit]:
-        """The same over all conversations of the namespace.
+        """Like `search`, over all conversations of the namespace. What was written without search needs `reindex`.
 
         Raises CapabilityError without search on the server (`memory://` has it), and BackendUnavailableError while the
         server is still filling its index.

@@ -48,8 +48,10 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
         The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
-        Raises MessageConflictError (the id exists with other content), RevisionConflictError (not at
-        `expected_revision`), ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`).
+        `conversation_id` has 1 to 512 bytes of UTF-8. Raises MessageConflictError (the id exists with other content),
+        RevisionConflictError (not at `expected_revision`; 0: the conversation does not exist),
+        ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
+        stored message succeeds if its conditions held the first time.
         """
         op = requests.append_one(conversation_id, message, expected_revision, must_exist, must_not_exist)
         return (await self._write(op))[0]
@@ -63,7 +65,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         must_exist: bool = False,
         must_not_exist: bool = False,
     ) -> list[Appended]:
-        """Add messages in this order as one change: all of them, or none. Otherwise like `append`.
+        """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
+        like `append`.
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
@@ -76,9 +79,10 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     async def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
     ) -> Appended:
-        """Replace the content of a message. It keeps its position and timestamp.
+        """Replace the content of the message with this id. It keeps its position and timestamp.
 
-        The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError.
+        The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
+        `expected_revision`).
         """
         op = requests.update_message(conversation_id, message, expected_revision)
         updated = await self._write(op)
@@ -87,9 +91,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         return updated
 
     async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
-        """Remove all messages, archived ones too, and keep the conversation; the new revision.
+        """Remove all messages, archived ones too, and keep the conversation with its record; the new revision.
 
-        Raises RevisionConflictError.
+        Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
         return await self._write(Clear(conversation_id, requests.precondition(expected_revision)))
@@ -97,7 +101,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     async def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
     ) -> int:
-        """Replace all messages, archived ones too, by `messages`; the new revision.
+        """Replace all messages, archived ones too, by `messages`; the new revision. Creates the conversation if
+        necessary. Messages keep the timestamps they have, and get new sequences.
 
         This also replaces messages that others append meanwhile. To prevent it, give `expected_revision`: then it
         raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
@@ -107,9 +112,10 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     async def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
     ) -> int:
-        """Remove messages by id, archived ones too; the number of removed ones. Unknown ids are ignored.
+        """Remove messages by id, archived ones too; the number of removed ones. Unknown ids are ignored. A removed id
+        may be appended again.
 
-        Raises RevisionConflictError; BatchTooLargeError above 1,000 ids.
+        Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
         op = requests.delete_messages(conversation_id, message_ids, expected_revision)
         if not op.message_ids:
@@ -137,7 +143,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     ) -> Conversation:
         """Set the given fields of the record; the changed conversation.
 
-        Raises ConversationNotFoundError, RevisionConflictError.
+        `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
+        `metadata` replaces the whole dict. A record has at most 100,000 bytes (InvalidInputError). Raises
+        ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
             "title": title,
@@ -184,7 +192,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
         Raises TornPairError if the range separates a tool call from its result, and names a better `through`;
         MessageNotFoundError for an unknown id, RevisionConflictError, MessageConflictError (the id of the summary
-        exists), CapabilityError if the backend cannot compact.
+        exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
         """
         self._check_compacts()
         place = requests.through_of(through)
@@ -200,8 +208,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     async def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
         """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
 
-        Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError,
-        CapabilityError if the backend cannot compact.
+        Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
+        `expected_revision`), CapabilityError if the backend cannot compact.
         """
         self._check_compacts()
         check_conversation_id(conversation_id)

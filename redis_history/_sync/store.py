@@ -20,35 +20,39 @@ from redis_history.retry import RetryPolicy
 
 
 class HistoryStore(Writing, Reading):
-    """Conversations in one namespace of one backend.
+    """Conversations in one namespace of one backend. Thread-safe; a context manager.
 
-    `url` is `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:
-    docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this process).
-    Instead, `client` takes a redis-py client, which the caller closes, and `backend` any object with the methods of
-    `backends.base`. The first call connects.
+    - `url`: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:
+      docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this
+      process). Options of redis-py may follow as a query, such as `?socket_timeout=2`. The first call connects.
+    - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
+      with the methods of `backends.base`, which then has its own options about what is kept.
+    - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
+    - `log_length`: changes of a conversation that are kept, at least, for subscribers that were away. The same in all
+      writers.
+    - `poll_interval`: seconds after which subscriptions read the log even without a notification.
+    - `retry`: how long a call keeps trying while the server is unavailable.
+    - `ttl`: seconds from the last change of a conversation to its end, from 0.001. A store without a `ttl` keeps that
+      of the conversation. See docs/how-to/expiry.md.
+    - `max_messages`: keep the newest messages of a conversation. Each append and restore removes the oldest, a tool
+      call together with its result. `max_conversations`: for `memory://` only. Both are 500 there by default; None: no
+      cap.
+    - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
+      (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds, 0.001 to
+      3,600, DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
+    - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
+      "none" (docs/how-to/search.md); the same in all stores of a namespace.
+    - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. With `vectors`
+      alone the store keeps to the index of others that have an embedder.
+    - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
+      that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
-    `log_length` is the number of changes of a conversation that are kept for subscribers that were away. Subscriptions
-    also poll every `poll_interval` seconds. `retry` says how long a call keeps trying while the server is unavailable.
-
-    `ttl` removes a conversation with all its data so many seconds after its last change; a store without a `ttl` keeps
-    that of the conversation. `max_messages` keeps the newest messages of a conversation: each change removes the
-    oldest, a tool call together with its result. `max_conversations` is for `memory://`, whose caps are 500 and 500
-    unless others (None: no cap) are given.
-
-    `doorbell` says how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
-    that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
-
-    `durability` says what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
-    (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds,
-    DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
-
-    `search` is "auto" (the server keeps a search index if it can), "require" or "off". `language` is that of most
-    messages, or "none" (docs/how-to/search.md), and the same in all stores of a namespace. With an `embedder`, from a
-    list of texts to a list of vectors of `vectors` numbers each, search uses meaning and words.
+    An asynchronous store belongs to the event loop that first uses it: while that loop runs, calls in another one raise
+    EventLoopError.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
-    the same message ids), BackendRefusedError, UnsupportedServerError or StoreClosedError. Wrong arguments raise
-    InvalidInputError before anything is sent.
+    the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
+    arguments raise InvalidInputError before anything is sent.
     """
 
     def __init__(
@@ -99,12 +103,12 @@ class HistoryStore(Writing, Reading):
 
     @property
     def backend(self) -> Backend:
-        """The backend, for operations without a method of the store."""
+        """The backend, for operations without a method of the store: `store.backend.execute(operation)`."""
         return self._backend
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities and settings of the backend, read once."""
+        """The abilities and settings of the backend, read once, at the first access."""
         found = self._capabilities
         if found is None:
             backend = self._backend

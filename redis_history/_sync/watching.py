@@ -26,7 +26,8 @@ class Watching:
     _jobs: dict[Feed, Job]
 
     def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> Subscription:
-        """The changes of a conversation after a cursor (None: from now on), in order, each once.
+        """The changes of a conversation after the cursor `after` (None: from now on), in order, each once. The
+        conversation need not exist yet.
 
         See `Subscription`. A cursor comes from an event, a subscription or a snapshot. If the change log no
         longer reaches it, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
@@ -40,7 +41,8 @@ class Watching:
         """The changes of all conversations of the namespace, also of those to come; each as with `subscribe`.
 
         `after` has cursors by conversation id, such as `cursors` of an earlier subscription: changes after them, and
-        all changes of conversations it does not name. None: from now on. Raises InvalidCursorError.
+        all changes of conversations it does not name. None: from now on. Raises InvalidCursorError. To begin, it reads
+        the newest change of every conversation: about a second for 10,000.
         """
         subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
         self._begin(subscription)
@@ -54,11 +56,11 @@ class Watching:
         after: Cursor | str | None = None,
         on_error: Callable[[Exception, Event | None], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `callback`, plain or a coroutine function, with each change, in order, in the background.
+        """Call `callback`, plain or a coroutine function, with each change after the cursor `after` (None: from now
+        on), in order, in the background.
 
-        The returned function ends it.
-        An error of the callback, or of reading (then without an event), is reported to `on_error`, by default to the
-        log; the callback is called again for the next change.
+        The returned function ends it. An error of the callback, or of reading (then without an event), is reported to
+        `on_error`, by default to the log; the callback is called again for the next change.
         """
         subscription = self.subscribe(conversation_id, after=after)
         return self._call(callback, subscription, on_error, repr(conversation_id[:80]))
@@ -70,7 +72,7 @@ class Watching:
         after: Mapping[str, Cursor | str] | None = None,
         on_error: Callable[[Exception, Event | None], None] | None = None,
     ) -> Callable[[], None]:
-        """The same for the changes of all conversations: see `subscribe_all`. One call at a time."""
+        """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
         return self._call(callback, self.subscribe_all(after=after), on_error, "all conversations")
 
     def _call(

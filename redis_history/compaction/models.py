@@ -85,10 +85,10 @@ def openai_summarizer(
 ) -> ModelSummarizer:
     """Create a summariser that calls a model of OpenAI, or of a server with compatible chat completions at `base_url`.
 
-    `max_tokens` limits the summary; a truncated answer is an error. Conversations longer than `max_input_tokens`
-    (estimated) are sent in portions. `timeout` is in seconds per attempt, with up to `max_retries` retries. `options`
-    are additional arguments of the SDK's request. `api_key` defaults to the environment variable OPENAI_API_KEY.
-    `client` is an `openai.OpenAI` and replaces the connection options.
+    `prompt` tells the model what to do. `max_tokens` limits the summary; a truncated answer is an error. Conversations
+    longer than `max_input_tokens` (estimated) are sent in portions. `timeout` is in seconds per attempt, with up to
+    `max_retries` retries. `options` are additional arguments of the SDK's request. `api_key` defaults to the
+    environment variable OPENAI_API_KEY. `client` is an `openai.OpenAI` and replaces the connection options.
 
     Needs `pip install 'redis_history[openai]'`. Raises MissingExtraError without it, and ConfigurationError for an
     invalid option. The summariser raises SummaryError.

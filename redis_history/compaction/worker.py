@@ -37,8 +37,9 @@ class CompressionProgress(Struct, frozen=True):
     - "conflict": its older messages changed during the compression. The compressor will retry.
     - "lease_lost": this process was too slow or stalled, and another one may have taken over.
 
-    `messages`: number of messages to summarise. `tokens_before`, `tokens_after`: tokens of these messages, and of
-    their summary. `wait`: seconds until the next attempt. `error`: the reason. `seconds`: time since the start.
+    `conversation_id`: the conversation. `messages`: number of messages to summarise. `tokens_before`, `tokens_after`:
+    tokens of these messages, and of their summary. `wait`: seconds until the next attempt. `error`: the reason.
+    `seconds`: time since the start.
     """
 
     kind: Literal["planned", "started", "compressed", "nothing", "conflict", "lease_lost", "failed"]

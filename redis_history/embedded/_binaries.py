@@ -67,7 +67,8 @@ class ServerBinary:
         durability: Durability = "everysec",
         databases: int = 16,
     ) -> list[str]:
-        """The command that serves the data in `directory` on `unix_socket`, in the foreground.
+        """The command that serves the data in `directory` on `unix_socket`, in the foreground. `durability` is as in
+        `EmbeddedServer`; `databases` is their number.
 
         A relative `unix_socket` is inside `directory`. The server has no TCP port. It writes every change to the AOF
         and fsyncs it once a second, or with "always" before the reply. It never evicts keys. The store turns on
@@ -107,6 +108,7 @@ class Candidate:
 
     @property
     def usable(self) -> bool:
+        """Whether a server can be started there."""
         return self.binary is not None
 
     def __str__(self) -> str:

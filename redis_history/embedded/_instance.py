@@ -182,6 +182,7 @@ class EmbeddedStatus:
 
     @property
     def running(self) -> bool:
+        """Whether a server of this package runs there."""
         return self.supervised and self.answer in ("alive", "loading")
 
     def __str__(self) -> str:

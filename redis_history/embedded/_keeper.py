@@ -37,7 +37,8 @@ _main(*sys.argv[2:])
 def keep(path: str | os.PathLike[str] | None = None, *, durability: Durability = "everysec") -> bool:
     """Start the server in the folder `path` (None: the default folder), and keep it up until `let_go`.
 
-    Returns when the server answers: False if it was already kept up. Raises the errors of EmbeddedServer.start().
+    `durability` is as in `EmbeddedServer`. Returns when the server answers: False if it was already kept up. Raises the
+    errors of EmbeddedServer.start().
     """
     with EmbeddedServer(path, durability=durability) as server:  # a share for this process until the keeper has one
         folder = DataFolder.at(path)

@@ -13,7 +13,7 @@ _log = logging.getLogger("redis_history.formats")
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Content of a message that the target format cannot represent.
+    """Content of the message `message_id` that the target format cannot represent.
 
     `part` is its index in `message.parts`, or None for the message as a whole. `reason` says what was lost and why.
     """

@@ -118,7 +118,7 @@ def to_anthropic_system(
 ) -> str | list[dict[str, Any]] | None:
     """The `system` value: the original value for one system message, the blocks of all for several, None for none.
 
-    The value can contain text only. Other content is reported as a loss, as by `to_anthropic`.
+    The value can contain text only. Other content is reported as a loss. `shape` and `on_loss` as in `to_anthropic`.
     """
     check_shape(shape)
     contents: list[Any] = []

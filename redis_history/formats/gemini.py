@@ -101,7 +101,7 @@ def to_gemini(
 ) -> list[dict[str, Any]]:
     """Convert to contents, without system messages: pass these with `to_gemini_system`.
 
-    `on_loss` is called with each `Loss`; without it a warning is logged.
+    `on_loss` is called with each `Loss`; without it a warning is logged. `shape` is as in `to_openai_chat`.
     """
     check_shape(shape)
     names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
@@ -125,7 +125,8 @@ def to_gemini(
 
 
 def to_gemini_system(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> dict[str, Any] | None:
-    """The system instruction: one content with all system messages; None without system messages."""
+    """The system instruction: one content with all system messages; None without system messages. `on_loss` as in
+    `to_gemini`."""
     found = [m for m in messages if m.role == "system" and not note_of(m, _FORM).get("in_list")]
     with Losses(_FORM, on_loss) as losses:
         parts = [item for message in found for item in _parts(message, {}, losses)]

@@ -70,7 +70,7 @@ def to_mistral(
     """Convert to dicts of the chat API. Each tool result gets its own `tool` message, before the rest of its message.
 
     Mistral's own models only accept tool call ids of nine letters and digits. `short_ids` replaces other ids with such
-    ids; equal ids get equal replacements. `on_loss` is called with each `Loss`; without it a warning is logged.
+    ids; equal ids get equal replacements. `shape` and `on_loss` are as in `to_openai_chat`.
     """
     return _Mistral().to(map(_shortened, messages) if short_ids else messages, shape, on_loss)
 

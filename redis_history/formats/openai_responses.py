@@ -116,7 +116,7 @@ def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
 def to_openai_responses(
     messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
-    """Convert to items. `on_loss` is called with each `Loss`; without it a warning is logged."""
+    """Convert to items. `shape` and `on_loss` are as in `to_openai_chat`."""
     check_shape(shape)
     out: list[Json] = []
     with Losses(_FORM, on_loss) as losses:

@@ -342,11 +342,11 @@ class History:
     ) -> Reduction:
         """Let the plugins that reduce make the history smaller, in the order of registration. Without one, do nothing.
 
-        `older_than` is an instant, or an age. In an event loop, await the outcome. Elsewhere the reduction is done when
-        this returns, and awaiting does no harm. A call during another reduction does nothing. The store keeps all:
-        replaced entries move to its archive, entries that a plugin leaves out stay there.
-        Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its result meanwhile),
-        and what a plugin raises: then nothing has changed.
+        `max_tokens` and `max_entries` count all entries; `older_than` is an instant, or an age. In an event loop, await
+        the outcome. Elsewhere the reduction is done when this returns, and awaiting does no harm. A call during another
+        reduction does nothing. The store keeps all: replaced entries move to its archive, entries that a plugin leaves
+        out stay there. Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its
+        result meanwhile), and what a plugin raises: then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
         if not self._hooks("reduce"):

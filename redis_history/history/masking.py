@@ -32,6 +32,7 @@ class RetrieveTool:
 
     @property
     def parameters(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
         return {
             "type": "object",
             "properties": {

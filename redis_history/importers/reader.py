@@ -19,7 +19,7 @@ from redis_history.importers.transcript import OnError, Transcript
 
 
 class Importer(NamedTuple):
-    """A format: whether a record has it, and the conversations of a source.
+    """A format: `matches` says whether a record has it, and `read` gives the conversations of a `Source`.
 
     An installed package brings a format by an entry point of the group `redis_history.importers`: the name of the
     format, and an Importer.

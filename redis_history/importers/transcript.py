@@ -22,8 +22,8 @@ _TITLE_CHARACTERS = 80
 
 
 class ImportProblem(msgspec.Struct, frozen=True):
-    """A record, line or file that an import skipped. `line` counts from 1; in a file with one JSON document it is the
-    number of the record."""
+    """A record, line or file that an import skipped: its `path`, its `line`, from 1 (in a file with one JSON document,
+    the number of the record), and the `reason`."""
 
     path: str
     line: int
@@ -37,9 +37,9 @@ OnError = Callable[[ImportProblem], None]
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation of a file, in the order of the source.
+    """One conversation of a file: `messages` in the order of the source, its `format`, and its `title`.
 
-    The conversation id and message ids depend only on the name and content of the file, so a repeated import adds
+    `conversation_id` and the ids of messages depend only on the name and content of the file, so a repeated import adds
     nothing. Timestamps decide the order in a store, and the order of the source must be kept. So messages only have
     timestamps if the source has one for each message, in ascending order. The source's own text for the time is always
     in `metadata["time"]`.
@@ -62,7 +62,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turn(NamedTuple):
     """A message for `build`. `id`: the id in the source. `time`: the time as the source writes it. `at`: the same as an
-    instant, if possible. `line`: set if an invalid message is skipped without rejecting the conversation."""
+    instant, if possible. `line`: set if an invalid `message` is skipped without rejecting the conversation. `original`:
+    the provider's own dict."""
 
     message: Message
     id: str | None = None
@@ -82,7 +83,8 @@ def build(
     metadata: Mapping[str, Any] | None = None,
     form: Literal["openai_chat", "anthropic"] | None = None,
 ) -> Transcript:
-    """Build a transcript from turns. `key` identifies the conversation within its format.
+    """Build a transcript from turns. `key` identifies the conversation within its `format`. `title`, `metadata` and the
+    provider `form` of the originals are those of the `Transcript`.
 
     Raises InvalidMessageError for a message that cannot be stored. If its turn has a `line`, the message is reported to
     `on_bad_line` and skipped instead.

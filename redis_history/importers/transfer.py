@@ -45,8 +45,8 @@ _NO_COMPACTION = (CapabilityError, ConflictError, NotFoundError, InvalidInputErr
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """Progress or result of an import: numbers of conversations and messages read, of messages that were new or already
-    in the store, and of reported problems."""
+    """Progress or result of an import: numbers of `conversations` and `messages` read, of messages that were `new` or
+    already in the store (`duplicates`), and of reported `problems`."""
 
     conversations: int = 0
     messages: int = 0
@@ -56,7 +56,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """Numbers of conversations and messages that an export has written."""
+    """Numbers of `conversations` and `messages` that an export has written."""
 
     conversations: int = 0
     messages: int = 0
@@ -105,7 +105,7 @@ async def async_import_messages(
     on_error: OnError | None = None,
     on_progress: OnProgress | None = None,
 ) -> Imported:
-    """`import_messages` for an async store. Reads the source in a thread, which may also call `on_error`."""
+    """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
     work = _Import(store, source, batch, on_error, on_progress)
     transcripts = await asyncio.to_thread(work.read, format, limits)
     return cast("Imported", await _async_run(work.steps(transcripts), in_thread=True))
@@ -121,11 +121,12 @@ def export_messages(
 ) -> Exported:
     """Write conversations as lossless JSONL for `import_messages`: those in `conversation_ids`, or all (None).
 
-    `target` is a path or a binary file. A file at the path is replaced only when the export is complete, and keeps its
-    mode; a link is followed. Devices and named pipes are written directly. If the path ends in .gz, the output is
-    gzipped. `include_archived` also writes archived messages, marked as such; each summary follows the messages it
-    replaced, and an import repeats the compaction. `on_progress` is called after each conversation and after every
-    1,000 messages. The export may or may not contain messages that are written while it runs.
+    `conversation_ids` are the conversations to write; None: all. `target` is a path or a binary file. A file at the
+    path is replaced only when the export is complete, and keeps its mode; a link is followed. Devices and named pipes
+    are written directly. If the path ends in .gz, the output is gzipped. `include_archived` also writes archived
+    messages, marked as such; each summary follows the messages it replaced, and an import repeats the compaction.
+    `on_progress` is called after each conversation and after every 1,000 messages. The export may or may not contain
+    messages that are written while it runs.
 
     Raises InvalidInputError for an unknown conversation id.
     """
@@ -142,7 +143,7 @@ async def async_export_messages(
     include_archived: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
-    """`export_messages` for an async store."""
+    """Like `export_messages`, for an async store."""
     with _opened(target) as stream:
         steps = _export(store, anext, stream, conversation_ids, include_archived, on_progress)
         return cast("Exported", await _async_run(steps))

@@ -65,7 +65,8 @@ class AgentsSession(Session):
         on_loss: OnLoss | None = None,
         **options: Any,
     ) -> AgentsSession:
-        """Create a session and its store. `url` and `options` are those of the store; `close` closes it."""
+        """Create a session and its store. `url` and `options` are those of the store; `close` closes it. Otherwise
+        as `AgentsSession`."""
         store = AsyncHistoryStore(url, **options)
         session = cls(session_id, store, session_settings=session_settings, on_loss=on_loss)
         session._owned = True

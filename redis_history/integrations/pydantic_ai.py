@@ -52,7 +52,8 @@ _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 
 class PydanticAIHistory:
-    """Loads and appends the messages of a conversation for Pydantic AI. The caller must close the store."""
+    """Loads and appends the messages of a conversation for Pydantic AI. The caller must close the store.
+    `on_loss` is as in `formats.to_openai_chat`."""
 
     def __init__(self, conversation_id: str, store: AsyncHistoryStore, *, on_loss: OnLoss | None = None) -> None:
         self.conversation_id = checked_id(conversation_id)
@@ -71,7 +72,7 @@ class PydanticAIHistory:
             await self._store.append_many(self.conversation_id, ours[at : at + _BATCH])
 
     def load_from(self, store: HistoryStore, *, limit: int | None = None) -> list[ModelMessage]:
-        """`load` for a synchronous store."""
+        """Like `load`, for a synchronous store."""
         return self._theirs(store.get(self.conversation_id, limit=limit), limit)
 
     def _theirs(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:

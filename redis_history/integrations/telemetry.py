@@ -66,7 +66,8 @@ def instrument(
 def count_retries(
     on_retry: Callable[[Any], object] | None = None, *, meter_provider: MeterProvider | None = None
 ) -> Callable[[Any], None]:
-    """An `on_retry` for a RetryPolicy that counts in `redis_history.retries`, by `error.type`, and calls yours."""
+    """An `on_retry` for a RetryPolicy that counts in `redis_history.retries`, by `error.type`, and calls yours.
+    `meter_provider` is by default the global one."""
     counter = metrics.get_meter(_NAME, __version__, meter_provider).create_counter("redis_history.retries", "{retry}")
 
     def counted(details: Any) -> None:

@@ -28,7 +28,7 @@ def tool_use(id: str, name: str, input: Any = None) -> ToolUsePart:
 def tool_result(
     tool_use_id: str, content: Any = "", is_error: bool = False, *, name: str | None = None
 ) -> ToolResultPart:
-    """The result of the nearest earlier call of this id."""
+    """The result of the nearest earlier call of this id. `name` is that of the tool."""
     return ToolResultPart(tool_use_id=tool_use_id, content=content, is_error=is_error, name=name)
 
 

@@ -41,7 +41,8 @@ _KNOWN = frozenset({TextPart, ReasoningPart, ToolUsePart, ToolResultPart, Attach
 class Position(NamedTuple):
     """The order of a message in its conversation: by time, then by arrival. Positions compare like tuples.
 
-    `timestamp` is in microseconds since 1970 UTC. `str(position)` is a compact text form for URLs.
+    `timestamp` is in microseconds since 1970 UTC, `sequence` counts from 1. `str(position)` is a compact text form for
+    URLs.
     """
 
     timestamp: int
@@ -60,7 +61,7 @@ class Position(NamedTuple):
 
 
 class Participant(OpenStruct, frozen=True):
-    """The author of a message."""
+    """The author of a message: its `kind`, its `id`, and the `display_name` for people."""
 
     kind: Literal["user", "agent", "system"]
     id: str
@@ -69,7 +70,8 @@ class Participant(OpenStruct, frozen=True):
 
 
 class Source(OpenStruct, frozen=True):
-    """A document that retrieval added to the context of a message."""
+    """A document that retrieval added to the context of a message: `document_id`, `document_name`, the `chunk` of its
+    text, and its `score`."""
 
     document_id: str | None = None
     document_name: str | None = None
@@ -97,10 +99,21 @@ class Metadata(TypedDict, total=False):
 class Message(OpenStruct, frozen=True, kw_only=True):
     """One turn of a conversation; provider-neutral and lossless. Immutable: change it with `msgspec.structs.replace`.
 
-    `parts` takes a part, a string, dicts of the stored form, or a list of these. `timestamp` takes a datetime (naive
-    means UTC), an ISO 8601 string or seconds since 1970; None lets the server stamp the message when it is appended.
-    `sequence` is the arrival number within the conversation, from 1; the store sets it. `provider_meta` is opaque and
-    preserved. Raises InvalidMessageError (InvalidTimestampError for the time) for anything else.
+    - `id`: 1 to 512 bytes of UTF-8, unique in its conversation; a new UUIDv7 by default.
+    - `role`: "user", "assistant", "system" or "tool".
+    - `parts`: a part, a text, dicts of the stored form, or a list of these.
+    - `participant`: the author. `scope`: where it was said. `sources`: the `Source` documents of retrieval.
+    - `timestamp`: a datetime (naive means UTC), an ISO 8601 string or seconds since 1970, from 1684 to 2255, to the
+      microsecond. None: the server stamps the message when it is appended.
+    - `metadata`: a dict of JSON values. These keys have a meaning: `channel_type`, `channel_name`, `channel_id`,
+      `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`.
+    - `trace_id`: text. `provider_meta`: a dict, opaque and preserved. `schema_version`: of the stored form.
+    - `sequence`: the arrival number within the conversation, from 1; the store sets it.
+
+    JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
+    as keys. A stored message has at most 4,000,000 bytes, 100 levels of nesting and 100,000 values (else
+    MessageTooLargeError). Raises InvalidMessageError (InvalidTimestampError for the time) for anything else, sometimes
+    only when it is appended.
     """
 
     # The first field, and so first in the stored map, where scripts of the server can read it.
@@ -161,10 +174,12 @@ class Message(OpenStruct, frozen=True, kw_only=True):
 
     @property
     def tool_uses(self) -> tuple[ToolUsePart, ...]:
+        """The tool calls among the parts."""
         return tuple(part for part in self.parts if isinstance(part, ToolUsePart))
 
     @property
     def tool_results(self) -> tuple[ToolResultPart, ...]:
+        """The tool results among the parts."""
         return tuple(part for part in self.parts if isinstance(part, ToolResultPart))
 
 
@@ -213,8 +228,9 @@ def content_text(content: Any) -> str:
 class Conversation(OpenStruct, frozen=True):
     """The record of a conversation, for `create_conversation` and from `get_conversation`.
 
-    The caller sets the first six fields. `user_id` and `auditing_id` are a string or an integer of 64 bits: 1 and "1"
-    are different owners. The store sets the other fields with each change: `message_count`, `characters` and estimated
+    The caller sets the first six fields: `conversation_id`, the owner `user_id`, `agent_name`, `title`, `metadata` (a
+    dict of JSON values) and `auditing_id`. `user_id` and `auditing_id` are text or an integer of 64 bits: 1 and "1" are
+    different owners. The store sets the other fields with each change: `message_count`, `characters` and estimated
     `tokens` of the messages, `created_at`, `updated_at` (the last change), `revision`, `schema_version`.
     """
 

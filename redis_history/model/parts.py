@@ -15,7 +15,8 @@ Modality = Literal["text", "image", "audio", "video", "document", "file"]
 
 
 class OpenStruct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of everything stored inside a message.
+    """Base of everything stored inside a message. `extra` has the fields that a newer version added, and
+    `provider_meta` details of a provider; both are kept unchanged.
 
     `forbid_unknown_fields` makes the fast decoder reject unknown fields, which it would otherwise drop. The tolerant
     decoder then keeps them in `extra`.
@@ -37,7 +38,7 @@ def _extra() -> Any:
 
 
 class TextPart(OpenStruct, frozen=True, tag="text"):
-    """Plain text, as the user or the model wrote it."""
+    """Plain `text`, as the user or the model wrote it."""
 
     text: str
     provider_meta: dict[str, Any] | None = None
@@ -45,7 +46,8 @@ class TextPart(OpenStruct, frozen=True, tag="text"):
 
 
 class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
-    """The reasoning of a model. `signature` is opaque and must be sent back unchanged."""
+    """The reasoning of a model as `text`; not part of `message.text`. `signature` is opaque and must be sent back
+    unchanged."""
 
     text: str
     signature: str | None = None
@@ -54,9 +56,9 @@ class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
 
 
 class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
-    """A call of a tool. `input` has its arguments: usually a dict; a string if a model wrote broken JSON.
+    """A call of the tool `name`. `input` has its arguments: usually a dict; a string if a model wrote broken JSON.
 
-    Ids repeat in real conversations: a result belongs to the nearest earlier call of its id.
+    `id` is that of the call. Ids repeat in real conversations: a result belongs to the nearest earlier call of its id.
     """
 
     id: str
@@ -67,7 +69,8 @@ class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
 
 
 class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
-    """The result of a tool: text, or any JSON-like value such as a provider's list of content blocks."""
+    """The result of the call `tool_use_id`. `content` is text, or any JSON value such as a provider's list of content
+    blocks. `is_error`: the tool failed. `name` is that of the tool."""
 
     tool_use_id: str
     content: Any = ""
@@ -78,7 +81,8 @@ class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
 
 
 class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
-    """A file by reference, never its bytes. `size` is in bytes.
+    """A file by reference, never its bytes: `id`, `name`, `size` in bytes, `modality` ("text", "image", "audio",
+    "video", "document" or "file"), `mime_type`, and `reference`.
 
     A reference with a scheme is a URI. A reference of letters, digits, "-" and "_" is a file id of a provider. Others,
     such as object keys, are never sent to a provider.
@@ -101,6 +105,7 @@ class UnknownPart(msgspec.Struct, frozen=True, tag="&unknown"):
 
     @property
     def type(self) -> str:
+        """The type that the newer version stored."""
         return str(self.data.get("type")) if isinstance(self.data, Mapping) else ""
 
 

@@ -31,17 +31,17 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
     """How to assemble a prompt.
 
     - `scope`: only include messages of this scope.
-    - `token_budget`: maximum tokens of the whole prompt; None for no limit.
+    - `token_budget`: maximum tokens of the whole prompt, from 1; None for no limit.
     - `addressed_only_mode`: leave out messages that are not for this agent. "strict" only keeps its own messages and
       those that mention it in the metadata.
     - `rolling_summary_threshold`: if there are more messages, summarise the older ones; None for never.
     - `time_window_minutes`: leave out older messages.
-    - `max_turns_to_load`: number of messages to read from the store.
+    - `max_turns_to_load`: number of messages to read from the store, 1 to 100,000.
     - `agent_aliases`: other names and ids of the agent.
     - `system_prompt`: the first message of the prompt; it is not stored.
     - `token_counter`: returns the tokens of a text; None estimates a quarter of the characters.
     - `also_addressed`: a function that says which other messages count as addressed.
-    - `now`: the end of the time window.
+    - `now`: the end of the time window: a datetime, an ISO 8601 string or seconds since 1970; None: this moment.
 
     Raises ConfigurationError for an invalid option, and InvalidTimestampError for `now`.
     """
@@ -111,14 +111,17 @@ LeftOutReason = Literal[
 
 
 class Addressed(Struct, frozen=True, gc=False):
-    """A message that addressed-only mode kept, and why."""
+    """A message that addressed-only mode kept: `message_id`, and the `reason`: "own" (by the agent, or a result of its
+    call), "mention" (in `mentions`), "system", "dm", "two_party" (nobody but one other talks), "named" (a name in the
+    text), "also_addressed" (by that function) or "summary"."""
 
     message_id: str
     reason: AddressedReason
 
 
 class LeftOut(Struct, frozen=True, gc=False):
-    """A message that was left out of the prompt, and why. `partial`: only some of its parts were left out."""
+    """A message that was left out of the prompt: `message_id` and `reason` (docs/how-to/prompts.md). `partial`: only
+    some of its parts were left out."""
 
     message_id: str
     reason: LeftOutReason
@@ -129,9 +132,9 @@ class PromptReport(Struct, frozen=True):
     """A report on a prompt. Tokens are counted with `token_counter`.
 
     `loaded`: number of messages read. `left_out`: messages left out, in the order of the conversation. `tokens`: size
-    of the whole prompt, including `system_tokens` for system prompts and `summary_tokens` for summaries. `addressed`:
-    the messages that addressed-only mode kept, and why, in the order of the conversation; later steps may still leave
-    them out. Empty without that mode.
+    of the whole prompt, of at most `token_budget`, including `system_tokens` for system prompts and `summary_tokens`
+    for summaries. `addressed`: the messages that addressed-only mode kept, and why, in the order of the conversation;
+    later steps may still leave them out. Empty without that mode.
     """
 
     loaded: int
@@ -158,7 +161,7 @@ class PromptReport(Struct, frozen=True):
 
 
 class AssembledPrompt(Struct, frozen=True):
-    """The messages for this agent's model, and the report. Pass the messages to `formats.to_*`.
+    """The `messages` for this agent's model, and the `report`. Pass the messages to `formats.to_…`.
 
     They keep the ids, timestamps and participants of the stored messages.
     """

@@ -32,9 +32,10 @@ class Embedder(Protocol):
 
 
 class VectorField(Struct, frozen=True):
-    """Vectors of 32-bit floats. "flat" compares with each (exact, for up to some 100,000), "hnsw" with few.
+    """Vectors of `dimension` 32-bit floats, 1 to 32,768.
 
-    Raises ConfigurationError for a dimension that no server takes.
+    `algorithm`: "flat" compares with each (exact, for up to some 100,000 messages in the namespace), "hnsw" with few.
+    `distance`: "cosine", "l2" or "ip". Raises ConfigurationError.
     """
 
     dimension: int

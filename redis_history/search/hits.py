@@ -30,8 +30,8 @@ Ranges = list[tuple[int, int]]
 
 
 class Highlight(Struct, frozen=True):
-    """A part of a message's text as it was written, and where in it the terms are: (start, end) in characters,
-    ascending and apart."""
+    """A part of a message's `text`, of about 200 characters, as it was written. `ranges`: where in it the terms are, as
+    (start, end) in characters, ascending and apart."""
 
     text: str
     ranges: tuple[tuple[int, int], ...]
@@ -216,7 +216,8 @@ LEAST: Final = 25
 
 
 class SearchHit(Struct, frozen=True):
-    """A message that was found. `score` compares within one search only. `before` and `after` are its neighbours, as
+    """A message that was found. `score` is above 0 and compares within one search only, `conversation_id` is where it
+    was found. `highlights` are up to 3 fragments with terms. `before` and `after` are its neighbours, as
     many as the call's `context` says, ascending; they need not match. `archived`: a summary stands for it; then its
     neighbours are archived messages too.
 
@@ -239,7 +240,7 @@ class SearchHit(Struct, frozen=True):
 
 
 class Reindexed(Struct, frozen=True):
-    """The result of `reindex`: conversations read, documents written, and documents without a message removed."""
+    """The result of `reindex`: `conversations` read, `documents` written, and documents without a message `removed`."""
 
     conversations: int
     documents: int

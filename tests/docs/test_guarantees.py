@@ -58,11 +58,6 @@ def test_every_promise_and_every_defence_has_a_proof() -> None:
 
 #: Figures of the code that a page gives.
 FIGURES: dict[str, list[Any]] = {
-    "reference.md": [
-        *(*_BATCH, *_MESSAGE, PAGE, MAX_CONVERSATION_ID_BYTES, wire.MAX_ID_BYTES, keys._MAX_NAMESPACE_BYTES),
-        *(requests.MAX_RECORD_BYTES, ranking.MAX_SCANNED, query.MAX_QUERY_CHARACTERS, query.MAX_TERMS, tools.SHOWN),
-        *(_OPTIONS.search_wait, _outbox.MAX_UNSAVED_BYTES // 10**6),
-    ],
     "how-to/conversations.md": _BATCH,
     "how-to/fleets.md": _BATCH,
     "how-to/expiry.md": [_CAPS["max_messages"], _CAPS["max_conversations"]],
