@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +31,7 @@ from benchmarks.doorbells import bench_async_doorbell, bench_doorbell
 from benchmarks.durability import bench_durability, followed
 from benchmarks.growth import bench_compaction, bench_growth, bench_growth_of_reads, bench_memory
 from benchmarks.search import bench_search, bench_search_memory, bench_search_writes
-from benchmarks.timing import Report
+from benchmarks.timing import Report, in_turn
 from rich.console import Console
 
 from redis_history import HistoryStore
@@ -47,6 +49,17 @@ def clear(client: Any) -> None:
                 client.execute_command("FT.DROPINDEX", index)
 
 
+def bench_import(report: Report) -> None:
+    """Fresh processes."""
+
+    def run(code: str) -> Any:
+        return lambda _: subprocess.run([sys.executable, "-c", code], check=True)
+
+    for code in ("import redis_history", "from redis_history import HistoryStore"):
+        bare, ours = in_turn(20, run("import redis"), run(code))
+        report.row(code, "import redis", ours, bare, "2")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3000, help="calls of each kind (default 3000)")
@@ -60,6 +73,7 @@ def main() -> None:
         url = options.url or server.url
         client = redis.Redis.from_url(url)
         report = Report()
+        bench_import(report)
         with HistoryStore(url, namespace="bench", search="off") as store:
             bench_append(report, client, store, options.rounds)
             asyncio.run(bench_async_append(report, url, options.rounds))

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._async._connect import open_backend
 from redis_history._async._runtime import Job
 from redis_history._async.reading import AsyncReading
 from redis_history._async.subscription import AsyncFeed
@@ -95,7 +94,11 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
-        self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        else:
+            from redis_history._async._connect import open_backend  # here, because redis-py takes long to import
+
+            backend = open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._backend: AsyncBackend = backend
         self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}

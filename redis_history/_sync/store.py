@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._sync._connect import open_backend
 from redis_history._sync._runtime import Job
 from redis_history._sync.reading import Reading
 from redis_history._sync.subscription import Feed
@@ -96,7 +95,11 @@ class HistoryStore(Writing, Reading):
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
-        self._backend = backend or open_backend(url, client, namespace, options, retry or RetryPolicy())
+        else:
+            from redis_history._sync._connect import open_backend  # here, because redis-py takes long to import
+
+            backend = open_backend(url, client, namespace, options, retry or RetryPolicy())
+        self._backend: Backend = backend
         self._capabilities: Capabilities | None = None
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
