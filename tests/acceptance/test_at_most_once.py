@@ -162,6 +162,7 @@ def test_a_late_first_copy_of_a_destructive_call_changes_nothing(wire: Wire, nam
     assert (wire.store.get("c"), wire.store.get_conversation("c")) == before
 
 
+@pytest.mark.proves("at-most-once")
 @pytest.mark.parametrize("name", DESTRUCTIVE)
 def test_a_destructive_call_that_is_refused_stays_refused(wire: Wire, name: str) -> None:
     op = DESTRUCTIVE[name][0]()
@@ -257,6 +258,7 @@ def test_the_same_message_of_another_call_is_stored_again(wire: Wire) -> None:
     assert wire.texts() == ["m"]
 
 
+@pytest.mark.proves("unknown-outcome")
 @pytest.mark.parametrize("name", DESTRUCTIVE)
 def test_what_is_too_old_to_be_decided_is_refused(wire: Wire, name: str) -> None:
     wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
@@ -291,6 +293,7 @@ def test_an_append_of_a_conversation_that_has_expired_is_not_made_again(server_o
         wire.close()
 
 
+@pytest.mark.proves("at-most-once")
 def test_a_clock_that_was_set_back_delays_nothing_and_repeats_nothing(wire: Wire, server_of: Servers) -> None:
     """After a failover to a server whose clock is ten minutes behind: as if the journal were of ten minutes ahead."""
     wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
@@ -356,6 +359,7 @@ def test_the_journal_expires_and_has_no_content(wire: Wire) -> None:
         assert b"secret" not in wire.client.dump(key)
 
 
+@pytest.mark.proves("unknown-outcome")
 def test_a_store_whose_first_copy_is_too_old_says_that_the_outcome_is_unknown(
     server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +389,7 @@ def test_a_write_that_was_never_sent_is_unavailable_and_not_unknown(own_server: 
         assert not isinstance(caught.value, OutcomeUnknownError)
 
 
+@pytest.mark.proves("one-change")
 def test_a_log_that_is_ahead_of_its_conversation_refuses_changes_whole(wire: Wire) -> None:
     """For example when one key of a conversation was restored from a backup."""
     store = wire.store
@@ -435,6 +440,7 @@ def test_a_repeated_append_reports_its_own_revision_after_edits(wire: Wire) -> N
     assert wire.copy(op, repeated=True)() == first
 
 
+@pytest.mark.proves("at-most-once")
 @given(st.data())
 def test_any_order_of_copies_is_as_good_as_the_first_ones(
     server_of: Servers, namespace: str, data: st.DataObject

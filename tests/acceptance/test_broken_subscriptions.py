@@ -28,6 +28,7 @@ def _cut_pubsub(server: RealServer) -> int:
         return int(client.client_kill_filter(_type="pubsub"))
 
 
+@pytest.mark.proves("broken-connections")
 def test_every_change_arrives_across_cut_connections(own_server: Start) -> None:
     server = own_server()
     seen: list[int] = []
@@ -49,6 +50,7 @@ def test_every_change_arrives_across_cut_connections(own_server: Start) -> None:
     assert seen == list(range(1, 501))
 
 
+@pytest.mark.proves("reset")
 async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Start) -> None:
     server = own_server(options=("--appendfsync", "always"))
     async with AsyncHistoryStore(server.url, retry=QUICK) as store:
@@ -78,6 +80,7 @@ async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Star
             assert texts == [f"kept {n}" for n in range(3)] + [f"other {n}" for n in range(5)]
 
 
+@pytest.mark.proves("reset")
 async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
     server = own_server()
     async with AsyncHistoryStore(server.url, poll_interval=0.2) as store, store.subscribe("c") as subscription:
@@ -94,6 +97,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
         assert event.revision == 1
 
 
+@pytest.mark.proves("get-in-time")
 @pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("outage", ["hangs", "away"])
 @pytest.mark.parametrize("face", ["sync", "async"])
@@ -169,6 +173,7 @@ def test_closing_ends_a_get_during_an_outage(own_server: Start, timeout: float |
             os.kill(server.pid, signal.SIGCONT)
 
 
+@pytest.mark.proves("slow-subscribers")
 def test_one_connection_serves_all_subscriptions(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
@@ -186,6 +191,7 @@ def test_one_connection_serves_all_subscriptions(own_server: Start) -> None:
             wait_until(lambda: client.pubsub_channels("__keyspace*") == [], "the channels to be given up")
 
 
+@pytest.mark.proves("notifications")
 def test_flags_of_others_stay_on(own_server: Start) -> None:
     server = own_server(options=("--notify-keyspace-events", "Ex"))
     with HistoryStore(server.url) as store, store.subscribe("c") as subscription:

@@ -200,6 +200,7 @@ async def test_the_input_of_a_failed_agent_is_recorded(async_store: AsyncHistory
     assert record.failed == 0
 
 
+@pytest.mark.proves("capture")
 async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistoryStore) -> None:
     """Wherever the cancellation falls, also into the append itself."""
     record = capture(async_store, "c")
@@ -285,6 +286,7 @@ def test_chat_dicts(store: HistoryStore) -> None:
     assert (called.participant, called.scope) == (BOT, "dm")
 
 
+@pytest.mark.proves("capture")
 def test_the_same_message_again_is_stored_once(store: HistoryStore) -> None:
     record = capture(store, "c", agent=BOT, user=ANN)
     reply = assistant("hello", id="reply")

@@ -24,6 +24,7 @@ from tests.support.captures import upper
 from tests.support.servers import RealServer, wait_until
 
 
+@pytest.mark.proves("capture")
 async def test_a_lost_server_does_not_affect_the_agent(
     own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +133,7 @@ def test_other_stores_and_functions_are_refused(store: HistoryStore) -> None:
 # Order
 
 
+@pytest.mark.proves("capture")
 async def test_concurrent_calls_keep_their_order(async_store: AsyncHistoryStore) -> None:
     record = capture(async_store, lambda number: f"c{number % 3}", inbound=lambda number: user(str(number)))
 
@@ -197,6 +199,7 @@ async def test_in_the_background(async_store: AsyncHistoryStore) -> None:
     await record.aclose()
 
 
+@pytest.mark.proves("background-capture")
 def test_the_background_survives_an_outage(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     tries: list[str] = []

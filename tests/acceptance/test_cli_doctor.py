@@ -59,6 +59,7 @@ def test_commands_are_not_wrapped_on_a_terminal(server: RealServer) -> None:
     assert "CONFIG REWRITE" in shown
 
 
+@pytest.mark.proves("doctor")
 def test_the_fixes_of_dangerous_settings_work(own_server: Callable[..., RealServer]) -> None:
     options = ("--maxmemory-policy", "allkeys-lru", "--appendonly", "no", "--maxmemory", "2mb")
     server = own_server("plain", options=options)
@@ -93,6 +94,7 @@ def test_a_server_that_refuses_settings(own_server: Callable[..., RealServer]) -
     assert "the server does not report" in found["persistence"]["detail"]
 
 
+@pytest.mark.proves("doctor")
 def test_the_fix_for_missing_rights_works(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kt"))
     rules = ["on", ">secret", "resetkeys", "~rh:{support:*", "resetchannels", "-@all", "+@read", "+@write", "+info"]

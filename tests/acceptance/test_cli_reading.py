@@ -239,6 +239,7 @@ def harmless(text: str) -> bool:
     return not any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") and c not in "\n\t\u200d" for c in text)
 
 
+@pytest.mark.proves("terminal")
 @pytest.mark.parametrize("settings", [{}, TERMINAL], ids=["pipe", "terminal"])
 def test_hostile_text_cannot_control_the_terminal(store: HistoryStore, on: Any, settings: dict[str, str]) -> None:
     identity = HOSTILE[:60]

@@ -94,6 +94,7 @@ def where(server: RealServer, namespace: str) -> tuple[str, ...]:
     return ("--url", server.url, "--namespace", namespace)
 
 
+@pytest.mark.proves("tail")
 def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple[str, ...]) -> None:
     store.append_many("c", [user(f"Message {number}") for number in range(5)])
     with following(*where, "tail", "c", "-f", "-n", "2") as tail:
@@ -117,6 +118,7 @@ def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple
         assert tail.errors == []
 
 
+@pytest.mark.proves("tail")
 def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     server = own_server()
     where = ("--url", server.url, "--json", "tail", "c")

@@ -47,6 +47,7 @@ def _store(face: str, cluster: RealCluster, namespace: str, **options: Any) -> A
     return open_store(face, cluster.url, **{"namespace": namespace, "retry": PATIENT, **options})
 
 
+@pytest.mark.proves("cluster")
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, face: str) -> None:
     """Every message once, sequences and revisions dense, and a subscriber has every change in order."""
@@ -108,6 +109,7 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
         await reader.delete_conversation("c")
 
 
+@pytest.mark.proves("cluster")
 async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealCluster, namespace: str) -> None:
     """Its bucket's list is on one side, its own keys on neither: the nodes say TRYAGAIN until the slot has moved."""
     slot = _slot(namespace, "c")
@@ -146,6 +148,7 @@ def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> Non
         store.delete_conversation("c")
 
 
+@pytest.mark.proves("failover")
 @pytest.mark.full
 def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_primaries(
     cluster: RealCluster, namespace: str
@@ -239,6 +242,7 @@ def _listeners(node: RealServer) -> int:
         return sum(line["sub"] != "0" for line in client.client_list())
 
 
+@pytest.mark.proves("cluster")
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespace: str) -> None:
     primary = own_cluster.owner(_slot(namespace, "c"))

@@ -34,6 +34,7 @@ def _arrived(store: HistoryStore, count: int) -> bool:
     return store.snapshot("c", limit=1).message_count >= count
 
 
+@pytest.mark.proves("compaction")
 @pytest.mark.parametrize("kind", ["plain", "redis"])
 def test_what_four_processes_append_while_a_summariser_thinks_stays(own_server: Start, kind: str) -> None:
     server = own_server(kind)
@@ -374,6 +375,7 @@ LOSSES: dict[str, Callable[[Any, bytes], Any]] = {
 }
 
 
+@pytest.mark.proves("archive")
 @pytest.mark.parametrize(
     ("kind", "script", "time"),
     [

@@ -119,6 +119,7 @@ def members(client: Any, conversation_id: str) -> list[bytes]:
     return found
 
 
+@pytest.mark.proves("compressors")
 def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
     own_server: Callable[..., RealServer], start: Callable[..., Worker], full: bool
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
         assert len(store.get("c")) == 800
 
 
+@pytest.mark.proves("compressors")
 def test_a_worker_that_stood_still_past_its_lease_cannot_commit(
     own_server: Callable[..., RealServer], start: Callable[..., Worker]
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_worker_ends_at_sigterm(own_server: Callable[..., RealServer], start: 
         assert len(store.get("c")) == 60
 
 
+@pytest.mark.proves("summarisers")
 @pytest.mark.parametrize("trouble", ["error", "time-out", "nothing", "megabyte"])
 def test_a_model_that_fails_leaves_the_conversation_as_it_is(
     own_server: Callable[..., RealServer], start: Callable[..., Worker], trouble: str, monkeypatch: pytest.MonkeyPatch
@@ -263,6 +266,7 @@ def torn(original: list[Message], live: list[Message]) -> int:
     return sum(len(side) > 1 for side in sides.values())
 
 
+@pytest.mark.proves("compressors")
 def test_four_workers_killed_at_random_over_real_conversations(
     own_server: Callable[..., RealServer], start: Callable[..., Worker], full: bool
 ) -> None:

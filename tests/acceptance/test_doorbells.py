@@ -47,6 +47,7 @@ async def _until(condition: Callable[[], object]) -> None:
     await asyncio.to_thread(wait_until, condition, "the doorbell")
 
 
+@pytest.mark.proves("notifications")
 @pytest.mark.parametrize("doorbell", ["auto", "keyspace", "publish"])
 @pytest.mark.parametrize("kind", ["plain", "redis", "valkey"])
 async def test_a_doorbell_rings_at_once(own_server: Start, kind: str, doorbell: Any) -> None:
@@ -83,6 +84,7 @@ def test_only_stores_that_publish_send_publish_commands(own_server: Start) -> No
                 assert client.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"] == published
 
 
+@pytest.mark.proves("broken-connections")
 @FACES
 async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, face: str) -> None:
     """Without any notification, each change arrives by the poll."""
@@ -220,6 +222,7 @@ def nodes(request: pytest.FixtureRequest, own_server: Start) -> tuple[str, list[
     return server.url, [server]
 
 
+@pytest.mark.proves("broken-connections")
 def test_threads_subscribe_while_connections_are_killed(nodes: tuple[str, list[RealServer]], full: bool) -> None:
     """No error reaches them. Afterwards the doorbell works, and the server has dropped their subscriptions."""
     url, servers = nodes
@@ -332,6 +335,7 @@ class _Rounds:
         self.close()
 
 
+@pytest.mark.proves("get-in-time")
 @FACES
 async def test_the_mode_tells_of_an_outage(own_server: Start, face: str) -> None:
     server = own_server()
@@ -349,6 +353,7 @@ async def test_the_mode_tells_of_an_outage(own_server: Start, face: str) -> None
         await one.aclose()
 
 
+@pytest.mark.proves("get-in-time")
 @FACES
 async def test_the_mode_tells_of_a_server_that_hangs(
     own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch

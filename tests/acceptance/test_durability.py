@@ -39,6 +39,7 @@ WRITES: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
+@pytest.mark.proves("fsync")
 @FACES
 @pytest.mark.parametrize("write", WRITES)
 async def test_a_call_repeated_after_a_lost_reply_confirms_the_first(own_server: Start, face: str, write: str) -> None:
@@ -57,6 +58,7 @@ async def test_a_call_repeated_after_a_lost_reply_confirms_the_first(own_server:
             await WRITES[write](store, "c")
 
 
+@pytest.mark.proves("fsync")
 @FACES
 @pytest.mark.parametrize("write", [one for one in WRITES if one != "record"])
 async def test_a_call_that_finds_its_work_done_by_another_confirms_it(own_server: Start, face: str, write: str) -> None:
@@ -85,6 +87,7 @@ def test_with_lost_replies_each_durable_message_is_stored_once(own_server: Start
             assert store.get("c") == [one.message for one in appended]
 
 
+@pytest.mark.proves("confirmable")
 @FACES
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
 async def test_a_server_that_confirms_before_it_has_fsynced_is_refused(own_server: Start, face: str, kind: str) -> None:
@@ -115,6 +118,7 @@ async def test_an_append_only_file_that_is_turned_off_later(own_server: Start, f
         assert (await store.append_many("c", [])) == []
 
 
+@pytest.mark.proves("confirmable")
 @FACES
 async def test_a_server_without_the_command_is_refused_before_anything_is_written(face: str) -> None:
     info = b"# Server\r\nredis_version:7.0.15\r\n# Persistence\r\naof_enabled:1\r\n"
@@ -254,6 +258,7 @@ async def test_a_late_confirmation_is_not_taken_for_the_next_reply(pair: Pair, f
         await asyncio.to_thread(proxy.close)
 
 
+@pytest.mark.proves("replicas")
 @FACES
 async def test_a_promoted_replica_has_what_was_confirmed(pair: Pair, face: str) -> None:
     async with open_store(face, pair.primary.url, durability="replicas") as store:
@@ -287,6 +292,7 @@ async def test_a_lost_replica_is_noticed_after_the_next_new_connection(pair: Pai
         assert (await store.append("c", user("3"))).revision == 3
 
 
+@pytest.mark.proves("replicas")
 @FACES
 async def test_in_a_cluster_also_while_slots_move(own_cluster: RealCluster, face: str) -> None:
     for node in own_cluster.nodes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from redis_history import HistoryStore, user
 from tests.support.servers import RealServer, Start, wait_until
 
@@ -20,6 +22,7 @@ def test_one_that_lives_on_does_not_keep_the_others(server: RealServer, namespac
             assert sorted(one.conversation_id for one in immortal.list_conversations(limit=1000)) == wanted
 
 
+@pytest.mark.proves("ttl")
 def test_nothing_is_left_when_nobody_runs(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, ttl=1) as store:

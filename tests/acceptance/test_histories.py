@@ -77,6 +77,7 @@ def _at_once(workers: Callable[..., Worker], mode: str, url: str, processes: int
     return [worker.hear() for worker in running]
 
 
+@pytest.mark.proves("histories")
 @pytest.mark.parametrize("processes", [2, 8])
 def test_processes_that_load_add_and_save_keep_everything(
     own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, full: bool
@@ -102,6 +103,7 @@ def test_writing_the_whole_list_back_loses_messages(
     assert len(read[0]) < processes * rounds
 
 
+@pytest.mark.proves("histories")
 def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Callable[..., Worker], full: bool) -> None:
     url = own_server("plain").url
     kills, count = (20, 600) if full else (4, 140)
@@ -157,6 +159,7 @@ COMMANDS = st.one_of(
 )
 
 
+@pytest.mark.proves("autosave")
 @pytest.mark.parametrize("commands", [ADDS, COMMANDS], ids=["additions", "everything"])
 def test_two_autosaving_histories_converge(
     own_server: Callable[..., RealServer], workers: Callable[..., Worker], commands: Any, full: bool

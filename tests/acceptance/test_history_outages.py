@@ -18,6 +18,7 @@ SHORT = RetryPolicy(deadline=0.2, first_wait=0.01, longest_wait=0.05)
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
 
+@pytest.mark.proves("unsaved-limit")
 def test_unsaved_messages_are_limited_during_an_outage(own_server: Start) -> None:
     server = own_server("plain", options=ALWAYS)
     errors: list[Exception] = []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from redis_history import HistoryStore
 from tests.support.forks import Forked, write_messages
 from tests.support.servers import Start, wait_until
 
 
+@pytest.mark.proves("dense")
 def test_eight_writers_killed_at_random(own_server: Start, full: bool) -> None:
     server = own_server()
     writers, count, kills = 8, 1000 if full else 300, 30 if full else 6

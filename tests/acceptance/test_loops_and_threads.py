@@ -46,6 +46,7 @@ async def store(request: pytest.FixtureRequest, server_of: Servers, namespace: s
     gc.collect()  # a connection that outlived its loop would warn now, and a warning is an error
 
 
+@pytest.mark.proves("threads")
 async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncHistoryStore) -> None:
     called: list[Any] = []
     await store.on_change("c", called.append)
@@ -107,6 +108,7 @@ def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Start) -> None:
     gc.collect()
 
 
+@pytest.mark.proves("threads")
 def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> None:
     """Each has its own conversation, and all share one. The result is known exactly."""
     threads, rounds = 16, 6
@@ -164,6 +166,7 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
     store.close()
 
 
+@pytest.mark.proves("stored-once")
 @pytest.mark.full
 async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full: bool) -> None:
     """Each writer gives up on its calls at random moments, some replies are lost too, and sends the same again."""

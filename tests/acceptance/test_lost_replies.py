@@ -20,6 +20,7 @@ ALWAYS = ("--appendfsync", "always")
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.001, longest_wait=0.01)
 
 
+@pytest.mark.proves("stored-once")
 def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: Start, full: bool) -> None:
     count = 1000 if full else 300
     server = own_server(tcp=True)
@@ -58,6 +59,7 @@ async def test_batches_deletes_and_many_tasks_too(own_server: Start) -> None:
         assert (await store.snapshot("c")).cursor.revision == 200
 
 
+@pytest.mark.proves("threads")
 async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealServer, namespace: str) -> None:
     """The reply of a cancelled call must not be taken for that of the next one."""
     async with AsyncHistoryStore(server.url, namespace=namespace) as store:
@@ -73,6 +75,7 @@ async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealSer
         assert [message.id for message in (await store.get("c"))[1:]] == [f"m{number}" for number in range(200)]
 
 
+@pytest.mark.proves("retries")
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: Start, face: str) -> None:
     server = own_server(options=ALWAYS)
@@ -88,6 +91,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: Star
         assert [message.text for message in await store.get("c")] == ["before", "during", "after"]
 
 
+@pytest.mark.proves("at-most-once")
 def test_a_message_that_was_changed_before_its_append_is_repeated(server: RealServer, namespace: str) -> None:
     """The reply of an append is lost, and the message is edited before the retry: that is not a conflict."""
     with HistoryStore(server.url, namespace=namespace) as store:

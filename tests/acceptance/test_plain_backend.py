@@ -46,6 +46,7 @@ def test_what_a_backend_does_not_declare_it_need_not_do(kind: Any) -> None:
                 refused()
 
 
+@pytest.mark.proves("all-conversations")
 @pytest.mark.parametrize("conversations", [3, 501])
 def test_all_conversations_can_be_followed(conversations: int) -> None:
     with HistoryStore(backend=PlainBackend(), poll_interval=0.05) as store:

@@ -108,6 +108,7 @@ def _lost(file: Path, trace: Trace, acknowledged: list[Any]) -> int:
     return sum(name.encode() not in stored[: trace.left_at(at)] for name, at in acknowledged)
 
 
+@pytest.mark.proves("fsync")
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
 def test_what_is_confirmed_to_be_on_disk_survives(own_server: Start, kind: str) -> None:
     server = own_server(kind, options=("--appendfsync", "always"))

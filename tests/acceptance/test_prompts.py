@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from redis_history import (
     HistoryStore,
     Participant,
@@ -42,6 +44,7 @@ def write(url: str, namespace: str, number: int, together: Any) -> None:
             store.append("c", assistant(f"{step}: done", id=f"{name}-say", participant=me))
 
 
+@pytest.mark.proves("prompts")
 def test_order_and_pairs_hold_while_eight_agents_write(server: RealServer, namespace: str) -> None:
     together = barrier(AGENTS + 1)
     writers = [Forked(write, server.url, namespace, number, together) for number in range(AGENTS)]
@@ -84,6 +87,7 @@ def test_order_and_pairs_hold_while_eight_agents_write(server: RealServer, names
         assert len(stored) == AGENTS * STEPS * 5
 
 
+@pytest.mark.proves("prompts")
 def test_a_prompt_is_one_read(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client, server.client() as other:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import cycle, islice, pairwise
 
 import msgspec
+import pytest
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
 from redis_history.importers import read_transcripts
@@ -45,6 +46,7 @@ def _same(stored: list[Message], original: tuple[Message, ...]) -> bool:
     ] == list(original)
 
 
+@pytest.mark.proves("lists")
 def test_real_conversations(own_server: Start, full: bool) -> None:
     transcripts = sorted(
         (transcript for path in FILES for transcript in read_transcripts(path)),

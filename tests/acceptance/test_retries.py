@@ -77,6 +77,7 @@ REMOVALS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.proves("retries")
 async def test_readonly(own_server: Start, face: str) -> None:
     """A replica that is promoted while a call is trying: the call gets through, once."""
     primary = own_server(tcp=True)
@@ -216,6 +217,7 @@ class Refusals:
             assert client.info("persistence")["rdb_last_bgsave_status"] == ("err" if refuse else "ok")
 
 
+@pytest.mark.proves("full-server")
 @pytest.mark.parametrize(
     ("kind", "says", "calls"),
     [
@@ -246,6 +248,7 @@ async def test_a_server_that_refuses_writes(
     assert retries.seen == []
 
 
+@pytest.mark.proves("full-server")
 @pytest.mark.parametrize("watched", [False, True], ids=["alone", "watched"])
 async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str, watched: bool) -> None:
     server = own_server()
@@ -273,6 +276,7 @@ async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str,
             ]
 
 
+@pytest.mark.proves("full-server")
 async def test_oom_at_any_point(own_server: Start, face: str) -> None:
     """Many callers reach the limit in the middle of their work: no rejected batch is stored, and all others are."""
     server = own_server()
@@ -307,6 +311,7 @@ async def test_oom_at_any_point(own_server: Start, face: str) -> None:
         assert (await store.append("c", user("last"))).message.sequence == len(stored) + 1
 
 
+@pytest.mark.proves("retries")
 async def test_moved_and_ask_are_followed_without_a_retry(own_cluster: RealCluster, face: str, namespace: str) -> None:
     slot = int(key_slot(Keyspace(namespace).conversation("c").state))
     retries = Retries()
@@ -327,6 +332,7 @@ async def test_moved_and_ask_are_followed_without_a_retry(own_cluster: RealClust
     assert retries.seen == []
 
 
+@pytest.mark.proves("retries")
 async def test_the_hook_is_told_of_each_repetition(own_server: Start, face: str) -> None:
     server = own_server()
     server.kill()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from redis_history import AsyncHistoryStore, HistoryStore, VectorField, user
@@ -52,6 +53,7 @@ def ids(hits: list[Any]) -> list[str]:
     return [hit.message.id for hit in hits]
 
 
+@pytest.mark.proves("embedders")
 def test_what_words_do_not_find(server: RealServer, namespace: str, server_of: Servers) -> None:
     with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=DIMENSION) as store:
         store.append_many("c", [user(text, id=name) for name, text in SAID.items()])

@@ -77,6 +77,7 @@ def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -
         assert {hit.message.id for hit in store.search_all("word", limit=100)} == set(names)
 
 
+@pytest.mark.proves("index")
 def test_a_dropped_index_is_made_anew(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
@@ -163,6 +164,7 @@ def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str)
         assert pending_work(server) == []
 
 
+@pytest.mark.proves("index")
 def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServer]) -> None:
     """A clear whose process ends before it has removed the documents: they are found no more, and the next process
     removes them."""
@@ -405,6 +407,7 @@ def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], m
         assert pages > 2
 
 
+@pytest.mark.proves("index-expiry")
 @pytest.mark.full
 def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
@@ -429,6 +432,7 @@ def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., 
         wait_until(lambda: not lasting(client), "the server to be empty", 3)
 
 
+@pytest.mark.proves("index-expiry")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_document_is_left_after_everything(own_server: Callable[..., RealServer], seed: int) -> None:
     """A random mix of all operations, in conversations that last and in some that end meanwhile."""
@@ -484,6 +488,7 @@ def test_no_document_is_left_after_everything(own_server: Callable[..., RealServ
         assert documents(server) == 0
 
 
+@pytest.mark.proves("index")
 def test_documents_that_ended_too_soon_are_written_anew(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
@@ -573,6 +578,7 @@ async def test_search_by_meaning(own_server: Callable[..., RealServer]) -> None:
         assert {hit.message.id for hit in sync.search("c", "puppy", limit=2)} == {"kitten", "cat without vector"}
 
 
+@pytest.mark.proves("embedders")
 def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture) -> None:
     server = own_server()
 

@@ -82,6 +82,7 @@ async def _use(store: Any) -> None:
         assert [one.conversation_id for one in await store.list_conversations()] == ["c"]
 
 
+@pytest.mark.proves("tls")
 async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no")
     url = secured.url(ssl_ca_certs=secured.path)
@@ -102,6 +103,7 @@ async def test_the_users_own_client(own_server: Start, tmp_path: Path, face: str
     await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
 
 
+@pytest.mark.proves("tls")
 async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "yes")
     own = client_options(secured.authority, secured.path)
@@ -110,6 +112,7 @@ async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Pat
         await _use(store)
 
 
+@pytest.mark.proves("tls")
 @pytest.mark.parametrize("certificate", ["none", "foreign"])
 async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path, face: str, certificate: str) -> None:
     """With TLS 1.3 the server says so after the handshake, and the client may see no more than a broken connection."""
@@ -141,6 +144,7 @@ async def _is_refused(face: str, url: str, says: str) -> None:
     assert told == []
 
 
+@pytest.mark.proves("named-errors")
 async def test_a_server_that_nobody_known_vouches_for(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no")
     await _is_refused(face, secured.url(), "certificate verify failed")

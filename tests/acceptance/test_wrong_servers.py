@@ -71,6 +71,7 @@ def test_wrong_urls(url: Any, kind: Any) -> None:
         kind(url)
 
 
+@pytest.mark.proves("named-errors")
 def test_an_error_about_a_url_does_not_tell_the_password() -> None:
     for url in ("redis://user:secret@localhost/zero", "http://user:secret@localhost"):
         with pytest.raises(ConfigurationError) as caught:
@@ -104,6 +105,7 @@ def test_a_client_of_the_other_kind_is_refused(server: RealServer) -> None:
         HistoryStore("redis://localhost", client=client)
 
 
+@pytest.mark.proves("named-errors")
 def test_a_web_server() -> None:
     def answer(line: bytes) -> bytes:
         return b"HTTP/1.1 400 Bad Request\r\n\r\n"
@@ -150,6 +152,7 @@ def test_a_foreign_key(server: RealServer, namespace: str) -> None:
             store.append("c", user("x"))
 
 
+@pytest.mark.proves("corrupt", "stored-text")
 def test_a_corrupt_member_is_reported_and_the_rest_is_read(
     server: RealServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:

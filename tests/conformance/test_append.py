@@ -24,6 +24,7 @@ from redis_history.errors import (
 DEEP: Any = reduce(lambda inner, _: [inner], range(2000), "x")
 
 
+@pytest.mark.proves("read-back")
 @pytest.mark.smoke
 async def test_an_appended_message_is_read_back_as_it_was_returned(store: Any) -> None:
     sent = user("Hello", text("again"), id="m1", scope="channel", trace_id="t", metadata={"channel_name": "general"})
@@ -46,6 +47,7 @@ async def test_every_kind_of_part_survives(store: Any) -> None:
     assert [message.parts for message in await store.get("c")] == [message.parts for message in sent]
 
 
+@pytest.mark.proves("stored-once")
 @pytest.mark.smoke
 async def test_the_same_message_again_changes_nothing(store: Any) -> None:
     first = await store.append("c", user("once", id="m1"))
@@ -58,6 +60,7 @@ async def test_the_same_message_again_changes_nothing(store: Any) -> None:
     assert (await store.append("c", user("next"))).revision == 2
 
 
+@pytest.mark.proves("stored-once")
 async def test_the_same_id_with_other_content_is_a_conflict(store: Any) -> None:
     await store.append("c", user("one", id="m1"))
     with pytest.raises(MessageConflictError, match="m1") as caught:
@@ -68,6 +71,7 @@ async def test_the_same_id_with_other_content_is_a_conflict(store: Any) -> None:
     assert [message.text for message in await store.get("c")] == ["one"]
 
 
+@pytest.mark.proves("one-change")
 async def test_a_batch_is_one_change_in_order(store: Any) -> None:
     appended = await store.append_many("c", [user(str(number)) for number in range(100)])
     assert {item.revision for item in appended} == {1}
@@ -96,6 +100,7 @@ async def test_a_batch_with_two_contents_of_one_id_or_without_messages_changes_n
     assert (await store.snapshot("c")).cursor.revision == 0
 
 
+@pytest.mark.proves("order")
 async def test_explicit_times_sort_and_equal_ones_keep_arrival_order(store: Any) -> None:
     day = datetime(2024, 5, 1, tzinfo=UTC)
     await store.append("c", user("third", timestamp=day + timedelta(days=1)))
@@ -107,6 +112,7 @@ async def test_explicit_times_sort_and_equal_ones_keep_arrival_order(store: Any)
     assert texts == ["first", *(f"same {number}" for number in range(20)), "third", "now", "future"]
 
 
+@pytest.mark.proves("read-back")
 async def test_times_are_exact_to_the_microsecond(store: Any) -> None:
     moments = [
         datetime(1684, 8, 1, 1, 2, 3, 999999, tzinfo=UTC),
@@ -119,11 +125,13 @@ async def test_times_are_exact_to_the_microsecond(store: Any) -> None:
     assert [message.timestamp for message in await store.get("c")] == moments
 
 
+@pytest.mark.proves("order")
 async def test_server_times_increase_strictly(store: Any) -> None:
     stamps = [(await store.append("c", user("x"))).message.timestamp for _ in range(50)]
     assert stamps == sorted(set(stamps))
 
 
+@pytest.mark.proves("dense")
 @pytest.mark.smoke
 async def test_many_writers_give_dense_sequences_and_revisions(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
@@ -158,6 +166,7 @@ async def test_the_same_message_from_many_callers_is_stored_once(stores: Any) ->
     assert len(await stores().get("c")) == 1
 
 
+@pytest.mark.proves("conditions")
 async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None:
     await stores().append("c", user("first"))
     done = await _together(stores, expected_revision=1)
@@ -167,6 +176,7 @@ async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None
     assert len(await stores().get("c")) == 2
 
 
+@pytest.mark.proves("conditions")
 async def test_of_callers_that_create_one_wins(stores: Any) -> None:
     done = await _together(stores, must_not_exist=True)
     assert sum(isinstance(outcome, ConversationExistsError) for outcome in done) == 19
@@ -180,6 +190,7 @@ async def test_must_exist(store: Any) -> None:
     assert (await store.append("c", user("y"), must_exist=True)).revision == 2
 
 
+@pytest.mark.proves("conditions")
 async def test_a_repeated_conditional_append_still_succeeds(store: Any) -> None:
     """A caller whose reply was lost repeats the call; its own message must not make it fail."""
     await store.append("c", user("first"))
@@ -207,6 +218,7 @@ async def test_bad_conversation_ids(store: Any, conversation_id: Any) -> None:
         store.subscribe(conversation_id)
 
 
+@pytest.mark.proves("isolated")
 @pytest.mark.parametrize("conversation_id", ["a", "x" * 512, "é" * 256, "a|b{c}*:?", "\0\n\r\t", "💬", " ", "%41", "A"])
 async def test_any_valid_conversation_id_is_distinct(store: Any, conversation_id: str) -> None:
     await store.append(conversation_id, user("mine"))
@@ -246,6 +258,7 @@ async def test_what_cannot_be_stored_is_refused_and_nothing_is_written(store: An
     assert (await store.snapshot("c")).cursor.revision == 0
 
 
+@pytest.mark.proves("checked-first")
 @pytest.mark.backends("memory")
 async def test_batches_over_the_caps_are_refused(store: Any) -> None:
     with pytest.raises(BatchTooLargeError):

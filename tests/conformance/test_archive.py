@@ -15,6 +15,7 @@ from tests.conformance.test_compaction import _expected_totals, _filled, _ids, _
 from tests.conformance.test_transfer import bare, exported
 
 
+@pytest.mark.proves("archive")
 async def test_what_is_archived_is_known(store: Any) -> None:
     """Its ids stay taken, it cannot be edited, and it can be deleted."""
     before = await _filled(store)
@@ -60,6 +61,7 @@ async def test_the_summary_may_be_edited_and_deleted(store: Any) -> None:
     assert await _totals(store) == await _expected_totals(store)
 
 
+@pytest.mark.proves("archive")
 @pytest.mark.parametrize("how", ["clear", "restore", "delete_conversation", "clear of nothing live"])
 async def test_what_takes_all_messages_takes_the_archive_too(store: Any, how: str) -> None:
     before = await _filled(store)

@@ -54,6 +54,7 @@ async def _expected_totals(store: Any) -> tuple[int, int, int]:
     return len(sizes), sum(sizes), sum(-(-size // 4) for size in sizes)
 
 
+@pytest.mark.proves("compaction", "every-change")
 @pytest.mark.smoke
 async def test_a_summary_takes_the_place_of_what_it_replaces(store: Any) -> None:
     before = await _filled(store)
@@ -103,6 +104,7 @@ async def test_the_place_is_exact_among_equal_times(store: Any) -> None:
     assert await store.get("c") == before
 
 
+@pytest.mark.proves("archive")
 @pytest.mark.smoke
 async def test_expand_gives_back_the_exact_list(store: Any) -> None:
     messages = [
@@ -232,6 +234,7 @@ async def test_the_id_of_a_summary_must_be_new(store: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
+@pytest.mark.proves("compaction")
 async def test_a_summary_of_other_messages_is_refused(store: Any) -> None:
     before = await _filled(store)
     seen = before[:3]
@@ -316,6 +319,7 @@ async def test_a_call_that_waits_stays_until_it_is_given_up(store: Any) -> None:
     assert _ids(await store.get("c")) == ["s", "b"]
 
 
+@pytest.mark.proves("pairs")
 async def test_a_result_that_came_after_all_keeps_its_call(store: Any) -> None:
     """The agent had gone on without it."""
     given_up = [assistant(tool_use("1", "f"), id="a"), user("are you there?", id="u"), assistant("yes", id="b")]
@@ -408,6 +412,7 @@ async def test_subscribers_are_told(store: Any) -> None:
         assert (event.summary_id, event.count, event.revision) == (done.summary.id, 3, 3)
 
 
+@pytest.mark.proves("compaction")
 @pytest.mark.parametrize("seeing", [True, False])
 async def test_of_two_compactors_one_compacts(stores: Any, seeing: bool) -> None:
     one, other = stores(), stores()

@@ -122,6 +122,7 @@ async def test_tokens_are_a_bound_too(store: Any) -> None:
     assert (await store.get_conversation("c")).tokens <= before / 2
 
 
+@pytest.mark.proves("bounds")
 @pytest.mark.parametrize("keep_recent", [0, 5, 1000])
 @pytest.mark.parametrize("bounds", [{"max_messages": 6}, {"max_tokens": 120}, {"older_than": 86_400}], ids=str)
 async def test_the_bounds_hold_and_the_turn_in_progress_stays(
@@ -190,6 +191,7 @@ async def test_appends_while_the_summariser_thinks_stay(store: Any, stores: Stor
     assert (await store.get("c"))[:40] == before
 
 
+@pytest.mark.proves("summarisers")
 @pytest.mark.parametrize("change", ["edit", "delete", "clear"])
 async def test_changed_messages_are_summarised_again(store: Any, change: str) -> None:
     await store.append_many("c", LOTS)
@@ -214,6 +216,7 @@ async def test_changed_messages_are_summarised_again(store: Any, change: str) ->
     assert [message.is_summary for message in await store.get("c")].count(True) == (change != "clear")
 
 
+@pytest.mark.proves("pairs")
 async def test_a_late_tool_result_is_a_conflict_and_the_attempt_is_repeated(stores: Stores) -> None:
     """The call that it answers had been given up."""
     store, held = stores(), Held()
@@ -235,6 +238,7 @@ async def test_a_late_tool_result_is_a_conflict_and_the_attempt_is_repeated(stor
     assert "result" not in ids
 
 
+@pytest.mark.proves("summarisers")
 @pytest.mark.parametrize(
     "answer",
     [RuntimeError("no model"), "", None, "word " * 200_000],
@@ -264,6 +268,7 @@ async def test_an_invalid_summary_changes_nothing_and_others_go_on(store: Any, a
     assert [len(await store.get(name)) <= 10 for name in ("good", "better")] == [True, True]
 
 
+@pytest.mark.proves("summarisers")
 async def test_a_slow_summariser_times_out(store: Any) -> None:
     await store.append_many("c", LOTS)
     held = Held()

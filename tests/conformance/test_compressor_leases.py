@@ -16,6 +16,7 @@ from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner
 from tests.conformance.test_leases import execute
 
 
+@pytest.mark.proves("compressors")
 async def test_four_workers_summarise_each_conversation_once(stores: Stores) -> None:
     every = [stores() for _ in range(4)]
     for number in range(12):

@@ -9,6 +9,7 @@ from redis_history import user
 from redis_history.errors import BatchTooLargeError, InvalidInputError, RevisionConflictError
 
 
+@pytest.mark.proves("deletion")
 @pytest.mark.smoke
 async def test_messages_are_deleted_by_id_and_unknown_ids_ignored(store: Any) -> None:
     await store.append_many("c", [user(name, id=name) for name in "abcde"])

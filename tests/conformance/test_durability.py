@@ -71,6 +71,7 @@ async def test_of_callers_whose_writes_are_fsynced_each_is_stored_once(stores: S
     assert [message.sequence for message in await both[0].get("c")] == list(range(1, 21))
 
 
+@pytest.mark.proves("fsync")
 async def test_what_is_not_fsynced_in_time_is_told_and_may_be_sent_again(stores: Stores, fsyncing: Any) -> None:
     store = stores(durability="fsync", durability_timeout=0.2)
     before = await store.append("c", user("before", id="before"))
@@ -94,6 +95,7 @@ async def test_what_is_not_fsynced_in_time_is_told_and_may_be_sent_again(stores:
     assert (again.duplicate, again.revision, before.revision) == (True, 2, 1)
 
 
+@pytest.mark.proves("confirmable")
 async def test_a_server_that_never_fsyncs_is_refused_before_anything_is_written(stores: Stores, fsyncing: Any) -> None:
     fsyncing("no")
     store = stores(durability="fsync")

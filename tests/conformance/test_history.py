@@ -42,6 +42,7 @@ async def test_what_is_saved_is_loaded(stores: Any) -> None:
     assert (other.get_system_message(), other.conversation_id) == ("Be brief.", "c")
 
 
+@pytest.mark.proves("histories")
 async def test_saving_sends_only_what_is_new(stores: Any) -> None:
     history = history_over(stores())
     await history.load("c")
@@ -78,6 +79,7 @@ async def test_saving_without_loading_merges(stores: Any) -> None:
     assert history.entries == await store.get("c")
 
 
+@pytest.mark.proves("histories")
 async def test_loading_keeps_what_is_not_saved(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await store.append_many("c", [system("Be brief."), user("there")])
@@ -111,6 +113,7 @@ async def test_saving_elsewhere_copies(stores: Any) -> None:
     assert history.conversation_id == "b"
 
 
+@pytest.mark.proves("no-overwrite")
 @pytest.mark.parametrize("rewrite", ["clear", "restore", "reset"])
 async def test_a_rewrite_overwrites_nobody(stores: Any, rewrite: str) -> None:
     store, history = stores(), history_over(stores())
@@ -137,6 +140,7 @@ def _rewrite(history: Any, how: str) -> None:
         getattr(history, how)()
 
 
+@pytest.mark.proves("autosave")
 async def test_adds_and_rewrites_are_saved_in_order(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await history.load("c")
@@ -235,6 +239,7 @@ async def test_a_plugin_cannot_rewrite_a_stored_conversation_by_a_reduction(stor
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
+@pytest.mark.proves("no-overwrite")
 async def test_bounds_take_nothing_from_the_store(stores: Any) -> None:
     store, history = stores(), history_over(stores(), max_length=3)
     await store.append_many("c", [system("s"), *(user(str(number)) for number in range(6))])
@@ -389,6 +394,7 @@ async def test_both_have_the_order_of_the_store(stores: Any) -> None:
         await history.aclose()
 
 
+@pytest.mark.proves("history-events")
 async def test_changes_of_every_kind_arrive(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     events: list[Any] = []
@@ -453,6 +459,7 @@ async def _lose_a_race(store: Any, history: Any) -> None:
     target._saver.sending.release()
 
 
+@pytest.mark.proves("unsaved-limit")
 async def test_an_id_that_is_taken_does_not_stop_the_rest(stores: Any) -> None:
     store, history = stores(), history_over(stores())
     await store.append_many("c", [user("theirs", id="m"), *(user(str(number)) for number in range(3))])
@@ -499,6 +506,7 @@ async def test_messages_the_server_cannot_confirm_yet_are_saved_later(stores: An
     await history.aclose()
 
 
+@pytest.mark.proves("autosave")
 async def test_close_saves_the_rest(stores: Any) -> None:
     history = history_over(stores())
     await history.autosave("c")
@@ -610,6 +618,7 @@ async def _change(store: Any, how: str) -> None:
             await store.append("c", user(f"anew {number}"))
 
 
+@pytest.mark.proves("autosave")
 @pytest.mark.backends("memory", "redis")
 @pytest.mark.parametrize(
     ("kind", "own"),

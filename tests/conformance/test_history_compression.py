@@ -37,6 +37,7 @@ def compressing(store: Any, summarizer: Any = counting, **options: Any) -> Any:
     return history
 
 
+@pytest.mark.proves("no-overwrite")
 async def test_a_reduction_is_saved_as_a_compaction(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS)
@@ -245,6 +246,7 @@ async def ids_of(store: Any) -> list[str]:
     return sorted(message.id for message in every if not message.is_summary)
 
 
+@pytest.mark.proves("no-overwrite")
 @pytest.mark.backends("memory", "redis")
 @pytest.mark.parametrize("by_itself", [False, True])
 @pytest.mark.parametrize("kind", ["nothing", "masking", "compression", "both", "dropping", "max_length", "max_tokens"])
@@ -276,6 +278,7 @@ async def test_no_reduction_takes_an_acknowledged_message(stores: Any, kind: str
     await history.aclose()
 
 
+@pytest.mark.proves("bounds")
 @pytest.mark.backends("memory", "redis")
 @pytest.mark.parametrize("by_itself", [False, True])
 @pytest.mark.parametrize("keep_recent", [0, 1000])

@@ -29,6 +29,7 @@ from tests.support.pairs import conversations
 from tests.support.servers import lasting, until
 
 
+@pytest.mark.proves("max-messages")
 @pytest.mark.smoke
 async def test_the_oldest_leave_in_the_same_change(stores: Any) -> None:
     store = stores(max_messages=5)
@@ -63,6 +64,7 @@ def _result(*ids: str, id: str = "") -> Any:
     return tool(*(tool_result(one, "x") for one in ids), id=id or f"result {' '.join(ids)}")
 
 
+@pytest.mark.proves("pairs")
 @pytest.mark.parametrize(
     ("messages", "cap", "left"),
     [
@@ -164,6 +166,7 @@ def test_bad_options(options: dict[str, Any]) -> None:
             HistoryStore(url, **options)
 
 
+@pytest.mark.proves("max-messages")
 async def test_memory_has_caps_of_its_own() -> None:
     async with AsyncHistoryStore("memory://") as store:
         await store.append_many("c", [user(str(number)) for number in range(600)])
@@ -177,6 +180,7 @@ async def test_memory_has_caps_of_its_own() -> None:
         AsyncHistoryStore("redis://localhost", max_conversations=5)
 
 
+@pytest.mark.proves("ttl")
 @pytest.mark.smoke
 async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, server_of: Servers, namespace: str) -> None:
     store = stores(ttl=1.0)

@@ -228,6 +228,7 @@ async def test_a_summarizer_that_blocks_does_not_block_the_event_loop(store: Any
 LINE_BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 
 
+@pytest.mark.proves("model-text")
 @pytest.mark.backends("memory")
 @pytest.mark.parametrize("line_break", LINE_BREAKS, ids=ascii)
 async def test_nobody_writes_in_the_name_of_another(store: Any, line_break: str) -> None:

@@ -29,6 +29,7 @@ async def test_a_conversation_is_created_with_its_record(store: Any) -> None:
     assert (await store.append("c", user("x"), must_exist=True)).revision == 2
 
 
+@pytest.mark.proves("records")
 async def test_of_creators_one_wins(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
     done = await asyncio.gather(
@@ -40,6 +41,7 @@ async def test_of_creators_one_wins(stores: Any) -> None:
     assert (await writers[0].get_conversation("c")).title == winner.title
 
 
+@pytest.mark.proves("lists")
 @pytest.mark.smoke
 async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
     created = await store.create_conversation(Conversation("c"))
@@ -59,6 +61,7 @@ async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
     assert (last.message_count, last.characters, last.tokens, last.revision) == (1, 3, 1, 4)
 
 
+@pytest.mark.proves("records")
 async def test_fields_are_updated_one_by_one(store: Any) -> None:
     await store.create_conversation(Conversation("c", metadata={"a": 1}, **RECORD))
     updated = await store.update_conversation("c", title="new")
@@ -106,6 +109,7 @@ async def test_invalid_records_are_refused(store: Any) -> None:
     assert await store.get_conversation("c") is None
 
 
+@pytest.mark.proves("records")
 async def test_the_record_survives_clear_and_restore(store: Any) -> None:
     await store.create_conversation(Conversation("c", **RECORD))
     await store.append("c", user("x"))
@@ -130,6 +134,7 @@ async def _ids(store: Any, **options: Any) -> list[str]:
     return [conversation.conversation_id for conversation in await store.list_conversations(**options)]
 
 
+@pytest.mark.proves("lists")
 async def test_conversations_are_listed_by_their_last_change(store: Any) -> None:
     assert await _ids(store) == []
     names = [f"c{number}" for number in range(120)]
@@ -148,6 +153,7 @@ async def test_conversations_are_listed_by_their_last_change(store: Any) -> None
     assert first == await store.get_conversation("c7")
 
 
+@pytest.mark.proves("lists")
 @pytest.mark.smoke
 async def test_conversations_of_an_owner_or_agent(store: Any) -> None:
     for number in range(60):

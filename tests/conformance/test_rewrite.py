@@ -22,6 +22,7 @@ def _texts(messages: Any) -> list[str]:
     return [message.text for message in messages]
 
 
+@pytest.mark.proves("no-lost-update")
 @pytest.mark.smoke
 async def test_an_update_keeps_the_place(store: Any) -> None:
     appended = await store.append_many("c", [user(name, id=name) for name in "abc"])
@@ -42,6 +43,7 @@ async def test_an_update_at_a_shared_time_finds_its_message(store: Any) -> None:
     assert _texts(await store.get("c")) == wanted
 
 
+@pytest.mark.proves("no-lost-update")
 async def test_the_same_content_again_changes_nothing(store: Any) -> None:
     await store.append("c", user("a", id="a"))
     first = await store.update_message("c", user("b", id="a"), expected_revision=1)
@@ -62,6 +64,7 @@ async def test_an_update_that_fails_leaves_the_message_as_it_was(store: Any) -> 
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
+@pytest.mark.proves("conditions")
 async def test_of_updates_that_expect_one_revision_one_wins(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
     await writers[0].append("c", user("a", id="a"))
@@ -111,6 +114,7 @@ async def test_restore_creates_and_empties(store: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 2
 
 
+@pytest.mark.proves("no-lost-update")
 async def test_restore_on_condition_loses_no_append(stores: Any) -> None:
     """Either the restore comes first and the append stays, or the restore is rejected."""
     writer, restorer = stores(), stores()
@@ -143,6 +147,7 @@ async def test_rewrites_check_their_condition(store: Any) -> None:
         await store.restore("c", [user("x") for _ in range(1001)])
 
 
+@pytest.mark.proves("one-change")
 async def test_a_long_conversation_is_cleared_at_once(store: Any) -> None:
     for _ in range(5):
         await store.append_many("c", [user("x") for _ in range(1000)])
@@ -151,6 +156,7 @@ async def test_a_long_conversation_is_cleared_at_once(store: Any) -> None:
     assert (await store.append("c", user("y"))).message.sequence == 5001
 
 
+@pytest.mark.proves("every-change")
 async def test_rewrites_are_told(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:

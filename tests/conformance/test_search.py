@@ -26,6 +26,7 @@ def ids(hits: list[SearchHit]) -> list[str]:
     return [hit.message.id for hit in hits]
 
 
+@pytest.mark.proves("found")
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -67,6 +68,7 @@ async def test_no_name_is_taken_for_something_else(store: Any, name: str) -> Non
     assert ids(await store.search("c", name, participant_ids=["other"])) == []
 
 
+@pytest.mark.proves("found")
 @pytest.mark.parametrize(
     ("filters", "found"),
     [
@@ -142,6 +144,7 @@ def tokens(hits: list[SearchHit], counter: Any = None) -> int:
     )
 
 
+@pytest.mark.proves("token-cap")
 @pytest.mark.parametrize("counter", [None, lambda text: len(text.split())], ids=["estimated", "words"])
 async def test_results_never_exceed_the_token_cap(store: Any, stores: Any, counter: Any) -> None:
     sizes = [1, 5, 30, 200, 1_000, 5_000]
@@ -187,6 +190,7 @@ async def test_neighbours_and_highlights(talk: Any) -> None:
     assert first.highlights == ()
 
 
+@pytest.mark.proves("found")
 @pytest.mark.smoke
 async def test_changes_are_found_at_once(talk: Any) -> None:
     await talk.update_message("c", user("I lost my umbrella.", id="u1"))
@@ -205,6 +209,7 @@ async def test_changes_are_found_at_once(talk: Any) -> None:
     assert ids(await talk.search("other", "suitcase")) == ["secret"]
 
 
+@pytest.mark.proves("found")
 async def test_those_that_left_by_the_cap_are_not_found(stores: Any) -> None:
     store = stores(max_messages=3)
     for number in range(6):

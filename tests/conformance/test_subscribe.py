@@ -32,6 +32,7 @@ def _revisions(events: list[Any]) -> dict[str, list[int]]:
     return dict(found)
 
 
+@pytest.mark.proves("every-change")
 @pytest.mark.smoke
 async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
     writer, reader = stores(), stores()
@@ -49,6 +50,7 @@ async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
         assert await subscription.get(timeout=0) is None
 
 
+@pytest.mark.proves("all-conversations")
 @pytest.mark.smoke
 async def test_changes_of_all_conversations_arrive_in_order_each_once(stores: Any) -> None:
     writer, reader = stores(), stores()
@@ -99,6 +101,7 @@ async def test_resume_after_a_cursor_repeats_and_loses_nothing(stores: Any) -> N
             assert [event.messages[0].text for event in rest] == ["3", "4"]
 
 
+@pytest.mark.proves("all-conversations")
 async def test_resume_after_cursors_repeats_and_loses_nothing(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe_all() as subscription:
@@ -118,6 +121,7 @@ async def test_resume_after_cursors_repeats_and_loses_nothing(stores: Any) -> No
         assert _revisions(await take(from_the_beginning, 7)) == {"c0": [1, 2, 3], "c1": [1, 2, 3], "c2": [1]}
 
 
+@pytest.mark.proves("snapshot")
 async def test_a_snapshot_and_its_changes_meet(stores: Any) -> None:
     writer, reader = stores(), stores()
     await writer.append("c", user("0"))
@@ -157,6 +161,7 @@ async def test_many_conversations_and_many_changes(stores: Any) -> None:
     assert found == {f"new {number}": [1] for number in range(250)}
 
 
+@pytest.mark.proves("reset")
 @ONE_AND_ALL
 async def test_a_trimmed_log_gives_one_reset(stores: Any, every: bool) -> None:
     store = stores(log_length=10)
@@ -173,6 +178,7 @@ async def test_a_trimmed_log_gives_one_reset(stores: Any, every: bool) -> None:
         assert (event.revision, event.messages[0].text) == (401, "next")
 
 
+@pytest.mark.proves("all-conversations", "every-change")
 @ONE_AND_ALL
 async def test_subscribers_receive_a_deletion_and_a_reset_for_a_new_conversation(stores: Any, every: bool) -> None:
     writer, reader = stores(), stores()
@@ -196,6 +202,7 @@ async def test_subscribers_receive_a_deletion_and_a_reset_for_a_new_conversation
         assert (event.revision, event.messages[0].text) == (2, "more")
 
 
+@pytest.mark.proves("reset")
 @ONE_AND_ALL
 async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any, every: bool) -> None:
     await store.append("c", user("0"))
@@ -248,6 +255,7 @@ async def test_namespaces_are_apart(stores: Any) -> None:
         assert await subscription.get(timeout=0) is None
 
 
+@pytest.mark.proves("get-in-time")
 @pytest.mark.smoke
 @ONE_AND_ALL
 async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bool) -> None:

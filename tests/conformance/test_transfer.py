@@ -45,6 +45,7 @@ def bare(messages: Any) -> Any:
     return [msgspec.structs.replace(message, sequence=None) for message in messages]
 
 
+@pytest.mark.proves("imports")
 async def test_importing_twice_stores_once(store: Any, tmp_path: Any) -> None:
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"id": f"c{n}", "messages": CHAT * 3, "title": f"T{n}"}) for n in (1, 2)]
@@ -85,6 +86,7 @@ async def test_a_message_that_is_there_with_other_content_is_told_and_the_rest_i
     assert transcript.messages[1].id in problems[0].reason
 
 
+@pytest.mark.proves("imports")
 @pytest.mark.smoke
 async def test_out_and_in_again_is_the_same(stores: Any, tmp_path: Any) -> None:
     store = stores()

@@ -50,6 +50,7 @@ async def _expanded(store: Any) -> list[Any]:
     return states
 
 
+@pytest.mark.proves("imports")
 @pytest.mark.parametrize("batch", [1, 3, 200])
 async def test_an_archive_comes_back_as_an_archive(stores: Any, tmp_path: Any, batch: int) -> None:
     store = stores()

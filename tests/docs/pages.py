@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
-_FENCE = re.compile(r"^```(\w*)\s*$")
+_FENCE = re.compile(r"^```([\w{}-]*)\s*$")
 _FILE = re.compile(r"^<!-- file: ([\w.]+) -->$")
 _HEADING = re.compile(r"^(#{1,6}) (.+)$")
 

@@ -26,7 +26,7 @@ TYPED = [(block, line) for page in PAGES for block in blocks(page) if block.lang
 
 def test_the_options_are_those_of_the_commands() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == SCRIPT["page"](text), "run scripts/help"
+    assert text == SCRIPT["between_marks"](text, SCRIPT["options"]), "run scripts/help"
 
 
 def test_every_command_and_option_is_there() -> None:

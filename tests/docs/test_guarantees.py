@@ -1,10 +1,8 @@
-"""Promises name tests that exist, and figures are those of the code."""
+"""The documentation has the figures of the code."""
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from redis_history.model import wire
 from redis_history.requests.store_options import Options
 from redis_history.search import query, ranking
 from redis_history.search import text as search_text
-from tests.docs.pages import DOCS, ROOT, prose, rows, sections
+from tests.docs.pages import DOCS, prose
 
 GUARANTEES = DOCS / "guarantees.md"
 SECURITY = DOCS / "how-to" / "security.md"
@@ -29,31 +27,8 @@ _RETRY = RetryPolicy()
 _MAX_UNSAVED = (RedisHistory.__init__.__kwdefaults__ or {})["max_unsaved"]
 _CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _MINIMUM = [".".join(map(str, server_info._MINIMUM[kind][:2])) for kind in ("redis", "valkey")]
-_PROOF = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _BATCH = [requests.MAX_BATCH_MESSAGES, requests.MAX_BATCH_BYTES]
 _MESSAGE = [wire.MAX_MESSAGE_BYTES, wire.MAX_DEPTH, wire.MAX_ITEMS]
-
-
-@cache
-def _tests(path: str) -> set[str]:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
-def test_every_proof_exists() -> None:
-    proofs = set(_PROOF.findall(prose(GUARANTEES) + prose(SECURITY)))
-    assert [(path, test) for path, test in sorted(proofs) if test not in _tests(path)] == []
-
-
-def test_every_promise_and_every_defence_has_a_proof() -> None:
-    """And the column has nothing but proofs."""
-    promises = [row for text in sections(GUARANTEES).values() for row in rows(text) if len(row) == 2]
-    defences = [(f"{row[0]}: {row[3]}", row[4]) for row in rows(sections(SECURITY)["Threat model"]) if row[3]]
-    assert len(promises) > 30
-    assert len(defences) > 15
-    for promise, proof in (*promises, *defences):
-        assert _PROOF.search(proof), f"no proof for: {promise}"
-        assert re.sub(r"[`, ]", "", _PROOF.sub("", proof)) == "", f"something else than tests for: {promise}"
 
 
 #: Figures of the code that a page gives.

@@ -89,6 +89,7 @@ def _langchain_community(old: Any, session: str, messages: list[BaseMessage]) ->
         old.lpush(f"message_store:{session}", json.dumps(message_to_dict(message)))
 
 
+@pytest.mark.proves("migration")
 def test_langchain_community(old: Any, store: HistoryStore, tmp_path: Path) -> None:
     _langchain_community(old, "a:b", SAID)
     _langchain_community(old, "two", SAID[:1])
@@ -101,6 +102,7 @@ def test_langchain_community(old: Any, store: HistoryStore, tmp_path: Path) -> N
     assert _bare(LangChainHistory("two", store).messages) == _bare(SAID[:3])
 
 
+@pytest.mark.proves("migration")
 def test_langchain_redis(old: Any, store: HistoryStore, tmp_path: Path) -> None:
     said = [*SAID[:2], AIMessage("", additional_kwargs={"tool_calls": [
         {"id": "call-1", "type": "function", "function": {"name": "find", "arguments": '{"order":42}'}}
@@ -123,6 +125,7 @@ def test_langchain_redis(old: Any, store: HistoryStore, tmp_path: Path) -> None:
     assert [str(message.timestamp)[11:22] for message in messages[:3]] == ["11:58:20.50", "12:00:00.25", "12:00:00.25"]
 
 
+@pytest.mark.proves("migration")
 async def test_openai_agents(old: Any, store: HistoryStore, tmp_path: Path) -> None:
     async with redis.asyncio.Redis(unix_socket_path=old.url.removeprefix("unix://")) as client:
         session = RedisSession("s:1", redis_client=client)

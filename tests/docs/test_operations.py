@@ -137,6 +137,7 @@ def test_the_figures_to_monitor_exist(own_server: Start) -> None:
     assert names - told == set()
 
 
+@pytest.mark.proves("failover")
 def test_a_snapshot_is_brought_back(own_server: Start) -> None:
     server = own_server(options=("--appendonly", "yes"))
     with HistoryStore(server.url) as store, server.client() as client:

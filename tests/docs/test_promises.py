@@ -7,6 +7,8 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 
+import pytest
+
 from redis_history import Conversation, HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from tests.docs.pages import ROOT
@@ -29,6 +31,7 @@ def _commands(server: RealServer, work: Callable[[], object]) -> list[str]:
     return seen[:-1]
 
 
+@pytest.mark.proves("one-change")
 def test_an_append_is_one_command(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
@@ -42,6 +45,7 @@ def test_an_append_is_one_command(own_server: Start) -> None:
         assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
 
 
+@pytest.mark.proves("confirmable")
 def test_what_a_durable_append_sends(own_server: Start) -> None:
     server = own_server(options=("--appendfsync", "always"))
     with HistoryStore(server.url, durability="fsync") as store:
@@ -57,6 +61,7 @@ def test_what_a_durable_append_sends(own_server: Start) -> None:
         assert _commands(server, lambda: store.get("c")) == ["ZRANGE"]
 
 
+@pytest.mark.proves("deletion")
 def test_a_deleted_conversation_leaves_only_the_journal(own_server: Start) -> None:
     server = own_server()
     keys = Keyspace("default").conversation("c")
@@ -75,6 +80,7 @@ def test_a_deleted_conversation_leaves_only_the_journal(own_server: Start) -> No
             assert 0 < client.pttl(keys.log) <= 60_000
 
 
+@pytest.mark.proves("ttl")
 def test_the_keys_of_a_conversation_end_together(server: RealServer, namespace: str) -> None:
     keys = Keyspace(namespace).conversation("c")
     with (
@@ -133,6 +139,7 @@ with HistoryStore(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.proves("threads")
 def test_a_forked_child_has_connections_of_its_own(own_server: Start) -> None:
     server = own_server()
     subprocess.run([sys.executable, "-c", FORK, server.url], cwd=ROOT, check=True, timeout=60)
@@ -140,6 +147,7 @@ def test_a_forked_child_has_connections_of_its_own(own_server: Start) -> None:
         assert len(store.get("c")) == 201
 
 
+@pytest.mark.proves("order")
 def test_a_clock_that_is_set_back_does_not_reorder(server: RealServer, namespace: str) -> None:
     state = Keyspace(namespace).conversation("c").state
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
@@ -150,6 +158,7 @@ def test_a_clock_that_is_set_back_does_not_reorder(server: RealServer, namespace
         assert [message.position.timestamp - ahead for message in store.get("c")[1:] if message.position] == [1, 2]
 
 
+@pytest.mark.proves("slow-subscribers")
 def test_who_reads_slowly_takes_little_memory(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as store, store.subscribe("c") as slow:

@@ -99,6 +99,7 @@ def _search(server: RealServer, url: str, store: HistoryStore) -> None:
     assert store.clear("c") > 0
 
 
+@pytest.mark.proves("acl")
 @pytest.mark.full
 def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[..., RealServer]) -> None:
     server = own_server(
@@ -135,6 +136,7 @@ def test_the_doctor_looks_for_these_rights() -> None:
     assert set(patterns(KEYS, 0)) == {rule for rule in ACL if rule[0] in "~&"}
 
 
+@pytest.mark.proves("acl")
 def test_the_access_rights_end_at_the_namespace(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     url = _user(server, ACL[2:])
@@ -179,6 +181,7 @@ def _read_all(server: RealServer, url: str) -> None:
         wait_until(lambda: heard(0), "the end of the subscriptions")
 
 
+@pytest.mark.proves("acl")
 def test_who_only_reads(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kt"))
     assert READER[:2] == ["user", "viewer"]
@@ -216,6 +219,7 @@ def _where(client: Any, text: bytes) -> set[str]:
     return {key.decode() for key in client.keys("*") if text in client.dump(key)}
 
 
+@pytest.mark.proves("deletion")
 def test_what_a_deletion_leaves_behind(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     log = KEYS_OF_C.log.decode()

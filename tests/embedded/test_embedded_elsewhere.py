@@ -71,6 +71,7 @@ def trap(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.proves("current-folder")
 @pytest.mark.parametrize("start", STARTS)
 def test_nothing_of_the_current_folder_runs(start: str, trap: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -21,6 +21,7 @@ from redis_history.errors import ConfigurationError, EmbeddedServerError
 Make = Callable[..., EmbeddedServer]
 
 
+@pytest.mark.proves("embedded")
 def test_data_survives_and_the_server_does_not(engine: str, tmp_path: Path, server: Make) -> None:
     with server(tmp_path / "d") as first:
         client(first).set("k", "v")
@@ -58,6 +59,7 @@ def test_the_settings_of_the_server(engine: str, tmp_path: Path, server: Make) -
         assert connection.info("server")["process_id"] == running.pid
 
 
+@pytest.mark.proves("embedded")
 def test_everything_is_private(tmp_path: Path, server: Make) -> None:
     folder = tmp_path / "d"
     folder.mkdir(mode=0o755)
@@ -71,6 +73,7 @@ def test_everything_is_private(tmp_path: Path, server: Make) -> None:
         assert os.getsid(running.pid) not in (os.getsid(0), -1)
 
 
+@pytest.mark.proves("embedded")
 def test_the_strictest_durability_wins(tmp_path: Path, server: Make) -> None:
     with server(tmp_path / "d") as easy:
         connection = client(easy)

@@ -28,6 +28,7 @@ def starts(path: Path) -> int:
     return (path / "supervisor.log").read_text().count(" starting ")
 
 
+@pytest.mark.proves("embedded")
 def test_racing_processes_share_one_server_until_the_last_is_killed(
     engine: str, tmp_path: Path, workers: MakeWorker
 ) -> None:

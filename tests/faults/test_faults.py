@@ -29,6 +29,7 @@ LONG_EPISODES: dict[str, tuple[float, dict[str, Any]]] = {
 OPERATIONS = int(os.environ.get("REDIS_HISTORY_FAULT_OPERATIONS", "15000"))
 
 
+@pytest.mark.proves("broken-connections", "faults")
 @pytest.mark.parametrize("name", ["restarts", pytest.param("failovers", marks=pytest.mark.full)])
 def test_promises_hold_under_faults(tmp_path: Path, name: str) -> None:
     episode = Episode(tmp_path, operations=1000, seconds=4.0, pause=0.25, latest=1.0, **EPISODES[name])
@@ -37,6 +38,7 @@ def test_promises_hold_under_faults(tmp_path: Path, name: str) -> None:
     assert episode.counts["acknowledged"] >= 300
 
 
+@pytest.mark.proves("faults")
 @pytest.mark.full
 def test_promises_hold_for_long(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()

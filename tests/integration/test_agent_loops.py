@@ -67,6 +67,7 @@ def exchange(call: str, a: int, b: int, questions: int) -> list[Any]:
     ]
 
 
+@pytest.mark.proves("frameworks")
 def test_one_process_goes_on_where_another_stopped(server: RealServer, namespace: str, full: bool) -> None:
     # Each process takes seconds to import its framework.
     for first, second in product(FRAMEWORKS, FRAMEWORKS) if full else [("pydantic_ai", "openai_agents")]:
@@ -90,6 +91,7 @@ def _goes_on(place: Place, model: ModelServer, first: str, second: str) -> None:
     assert [result.tool_use_id for result in results] == ["call_1", "call_2"]
 
 
+@pytest.mark.proves("frameworks")
 @pytest.mark.full
 def test_both_at_once_lose_nothing(server: RealServer, namespace: str, full: bool) -> None:
     place = Place(server.url, namespace, "shared")

@@ -54,6 +54,7 @@ def equal(found: list[BaseMessage], expected: list[BaseMessage]) -> bool:
     return found == [given if given.id else given.model_copy(update={"id": message.id}) for message, given in pairs]
 
 
+@pytest.mark.proves("frameworks")
 def test_every_kind_of_message_comes_back_equal(store: Any) -> None:
     history = LangChainHistory("s", store)
     history.add_messages(EVERY)
@@ -161,6 +162,7 @@ def test_many_and_large_messages(store: Any) -> None:
     assert LangChainHistory("s", store, limit=2).messages[0].content == "Message 1199"
 
 
+@pytest.mark.proves("frameworks")
 async def test_a_limit_leaves_out_results_whose_call_was_cut_off(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store:
         calls = [{"id": "1", "name": "f", "args": {}}, {"id": "2", "name": "f", "args": {}}]

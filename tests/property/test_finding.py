@@ -124,6 +124,7 @@ class _Model:
         return not entries or entries[0][1][b"t"].decode() != known.token
 
 
+@pytest.mark.proves("notifications")
 @pytest.mark.parametrize("page", [2, 1000], ids=["short pages", "long pages"])
 @given(ops=_ops)
 @example(ops=_CLOCK_SET_BACK)

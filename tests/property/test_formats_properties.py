@@ -59,6 +59,7 @@ likely = st.sampled_from(sorted(parts)).flatmap(
 )
 
 
+@pytest.mark.proves("round-trip")
 @every_format
 @given(conversation=st.lists(likely | messages(), max_size=5))
 def test_messages_become_valid_for_the_provider(format_: Format, conversation: list[Message]) -> None:
@@ -66,6 +67,7 @@ def test_messages_become_valid_for_the_provider(format_: Format, conversation: l
     validate(format_.name, format_.to(conversation, on_loss=losses.append))
 
 
+@pytest.mark.proves("round-trip")
 @every_format
 @given(conversation=st.lists(likely, max_size=6))
 def test_messages_come_back_except_for_reported_losses(format_: Format, conversation: list[Message]) -> None:
@@ -310,6 +312,7 @@ THEIRS = {
 }
 
 
+@pytest.mark.proves("round-trip")
 @every_format
 @given(data=st.data())
 def test_messages_of_a_provider_come_back(format_: Format, data: Any) -> None:

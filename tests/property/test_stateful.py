@@ -332,6 +332,7 @@ class CappedRedisLikeMemory(RedisLikeMemory):
     cap = 4
 
 
+@pytest.mark.proves("faults", "index")
 @pytest.mark.parametrize("machine", [RedisLikeMemory, CappedRedisLikeMemory])
 def test_redis_does_what_memory_does(own_server: Any, full: bool, machine: type[RedisLikeMemory]) -> None:
     machine.server = own_server()

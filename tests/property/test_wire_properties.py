@@ -35,6 +35,7 @@ def stored(message: Message, sequence: int = 1, timestamp: int = 0) -> Message:
     return decode_member(encode_member(sequence, timestamp, encode_body(message)))
 
 
+@pytest.mark.proves("read-back")
 @given(messages(), sequences, microseconds)
 def test_a_message_is_read_back_equal(message: Message, sequence: int, timestamp: int) -> None:
     assert stored(message, sequence, timestamp) == placed(message, sequence, timestamp)
@@ -65,6 +66,7 @@ def test_members_of_one_time_sort_by_arrival(message: Message, one: tuple[int, i
     assert (same_time[0] < same_time[1]) == (one[0] < other[0])
 
 
+@pytest.mark.proves("read-back")
 @given(messages(), json_maps)
 def test_an_edit_leaves_the_rest_untouched(message: Message, metadata: dict[str, Any]) -> None:
     """Read-modify-write: unknown fields and parts at every level survive any other change."""
@@ -81,6 +83,7 @@ def refused_by_name(data: bytes) -> None:
         assert isinstance(decode_member(data), Message)
 
 
+@pytest.mark.proves("named-errors")
 @given(st.binary(max_size=200))
 def test_random_bytes(data: bytes) -> None:
     refused_by_name(data)

@@ -80,6 +80,7 @@ def check(namespace: str, conversation: str, hits: list[SearchHit]) -> None:
         assert {hit.message.id, *(one.id for one in (*hit.before, *hit.after))} <= own
 
 
+@pytest.mark.proves("search-isolated")
 def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore]) -> None:
     assert len(CONVERSATIONS) == 20
     for namespace, store in stores.items():
@@ -94,6 +95,7 @@ def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore])
             assert store.search(other, word) == []
 
 
+@pytest.mark.proves("search-isolated")
 def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], full: bool) -> None:
     @thorough(full)
     @given(st.sampled_from(sorted(stores)), st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
@@ -103,6 +105,7 @@ def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, Histor
     search()
 
 
+@pytest.mark.proves("search-isolated")
 def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], full: bool) -> None:
     if stores["isolated"].capabilities.search != "server":
         pytest.skip("a search of all conversations needs an index")
@@ -116,6 +119,7 @@ def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], full: bo
     search()
 
 
+@pytest.mark.proves("search-isolated", "stored-text")
 def test_no_id_is_taken_for_another(stores: dict[str, HistoryStore], full: bool) -> None:
     store, other = stores["isolated"], stores["isolated2"]
 

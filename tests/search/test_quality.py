@@ -68,6 +68,7 @@ def test_recall_with_an_index(index: Index, conversations: list[Conversation]) -
     assert mrr >= 0.50
 
 
+@pytest.mark.proves("recall")
 @pytest.mark.parametrize(
     ("kind", "stemmed", "least"),
     [("redis", True, 0.63), ("plain", True, 0.60), ("plain", False, 0.55)],

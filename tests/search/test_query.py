@@ -73,6 +73,7 @@ def test_a_query_is_a_string(query: object) -> None:
 SYNTAX = st.sampled_from(['"', "*", " ", "the", "ab", "电影", "“", "”", "|", "@t:{x}", "$p0", "\\", "=>{$slop:9}"])
 
 
+@pytest.mark.proves("search-isolated")
 @given(st.one_of(st.text(st.characters(), max_size=500), st.lists(SYNTAX, max_size=40).map("".join)))
 def test_any_text_is_a_query(query: str) -> None:
     parsed = parse_query(query)

@@ -113,6 +113,7 @@ def test_vectors_that_agree_with_the_words_count() -> None:
     assert sequences(fuse(ranked_of(words), near(vectors), 200))[:2] == [41, 3]
 
 
+@pytest.mark.proves("embedders")
 def test_vectors_of_chance_only_break_ties() -> None:
     chance = random.Random(5)
     words = {n: chance.random() for n in range(1, 401) if n % 4}
@@ -254,6 +255,7 @@ def test_hits_are_cut_to_tokens() -> None:
     assert kept[3].before == ()
 
 
+@pytest.mark.proves("token-cap")
 def test_what_is_found_is_never_all_cut_away() -> None:
     def hit(name: str, length: int, **beside: Any) -> SearchHit:
         return SearchHit(user("x" * length, id=name), 1.0, "c", **beside)
@@ -307,6 +309,7 @@ def total(hits: list[SearchHit], counter: TokenCounter | None) -> int:
     )
 
 
+@pytest.mark.proves("token-cap")
 @given(
     st.lists(st.tuples(messages(), st.lists(messages(), max_size=2)), max_size=8),
     st.integers(0, 400),

@@ -103,6 +103,7 @@ def test_what_a_model_is_told() -> None:
     assert data(tool.run(b'{"query": "dog", "limit": 1}')) == data(tool.run('{"query": "dog", "limit": 1}'))
 
 
+@pytest.mark.proves("model-text")
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_text_ends_the_data_or_becomes_an_instruction(hostile: str) -> None:
     with HistoryStore("memory://") as store:
@@ -130,6 +131,7 @@ async def test_the_same_with_await() -> None:
     assert store.asked == [("mine", "dog", 5), ("mine", "wrong", 5)]
 
 
+@pytest.mark.proves("search-tool")
 @pytest.mark.parametrize(
     ("limit", "asked"),
     [(None, 5), (1, 1), (20, 20), (1_000_000, 20), ("7", 7), (3.0, 3), (10**400, 20)],
@@ -140,6 +142,7 @@ def test_limits(limit: Any, asked: int) -> None:
     assert store.asked == [("mine", "dog", asked)]
 
 
+@pytest.mark.proves("search-tool")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -223,6 +226,7 @@ COUNTERS: list[TokenCounter | None] = [
 ]
 
 
+@pytest.mark.proves("token-cap")
 @given(
     st.lists(st.tuples(messages(), st.integers(1, 200)), max_size=20),
     st.integers(1, 1_000),
@@ -300,6 +304,7 @@ def texts_found(store: HistoryStore, **options: Any) -> list[str]:
     ]
 
 
+@pytest.mark.proves("search-tool")
 @pytest.mark.parametrize("named", [True, False])
 def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -> None:
     with HistoryStore("memory://") as store:
@@ -315,6 +320,7 @@ def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -
         assert "And how old is the dog?" in texts_found(store), "the turn is over"
 
 
+@pytest.mark.proves("search-tool")
 def test_many_own_searches_leave_room_for_other_messages() -> None:
     with HistoryStore("memory://") as store:
         store.append_many("c", [user("the dog is old"), assistant("I see")])

@@ -187,6 +187,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.proves("checked-first", "stored-text")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bytes_take_no_memory(name: str) -> None:
     data = HOSTILE[name]
@@ -200,6 +201,7 @@ def test_hostile_bytes_take_no_memory(name: str) -> None:
     assert peak < 1_000_000
 
 
+@pytest.mark.proves("checked-first")
 def test_the_most_that_is_decoded_is_bounded() -> None:
     """Under the cap on items, the worst that bytes can do."""
     maps = b"".join(b"\x81%b\x80" % (b"\xce" + n.to_bytes(4, "big")) for n in range(30_000))
@@ -213,6 +215,7 @@ def test_the_most_that_is_decoded_is_bounded() -> None:
     assert peak < 50_000_000
 
 
+@pytest.mark.proves("checked-first")
 @pytest.mark.parametrize("newer", [b"", b"\xa5newer\x01"])
 @pytest.mark.parametrize("levels", [MAX_DEPTH * 2, 900, 50_000])
 def test_depth_is_capped_on_reading_too(levels: int, newer: bytes) -> None:

@@ -327,6 +327,7 @@ def long_talk(turns: list[tuple[int, int]], running: bool) -> list[Message]:
     return messages
 
 
+@pytest.mark.proves("bounds")
 @given(
     turns=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=1, max_size=8),
     running=st.booleans(),

@@ -44,6 +44,7 @@ def test_messages_in_order_are_unchanged() -> None:
     assert refused(messages) == []
 
 
+@pytest.mark.proves("paired")
 def test_results_follow_their_calls() -> None:
     messages = [
         assistant(tool_use("1", "f"), id="a", participant=ANN),
@@ -90,6 +91,7 @@ def test_a_result_in_the_message_of_its_call_stays() -> None:
 PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
 
 
+@pytest.mark.proves("paired")
 @given(st.lists(st.builds(lambda role, parts: role(*parts), st.sampled_from([user, assistant, tool]),
                           st.lists(PARTS, min_size=1, max_size=3)), max_size=12))  # fmt: skip
 def test_only_reported_parts_are_lost(messages: list[Message]) -> None:

@@ -185,6 +185,7 @@ HUGE = {"n": 2**70, "list": [-(2**64), 1.5]}
 CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"n": 1180591620717411303424}'}}
 
 
+@pytest.mark.proves("round-trip")
 @every_format
 def test_integers_of_any_size_survive(format_):
     theirs = {

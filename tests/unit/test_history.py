@@ -142,6 +142,7 @@ def test_a_snapshot_is_the_same_until_something_changes() -> None:
     assert len(second) == 1
 
 
+@pytest.mark.proves("history-events")
 def test_events_in_order() -> None:
     history = History().use(Dropping())
     told: list[Any] = []
@@ -215,6 +216,7 @@ async def test_handlers_may_be_coroutines() -> None:
     assert await asyncio.wait_for(told.get(), 10) == "a"
 
 
+@pytest.mark.proves("history-events")
 def test_many_threads() -> None:
     history = History()
     told: list[str] = []
@@ -301,6 +303,7 @@ def test_reduce_without_a_plugin_that_reduces_does_nothing() -> None:
 # Copies and JSON
 
 
+@pytest.mark.proves("history-events")
 @given(st.lists(messages(), max_size=5, unique_by=lambda message: message.id))
 def test_json_loses_nothing(entries: list[Message]) -> None:
     history = History(entries)

@@ -102,6 +102,7 @@ class FailingLater(Plugin):
         raise ValueError("of the plugin")
 
 
+@pytest.mark.proves("plugins")
 @pytest.mark.parametrize("plugin", [Failing(), FailingLater()])
 def test_after_add_errors_go_to_plugin_error(plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
     told: list[Any] = []
@@ -167,6 +168,7 @@ class Slow(Plugin):
         return [user("summary"), *entries[-1:]]
 
 
+@pytest.mark.proves("plugins")
 async def test_entries_added_during_a_reduction_stay() -> None:
     slow = Slow()
     history = History([user("1"), user("2"), user("3")]).use(slow)
@@ -261,6 +263,7 @@ def test_small_results_do_not_count_as_recent() -> None:
     assert shown[2] == "tiny"
 
 
+@pytest.mark.proves("plugins")
 def test_a_repeated_id_belongs_to_the_nearest_earlier_call() -> None:
     history = History()
     for name in ("search", "book", "search"):
@@ -276,6 +279,7 @@ def test_a_repeated_id_belongs_to_the_nearest_earlier_call() -> None:
     assert masking.retrieve_tool("same", 4).startswith("No tool result")
 
 
+@pytest.mark.proves("plugins")
 def test_the_retrieve_tool() -> None:
     masking = tool_result_masking(keep_recent_results=0)
     assert isinstance(masking, ToolResultMasking)

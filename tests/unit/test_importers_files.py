@@ -22,6 +22,7 @@ def read(path, **options):
     return list(read_transcripts(path, on_error=problems.append, **options)), problems
 
 
+@pytest.mark.proves("imports")
 def test_bad_lines_are_reported_and_the_rest_is_imported(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = [

@@ -57,6 +57,7 @@ BEYOND: dict[str, tuple[dict[str, int], bytes]] = {
 }
 
 
+@pytest.mark.proves("import-limits")
 @pytest.mark.parametrize("limit", BEYOND)
 @pytest.mark.parametrize("as_list", [False, True])
 def test_a_record_beyond_a_limit_is_skipped(tmp_path: Path, limit: str, as_list: bool) -> None:
@@ -132,6 +133,7 @@ def test_max_bytes_limits_all_files_of_a_source(tmp_path: Path, packed: str) -> 
     assert len(problems) == (2 if len(whole) > 2000 else 1)
 
 
+@pytest.mark.proves("import-limits")
 @pytest.mark.parametrize("packed", ["gzip", "deflate", "gzip in zip"])
 def test_a_decompression_bomb_is_stopped_early(tmp_path: Path, packed: str) -> None:
     text = (chat("c") + "\n").encode() + b" " * (40 * MEGABYTE)
@@ -179,6 +181,7 @@ def test_max_files_limits_the_files_of_a_folder(tmp_path: Path) -> None:
     assert len(read(tmp_path, max_files=20)[0]) == 20
 
 
+@pytest.mark.proves("import-limits")
 def test_links_out_of_a_folder_and_special_files_are_skipped(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     (outside / "deep").mkdir(parents=True)
@@ -419,6 +422,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str, packed: b
     assert taken.after < 100 * MEGABYTE, taken
 
 
+@pytest.mark.proves("import-limits")
 @pytest.mark.full
 @pytest.mark.parametrize(
     "data",

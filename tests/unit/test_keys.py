@@ -46,6 +46,7 @@ def unpacked(packed: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.proves("isolated")
 @given(spaces, ids)
 def test_no_name_adds_anything_to_a_key(namespace: str, conversation_id: str) -> None:
     keys = Keyspace(namespace).conversation(conversation_id)
@@ -62,6 +63,7 @@ def test_a_name_gives_back_its_id(namespace: str, conversation_id: str) -> None:
     assert keys.name in keys.state
 
 
+@pytest.mark.proves("isolated")
 @given(spaces, spaces, ids, ids)
 def test_no_two_conversations_share_a_key(namespace: str, other: str, one: str, two: str) -> None:
     keys, its = Keyspace(namespace).conversation(one), Keyspace(other).conversation(two)
@@ -73,6 +75,7 @@ def test_no_two_conversations_share_a_key(namespace: str, other: str, one: str, 
     assert keys.registry not in own(its)
 
 
+@pytest.mark.proves("cluster")
 @given(spaces, ids)
 def test_one_slot_holds_all_of_a_conversation(namespace: str, conversation_id: str) -> None:
     keyspace = Keyspace(namespace)

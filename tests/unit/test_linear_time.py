@@ -221,6 +221,7 @@ def test_expressions_are_found() -> None:
     assert len(found) > 40
 
 
+@pytest.mark.proves("linear-time")
 @pytest.mark.parametrize("expression", expressions(), ids=lambda one: one.where)
 def test_an_expression_takes_linear_time(expression: Expression, longest: int) -> None:
     for how in expression.uses:
@@ -294,6 +295,7 @@ UNITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.proves("linear-time")
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_parser_takes_linear_time(name: str, longest: int) -> None:
     candidates = ((lambda length, unit=unit: (unit * (length // len(unit) + 1))[:length]) for unit in UNITS)

@@ -131,6 +131,7 @@ def test_the_previous_summary_is_given(make: Make, server: ModelServer, vendor: 
     assert last == first.replace("<", "</")
 
 
+@pytest.mark.proves("model-text")
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_text_ends_the_data_or_becomes_an_instruction(
     make: Make, server: ModelServer, vendor: str, hostile: str

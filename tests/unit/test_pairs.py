@@ -90,6 +90,7 @@ def taken(messages: list[Message], most: int) -> set[int]:
     return gone
 
 
+@pytest.mark.proves("max-messages", "pairs")
 @pytest.mark.parametrize("named", [True, False])
 def test_no_cap_tears_a_pair(named: bool) -> None:
     """Every interleaving, every cap, and after every append: no result is without its call that had it before."""
@@ -126,6 +127,7 @@ def test_no_cap_tears_a_pair_of_a_batch(named: bool) -> None:
                 assert all((use in here) == (answer in here) for use, answer in true_calls(batch) if named)
 
 
+@pytest.mark.proves("max-messages")
 def test_a_cap_takes_no_more_than_it_must() -> None:
     messages = [call(), user("a"), user("b"), result(), user("c")]
     assert oldest_with_results(map(marks, messages), 1) == [0, 3]

@@ -263,6 +263,7 @@ def _meeting(live: list[Message], policy: Policy) -> Iterator[int]:
                 yield len(leaving) - number
 
 
+@pytest.mark.proves("bounds")
 @given(TALKS, LIMITS)
 def test_plans_keep_their_promises(messages: list[Message], limits: dict[str, Any]) -> None:
     """And come to an end: each is taken by a store as it is, until there is nothing to do."""

@@ -41,6 +41,7 @@ def test_the_defaults() -> None:
 # Projection
 
 
+@pytest.mark.proves("speakers")
 @pytest.mark.parametrize(
     ("message", "role", "told"),
     [
@@ -396,6 +397,7 @@ _MESSAGE = st.builds(
 )
 
 
+@pytest.mark.proves("prompts")
 @given(
     st.lists(_MESSAGE, max_size=25),
     st.integers(1, 60),

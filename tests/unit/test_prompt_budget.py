@@ -29,6 +29,7 @@ def test_nothing_older_is_taken_in_place_of_what_does_not_fit() -> None:
     assert ids(talk, token_budget=100) == ["3"]
 
 
+@pytest.mark.proves("prompts")
 def test_what_is_always_inside() -> None:
     talk = [
         system("r" * 400, id="s"),

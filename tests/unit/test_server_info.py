@@ -173,6 +173,7 @@ def meant(setting: str) -> set[str]:
     return set(setting) - {"A"} | (ALL if "A" in setting else set())
 
 
+@pytest.mark.proves("notifications")
 @given(settings)
 def test_no_flag_is_ever_removed(setting: str) -> None:
     merged = merged_flags(setting)

@@ -73,6 +73,7 @@ class _SlowAnswers:
         await route.fulfill(response=answer)
 
 
+@pytest.mark.proves("page")
 @pytest.mark.parametrize("seed", [3])
 async def test_the_page_shows_what_is_stored(seed: int, window: Window, site: Site, full: bool) -> None:
     name = site.name("converge")

@@ -36,6 +36,7 @@ async def test_a_message_of_another_process_is_seen(window: Window, site: Site) 
     await expect(page.locator("#announcer")).to_contain_text(re.compile("x{30}|new messages"))
 
 
+@pytest.mark.proves("page")
 @pytest.mark.parametrize("what", ["redis", "web"])
 async def test_a_restart_leaves_no_gap_and_no_duplicate(
     what: str, windows: Windows, own_server: Callable[..., RealServer]
@@ -72,6 +73,7 @@ async def test_a_restart_leaves_no_gap_and_no_duplicate(
         await expect(page.locator(".card-facts").first).to_contain_text("40 messages")
 
 
+@pytest.mark.proves("page")
 async def test_visible_messages_keep_their_place(window: Window, site: Site) -> None:
     name = site.name("still")
     site.store.append_many(name, [user(f"Line {number}.\n" + "word " * 80, id=f"m{number}") for number in range(60)])

@@ -150,6 +150,7 @@ async def test_the_browser_that_the_command_opens_is_signed_in(
         await context.close()
 
 
+@pytest.mark.proves("browser-text")
 async def test_hostile_content_is_shown_as_text(window: Window, site: Site) -> None:
     name = f"<img src=x onerror=alert(1)>/../{site.name('hostile')}\n\u202e#&?=%00"
     who = Participant("agent", "x" * 200, _HOSTILE + "n" * 5_000)

@@ -80,6 +80,7 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
             assert others == 403
 
 
+@pytest.mark.proves("shutdown")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_open_streams_do_not_keep_a_server(
     own_server: Callable[..., RealServer], tmp_path: Path, how: signal.Signals
@@ -106,6 +107,7 @@ async def test_open_streams_do_not_keep_a_server(
                 assert await listed.event() is None
 
 
+@pytest.mark.proves("shutdown")
 async def test_a_websocket_after_the_documentation(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     recipe = next(one for one in blocks(DOCS / "how-to" / "ui.md") if "def send_live" in one.content)
     tmp_path.joinpath("sockets.py").write_text(
@@ -144,6 +146,7 @@ async def test_a_websocket_after_the_documentation(own_server: Callable[..., Rea
             end(process, signal.SIGTERM)
 
 
+@pytest.mark.proves("forged-session")
 async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
     url, port = own_server().url, free_port()
     base = f"http://127.0.0.1:{port}/"

@@ -35,6 +35,7 @@ def numbered(count: int) -> list[str]:
     return [f"m{number}" for number in range(count)]
 
 
+@pytest.mark.proves("fan-out")
 async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str, full: bool) -> None:
     server = own_server()
     clients, rate = 200, 50
@@ -53,6 +54,7 @@ async def test_two_hundred_clients_have_every_message_once(own_server: Any, name
         assert view.end() == (0, view.greeting)
 
 
+@pytest.mark.proves("fan-out")
 async def test_a_client_that_does_not_read(server: RealServer, namespace: str, full: bool) -> None:
     """It holds back nobody, costs no memory, and goes on where it was when it reads again."""
     count, size = (600 if full else 300), 20_000
@@ -79,6 +81,7 @@ async def test_a_client_that_does_not_read(server: RealServer, namespace: str, f
             reader.transport.abort()
 
 
+@pytest.mark.proves("streams")
 @pytest.mark.full
 async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str, full: bool) -> None:
     """A browser comes again with the id of the last event that it saw."""
@@ -118,6 +121,7 @@ async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str,
         view.end(SIGKILL)
 
 
+@pytest.mark.proves("streams")
 async def test_streams_go_on_when_the_redis_was_killed(
     own_server: Callable[..., RealServer], namespace: str, make: Any
 ) -> None:

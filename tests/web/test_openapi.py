@@ -30,6 +30,7 @@ def check(document: dict[str, Any], value: Any, schema: str) -> None:
     assert value.keys() <= named.keys()
 
 
+@pytest.mark.proves("http-document")
 async def test_the_document_is_valid_and_has_every_endpoint(web: Any) -> None:
     document = await document_of(web)
     validate(document)
@@ -40,6 +41,7 @@ async def test_the_document_is_valid_and_has_every_endpoint(web: Any) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.proves("http-document")
 async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
     await store.create_conversation(Conversation("c", title="T", user_id=1, metadata={"k": 1}))
     said = [user("a suitcase", id="m1", participant=Participant("user", "u")), assistant(tool_use("t", "f", {}))]
@@ -66,6 +68,7 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
         fits((await web.get(at("nobody"))).json(), "Problem")
 
 
+@pytest.mark.proves("http-document")
 async def test_events_are_as_the_document_says(make: Any, store: Any) -> None:
     app = make()
     async with client(app) as web:

@@ -259,6 +259,7 @@ async def test_search_over_all_needs_a_server_that_searches(server_of: Any, name
             assert (refused.status_code, refused.json()["code"]) == (409, "cannot")
 
 
+@pytest.mark.proves("bounded-requests")
 @pytest.mark.parametrize(
     ("path", "why"),
     [

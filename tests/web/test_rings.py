@@ -62,6 +62,7 @@ def test_a_repeated_cursor_has_its_last_place() -> None:
     assert ring.place_of("zero") is None
 
 
+@pytest.mark.proves("fan-out")
 @pytest.mark.parametrize("seed", range(4))
 async def test_readers_at_every_pace_see_every_change_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a ring of three, which nearly all readers fall out of again and again, and come back to."""

@@ -92,6 +92,7 @@ async def asked(web: Any, what: str) -> Any:
     return await web.request(what.split()[0], path, **({} if body is None else {"json": body}))
 
 
+@pytest.mark.proves("bounded-requests")
 @pytest.mark.parametrize("everyone", [False, True])
 async def test_round_trips_of_each_endpoint(full: AsyncHistoryStore, count: Count, everyone: bool) -> None:
     assert COSTS.keys() | OTHERS == {f"{method} {path}" for path, by in API.items() for method in by}
@@ -119,6 +120,7 @@ async def test_round_trips_of_clients_with_few_rights(full: AsyncHistoryStore, c
             assert count.questions <= 501, what
 
 
+@pytest.mark.proves("bounded-requests")
 async def test_round_trips_of_a_filtered_list(full: AsyncHistoryStore, count: Count) -> None:
     await full.create_conversation(Conversation("mine", user_id="ann"))
     for number in range(600):

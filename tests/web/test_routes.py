@@ -54,6 +54,7 @@ async def test_mounted_where_the_application_wants(store: Any) -> None:
         assert (await web.get("/history/v1/status")).status_code == 200
 
 
+@pytest.mark.proves("authorize")
 @pytest.mark.parametrize("kind", ["plain", "async", "object"])
 async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) -> None:
     for name in ("mine", "yours", "mine too"):
@@ -88,6 +89,7 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
             assert (await web.get(f"/history/v1/{path}")).status_code == 403
 
 
+@pytest.mark.proves("other-origins")
 @pytest.mark.parametrize(
     "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]
 )
@@ -129,6 +131,7 @@ async def test_errors_of_authorize(store: Any, caplog: Any) -> None:
     assert "the live view failed" in caplog.text
 
 
+@pytest.mark.proves("forged-session")
 async def test_a_resumed_stream_is_authorized_again(store: Any) -> None:
     rights = Rights(("c", "read"))
     async with listening(mounted(store, authorize=rights)) as port:

@@ -25,6 +25,7 @@ PATHS = (
 )  # fmt: skip
 
 
+@pytest.mark.proves("sign-in")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -65,6 +66,7 @@ async def test_a_url_with_the_token_sets_a_cookie(make: Any) -> None:
         assert (await web.get(f"v1/status?token={TOKEN}")).status_code == 401, "only the page takes it from a URL"
 
 
+@pytest.mark.proves("tokens")
 @pytest.mark.parametrize(
     ("options", "base", "headers", "secure"),
     [
@@ -83,6 +85,7 @@ async def test_over_https_the_cookie_is_secure(
         assert ("; secure" in cookie.lower()) == secure
 
 
+@pytest.mark.proves("tokens")
 async def test_cookies_expire_and_are_renewed(make: Any, monkeypatch: Any) -> None:
     now = 1_800_000_000.0
     monkeypatch.setattr(module, "_now", lambda: now)
@@ -124,6 +127,7 @@ async def test_a_stream_ends_when_its_cookie_must_be_renewed(make: Any) -> None:
             assert await stream.event() is None
 
 
+@pytest.mark.proves("local-users")
 async def test_a_sign_in_code_works_once_and_expires(store: Any, monkeypatch: Any) -> None:
     now = 1_800_000_000.0
     monkeypatch.setattr(module, "_now", lambda: now)
@@ -140,6 +144,7 @@ async def test_a_sign_in_code_works_once_and_expires(store: Any, monkeypatch: An
             assert ((await web.get("v1/status")).status_code == 200) == works
 
 
+@pytest.mark.proves("tokens")
 async def test_the_token_is_not_logged(make: Any, caplog: Any) -> None:
     caplog.set_level("INFO", "uvicorn.access")
     async with listening(make(), access_log=True) as port, httpx.AsyncClient() as web:
@@ -156,6 +161,7 @@ async def test_a_person_without_a_token_reads_what_to_do(make: Any) -> None:
         assert "redis-history serve" in refused.text
 
 
+@pytest.mark.proves("sign-in")
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example",
@@ -186,6 +192,7 @@ async def test_two_hosts_in_one_request(make: Any) -> None:
         await writer.wait_closed()
 
 
+@pytest.mark.proves("sign-in")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -219,6 +226,7 @@ async def test_a_link_from_another_site_opens_only_the_page(make: Any) -> None:
         assert (await web.get("v1/status", headers=own)).status_code == 200
 
 
+@pytest.mark.proves("browser-text")
 @pytest.mark.parametrize("token", [TOKEN, "wrong"])
 async def test_headers_of_every_answer(make: Any, token: str) -> None:
     async with client(make(), headers={"Authorization": f"Bearer {token}"}) as web:

@@ -63,6 +63,7 @@ async def test_a_forged_client_address_is_ignored(server: RealServer, namespace:
                     assert third.status == 429
 
 
+@pytest.mark.proves("shutdown")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_ends_with_open_streams(server: RealServer, namespace: str, how: signal.Signals) -> None:
     with serve(server.url, namespace, "--allow-writes") as view:
@@ -133,6 +134,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'redis_history[cli,web]'" in done.stderr
 
 
+@pytest.mark.proves("local-users")
 def test_the_browser_opens_and_json_tells_the_address(server: RealServer, namespace: str, tmp_path: Path) -> None:
     shown, browser, secret = tmp_path / "shown", tmp_path / "browser", tmp_path / "page"
     browser.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {secret}\necho "$@" > {shown}.new && mv {shown}.new {shown}\n')

@@ -49,6 +49,7 @@ async def test_every_kind_of_event(make: Any, store: Any) -> None:
     assert "messages" not in data[6], "there may be more than an event should carry"
 
 
+@pytest.mark.proves("browser-text")
 async def test_hostile_content_cannot_forge_events(make: Any, store: Any) -> None:
     name = HOSTILE[:60]
     async with listening(make()) as port, Stream(port, at(name, "events")) as stream, Stream(port) as listed:
@@ -110,6 +111,7 @@ async def test_a_cursor_of_another_conversation_is_a_reset(make: Any, store: Any
         assert (await stream.event())[1]["messages"][0]["text"] == "2"
 
 
+@pytest.mark.proves("streams")
 async def test_a_cursor_older_than_the_log_is_a_reset(make: Any, server: RealServer, namespace: str) -> None:
     async with AsyncHistoryStore(server.url, namespace=namespace, log_length=10) as store:
         await store.append("c", user("0", id="m0"))
@@ -224,6 +226,7 @@ async def test_head_of_a_stream_ends(make: Any) -> None:
         await writer.wait_closed()
 
 
+@pytest.mark.proves("bounded-requests")
 async def test_the_number_of_streams_is_limited(make: Any, store: Any) -> None:
     async with listening(make(limits=Limits(streams_per_address=2))) as port:
         async with Stream(port, at("c", "events")) as first, Stream(port, at("c", "events")) as second:

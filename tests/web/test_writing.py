@@ -63,6 +63,7 @@ async def test_a_read_only_view_rejects_changes(web: Any, store: Any) -> None:
     assert await store.snapshot("c") == before
 
 
+@pytest.mark.proves("other-origins")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -155,6 +156,7 @@ NEEDED: dict[Action, list[tuple[str, str, Any]]] = {
 }
 
 
+@pytest.mark.proves("authorize")
 @pytest.mark.parametrize("right", NEEDED)
 async def test_each_change_needs_its_own_right(store: Any, right: Action) -> None:
     await store.append("c", user("1", id="m1"))
@@ -177,6 +179,7 @@ async def test_each_change_needs_its_own_right(store: Any, right: Action) -> Non
             assert done.status_code in (200, 201, 204, 404), done.text
 
 
+@pytest.mark.proves("authorize")
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_appended_messages_get_the_signed_in_participant(store: Any, kind: str) -> None:
     def plain(request: Request) -> Participant | None:
@@ -201,6 +204,7 @@ async def test_a_participant_of_another_type_is_a_failure(store: Any) -> None:
     assert await store.get("c") == []
 
 
+@pytest.mark.proves("authorize")
 async def test_serve_rejects_a_chosen_role(writable: Any, store: Any) -> None:
     for _, path, body in NEEDED["append_as"]:
         assert (await writable.post(path, json=body)).status_code == 403
