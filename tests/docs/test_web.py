@@ -1,4 +1,4 @@
-"""docs/how-to/web.md has every path, parameter, event, error and option of the live view; and no others."""
+"""docs/how-to/web.md and http.md have every path, parameter, event and error of the live view; and no others."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import inspect
 import re
 from typing import get_args
 
-import click
-
-from redis_history.cli.serve import serve_command as command
 from redis_history.web import _endpoints, _events, _http, _shape, _view, access, application, routing
 from redis_history.web.access import Action
 from redis_history.web.routing import API
 from tests.docs.pages import DOCS, code, prose, rows, sections
 
-PAGE = DOCS / "how-to" / "web.md"
-SECTIONS = sections(PAGE)
+PAGES = [DOCS / "how-to" / name for name in ("web.md", "http.md")]
+SECTIONS = sections(PAGES[0]) | sections(PAGES[1])
 
 
 def _table(section: str) -> dict[str, list[str]]:
@@ -24,7 +21,7 @@ def _table(section: str) -> dict[str, list[str]]:
 
 def test_every_path_with_its_rights_parameters_and_fields() -> None:
     found = {f"{method} {path[1:]}": row for path, by in API.items() for method, row in by.items()}
-    described = _table("The HTTP interface")
+    described = _table("Requests")
     assert set(described) == set(found)
     for path, row in found.items():
         rights, parameters, _ = described[path]
@@ -56,30 +53,17 @@ def test_every_error() -> None:
         codes |= set(re.findall(r'(?:Refused|refusal)\(\s*\d{3}, "(\w+)"', source))
         codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
     codes |= {code for _, _, code in _http._STATUS}
-    described = {name for row in rows(SECTIONS["The HTTP interface"]) if row[0][:3].isdigit()
+    described = {name for row in rows(SECTIONS["Errors"]) if row[0][:3].isdigit()
                  for name in re.findall(r"`(\w+)`", row[1])}  # fmt: skip
     assert described == codes
 
 
-def test_every_option_of_serve() -> None:
-    described = _table("Look at conversations")
-    options = {one.opts[0]: one for one in command.params if isinstance(one, click.Option) and one.expose_value}
-    assert set(described) == set(options)
-    for name, option in options.items():
-        default = option.default
-        switch = option.is_flag and not option.secondary_opts
-        shown = "off" if switch else f"`{default}`" if isinstance(default, str | int) else ""
-        assert described[name][0] == shown, name
-        if isinstance(option.envvar, str):
-            assert f"`{option.envvar}`" in described[name][1]
-
-
 def test_a_page_has_the_figures_of_the_code() -> None:
     limits = _view.Limits()
-    shown = {number.rstrip(",.") for number in re.findall(r"\d[\d,.]*", prose(PAGE))}
+    shown = {number.rstrip(",.") for number in re.findall(r"\d[\d,.]*", " ".join(map(prose, PAGES)))}
     figures = [limits.patience, limits.reauthorize, limits.heartbeat, _events._COUNT, _events._BYTES // 10**6]
     figures += [_shape.LONGEST]
     figures += [_http.MOST, _endpoints._FULL // 10**6, _http.MAX_BODY, _endpoints._LIST_END, _endpoints._EXAMINED]
     figures += [_endpoints._MOST_HITS, application._ENDS // 3600, application._SIGN_IN_AGAIN // 86_400]
-    figures += [application._INVITED, _events._LARGEST // 10**6]
+    figures += [_events._LARGEST // 10**6]
     assert {f"{figure:,.10g}" for figure in figures} - shown == set()
