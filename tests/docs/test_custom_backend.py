@@ -19,7 +19,7 @@ from redis_history import Compressor, HistoryStore, RedisHistory, extractive_sum
 from redis_history.errors import CapabilityError, StoreClosedError
 from redis_history.importers import ImportProblem, export_messages, import_messages
 from tests.conformance.conftest import fsyncing, store, talk
-from tests.docs.pages import DOCS, ROOT, blocks
+from tests.docs.pages import DOCS, ROOT
 from tests.support.faces import Awaitable
 
 __all__ = ["fsyncing", "store", "talk"]
@@ -156,11 +156,6 @@ def test_a_failed_change_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         assert store.append("c", user("after")).message.sequence == 2
     with pytest.raises(StoreClosedError):
         store.get("c")
-
-
-def test_the_page_shows_the_file() -> None:
-    shown = [block.content for block in blocks(DOCS / "how-to" / "custom-backend.md")]
-    assert (EXAMPLES / "sqlite_backend.py").read_text(encoding="utf-8") in shown
 
 
 def test_the_example_imports_public_modules_only() -> None:
