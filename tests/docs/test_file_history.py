@@ -1,4 +1,4 @@
-"""The history in a file of docs/how-to/histories.md: it is the file of docs/examples, and keeps what it says."""
+"""The history in a file of docs/how-to/histories.md: it keeps what it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redis_history import user
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS
 
 EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -44,8 +44,3 @@ def test_a_failed_save_leaves_the_file(tmp_path: Path, monkeypatch: pytest.Monke
     history.load()
     assert [entry.text for entry in history.entries] == ["kept"]
     assert [path.name for path in tmp_path.iterdir()] == ["history.json"]
-
-
-def test_the_page_shows_the_file() -> None:
-    shown = [block.content for block in blocks(DOCS / "how-to" / "histories.md")]
-    assert (EXAMPLES / "file_history.py").read_text(encoding="utf-8") in shown
