@@ -60,6 +60,9 @@ def navigation(index: str) -> str:
 def _read(_app: Any, page: str, source: list[str]) -> None:
     if page == "index":
         source[0] += "\n" + navigation(source[0])
+    elif page == "reference":
+        pages = re.findall(r"\]\((reference/\w+)\.md\)", source[0])
+        source[0] += "\n".join(["\n```{toctree}", ":hidden:", "", *pages, "```"])
     elif page == "changelog":  # which is in the repository's root, where tools look for it
         source[0] = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
 

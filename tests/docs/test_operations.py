@@ -81,18 +81,6 @@ def test_the_connections_of_a_process(own_server: Start) -> None:
         )
 
 
-def test_the_log_texts_are_those_of_the_code() -> None:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "redis_history").rglob("*.py"))
-    found = rows(sections(OPERATIONS)["Logging"])
-    assert len(found) > 5
-    for level, begins, _ in found:
-        text = code(begins)
-        assert text is not None
-        calls = re.findall(r"_(?:logger\.)?(\w+)\(\s*f?\"([^\"]*)", source)
-        levels = {"exception": "ERROR", "warn": "WARNING"}
-        assert level in {levels.get(name, name.upper()) for name, logged in calls if text in logged}, text
-
-
 _WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
 _FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
 
