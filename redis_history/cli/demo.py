@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -126,3 +127,5 @@ def _report(context: Context, replay: Replay) -> None:
     click.echo("Each message is stored once and was delivered once, in order. Nothing that was summarised is lost.\n")
     click.echo(f"What to do next, within a day:\n  {start} ls")
     click.echo(f"  {start} show {shlex.quote(replay.ids[0])} --archived\n  {start} serve --open")
+    if find_spec("starlette") is None:
+        click.echo("  (serve needs the extra web: pip install starlette uvicorn)")
