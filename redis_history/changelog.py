@@ -1,18 +1,20 @@
 """The change log: from stored entries to events, and when a Reset must replace them.
 
+The log has references, no content: an event has the messages as they are when it is read.
+
 As in Centrifugo, recovery succeeds only if the epoch is the same and the whole gap is present. A server that lost data
-may count up again under the same epoch, so each change has a random token: the log is read from the last entry that the
+may count up again under the same epoch, so each change has a token: the log is read from the last entry that the
 subscriber knows, which must still have the known token.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
-
-import msgspec
 
 from redis_history.errors import CorruptDataError
 from redis_history.events import (
@@ -31,101 +33,76 @@ from redis_history.events import (
     Reset,
     ResetReason,
 )
-from redis_history.model import Message
-from redis_history.model.wire import decode_member
+from redis_history.model import Message, Position
 from redis_history.operations import Changes
 
-__all__ = [
-    "APPENDED",
-    "CLEARED",
-    "COMPACTED",
-    "CONVERSATION_DELETED",
-    "DELETED",
-    "EXPANDED",
-    "RECORD",
-    "RESTORED",
-    "UPDATED",
-    "LogEntry",
-    "encode_compacted",
-    "encode_expanded",
-    "encode_ids",
-    "encode_members",
-    "is_gone",
-    "recover",
-]
+__all__ = ["Kind", "LogEntry", "is_gone", "is_of_call", "recover", "token_of"]
 
 _logger = logging.getLogger("redis_history")
 
-# The kinds of entries. They are stored, so their meaning never changes.
-APPENDED: Final = "append"
-RESTORED: Final = "restore"
-UPDATED: Final = "update"
-CLEARED: Final = "clear"
-RECORD: Final = "record"
-DELETED: Final = "delete"
-COMPACTED: Final = "compact"
-EXPANDED: Final = "expand"
-CONVERSATION_DELETED: Final = "end"
 
-_ids = msgspec.msgpack.Decoder(tuple[str, ...])
-_fields = msgspec.msgpack.Decoder(dict[str, Any])
-_compacted = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_expanded = msgspec.msgpack.Decoder(tuple[str, int])
-_raw_members = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
+_NOWHERE: Final = Position(0, 0)
+
+
+class Kind:
+    """The kinds of entries. They are stored, so their numbers never change."""
+
+    APPENDED_ONE: Final = 1
+    APPENDED: Final = 2
+    RESTORED: Final = 3
+    UPDATED: Final = 4
+    CLEARED: Final = 5
+    RECORD: Final = 6
+    DELETED: Final = 7
+    COMPACTED: Final = 8
+    EXPANDED: Final = 9
+    ENDED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A change in the log.
+    """A change in the log, with what is left of its content.
 
-    `payload` is a MessagePack array of members (append, restore, update) or of ids (delete), or a map (record), or a
-    pair of a number of messages and a member (compact), or of an id and a number of messages (expand). `removed` is an
-    array of the ids that a cap removed. `replaces` marks the first entry of a conversation that replaced a deleted one
-    whose log still existed.
+    `messages`: of an append, a restore, an update and a compaction, as they are now. `gone_ids`: those of its messages
+    that are not there any more, as far as they are known. `ids`: of a deletion; of what a cap removed with an append;
+    of the one message of an update, a compaction or an expansion. `count`, `through`: of a compaction or an expansion.
+    `fields`: of the record, as they are now.
     """
 
     revision: int
     token: str
-    kind: str
-    payload: bytes
-    replaces: bool = False
-    removed: bytes = b""
+    kind: int
+    messages: tuple[Message, ...] = ()
+    gone_ids: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    count: int = 0
+    through: Position = _NOWHERE
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
-def encode_members(members: list[bytes]) -> bytes:
-    """The payload of an append."""
-    return b"\xdd" + len(members).to_bytes(4, "big") + b"".join(members)
+def token_of(call: str) -> str:
+    """A token for a change, from that of its call (16 hexadecimal digits); for backends other than Redis."""
+    return f"{call[6:]}0000{call[:6]}"
 
 
-def encode_ids(ids: list[str]) -> bytes:
-    """The payload of a delete."""
-    return msgspec.msgpack.encode(ids)
+def is_of_call(cursor: Cursor, call: str) -> bool:
+    """Whether a change was made by the call of this token: its own token ends with the beginning of that."""
+    return cursor.token[-6:] == call[:6]
 
 
-def encode_compacted(count: int, member: bytes) -> bytes:
-    """The payload of a compaction; the scripts of Redis write the same."""
-    return b"\x92\xce" + count.to_bytes(4, "big") + member
-
-
-def encode_expanded(summary_id: str, count: int) -> bytes:
-    """The payload of an expansion."""
-    return b"\x92" + msgspec.msgpack.encode(summary_id) + b"\xce" + count.to_bytes(4, "big")
-
-
-def recover(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], limit: int) -> Changes:
+def recover(
+    conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], limit: int, *, replaces: bool = False
+) -> Changes:
     """The changes after `after`, from log entries that begin at its own revision; or one Reset.
 
     `head` is the conversation's newest change (revision 0: there is no such conversation). At most `limit` events.
+    `replaces`: the conversation replaced a deleted one whose log still existed.
     """
-    reason = _break(after, head, entries)
+    reason = _break(after, head, entries, replaces)
     if reason is not None:
         return _reset(conversation_id, head, reason)
-    if after.revision == 0:
-        epoch = entries[0].token if entries else ""
-        fresh = entries
-    else:
-        epoch = after.epoch
-        fresh = entries[1:]
+    fresh = entries if after.revision == 0 else entries[1:]
+    epoch = head.epoch if after.revision == 0 else after.epoch
     events: list[Event] = []
     for entry in fresh[:limit]:
         try:
@@ -147,13 +124,13 @@ def is_gone(head: Cursor) -> bool:
     return head.epoch == BEGINNING.epoch
 
 
-def _break(after: Cursor, head: Cursor, entries: list[LogEntry]) -> ResetReason | None:
+def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool) -> ResetReason | None:
     if after.revision == 0:
         if not entries:
             return "log_trimmed" if head.revision else None
         if entries[0].revision != 1:
             return "log_trimmed"
-        if entries[0].replaces:
+        if replaces:
             return "conversation_replaced"
     elif not entries or entries[0].revision != after.revision or entries[0].token != after.token:
         if not entries and after == head:
@@ -172,42 +149,36 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry]) -> ResetReason 
 
 
 def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
-    place: dict[str, Any] = {
-        "conversation_id": conversation_id,
-        "revision": entry.revision,
-        "cursor": Cursor(epoch, entry.revision, entry.token),
+    make = _EVENTS.get(entry.kind)
+    if make is None:
+        raise CorruptDataError(f"nothing that this version of redis_history writes (its kind is {entry.kind})")
+    cursor = Cursor(epoch, entry.revision, entry.token)
+    return make(entry, {"conversation_id": conversation_id, "revision": entry.revision, "cursor": cursor})
+
+
+def _appended(entry: LogEntry, place: dict[str, Any]) -> Event:
+    return MessagesAppended(messages=entry.messages, removed_ids=entry.ids, gone_ids=entry.gone_ids, **place)
+
+
+def _only(entry: LogEntry) -> Message | None:
+    return entry.messages[0] if entry.messages else None
+
+
+_EVENTS: Final[Mapping[int, Callable[[LogEntry, dict[str, Any]], Event]]] = MappingProxyType(
+    {
+        Kind.APPENDED_ONE: _appended,
+        Kind.APPENDED: _appended,
+        Kind.RESTORED: lambda entry, place: HistoryRestored(
+            messages=entry.messages, removed_ids=entry.ids, gone_ids=entry.gone_ids, **place
+        ),
+        Kind.UPDATED: lambda entry, place: MessageUpdated(message_id=entry.ids[0], message=_only(entry), **place),
+        Kind.CLEARED: lambda entry, place: HistoryCleared(**place),
+        Kind.RECORD: lambda entry, place: ConversationUpdated(fields=entry.fields, **place),
+        Kind.DELETED: lambda entry, place: MessagesDeleted(message_ids=entry.ids, **place),
+        Kind.COMPACTED: lambda entry, place: HistoryCompacted(
+            summary_id=entry.ids[0], summary=_only(entry), through=entry.through, count=entry.count, **place
+        ),
+        Kind.EXPANDED: lambda entry, place: HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **place),
+        Kind.ENDED: lambda entry, place: ConversationDeleted(**place),
     }
-    try:
-        if entry.kind in (APPENDED, RESTORED):
-            kind = MessagesAppended if entry.kind == APPENDED else HistoryRestored
-            removed = _ids.decode(entry.removed) if entry.removed else ()
-            return kind(messages=_messages(entry), removed_ids=removed, **place)
-        if entry.kind == UPDATED and (messages := _messages(entry)):
-            return MessageUpdated(message=messages[0], **place)
-        if entry.kind == CLEARED:
-            return HistoryCleared(**place)
-        if entry.kind == RECORD:
-            return ConversationUpdated(fields=_fields.decode(entry.payload), **place)
-        if entry.kind == DELETED:
-            return MessagesDeleted(message_ids=_ids.decode(entry.payload), **place)
-        if entry.kind == COMPACTED:
-            count, member = _compacted.decode(entry.payload)
-            return HistoryCompacted(summary=decode_member(bytes(member)), count=count, **place)
-        if entry.kind == EXPANDED:
-            summary_id, count = _expanded.decode(entry.payload)
-            return HistoryExpanded(summary_id=summary_id, count=count, **place)
-        if entry.kind == CONVERSATION_DELETED:
-            return ConversationDeleted(**place)
-    except msgspec.MsgspecError as error:
-        raise CorruptDataError(str(error)) from error
-    raise CorruptDataError(f"nothing that this version of redis_history writes (its kind is {entry.kind[:20]!r})")
-
-
-def _messages(entry: LogEntry) -> tuple[Message, ...]:
-    found = []
-    for raw in _raw_members.decode(entry.payload):
-        try:
-            found.append(decode_member(bytes(raw)))
-        except CorruptDataError as error:
-            _logger.error("skipped an unreadable message in change %d: %s", entry.revision, error)
-    return tuple(found)
+)

@@ -2,6 +2,8 @@
 
 Every change carries the `revision` it made (contiguous: 1, 2, 3 …) and a `cursor` to resume after it.
 `Reset` replaces changes that are no longer available: read the conversation again, then continue from its cursor.
+
+An event has the messages as they are when it is read, and tells which of its messages are not there any more.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ __all__ = [
     "ResetReason",
 ]
 
-_CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{16})")
-_NOTHING = "0" * 16
+_CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{20})")
+_NO_EPOCH = "0" * 16
+_NO_CHANGE = "0" * 20
 
 
 class Cursor(msgspec.Struct, frozen=True):
     """The position of a subscriber: the generation of the conversation (`epoch`), the last change that was seen
-    (`revision`), and the random `token` of that change.
+    (`revision`), and the `token` of that change: its kind, time and random bytes.
 
     The token is checked on resume, to notice a server that lost data and counts anew. The text form (`str(cursor)`,
     `Cursor.parse`) is `epoch:revision:token`. It is safe to send to a browser.
@@ -60,7 +63,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 #: Before the first change of a conversation that does not exist yet.
-BEGINNING = Cursor(_NOTHING, 0, _NOTHING)
+BEGINNING = Cursor(_NO_EPOCH, 0, _NO_CHANGE)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -73,10 +76,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 class MessagesAppended(Change, frozen=True, tag="messages_appended"):
     """`messages` were added by one change, in this order. `removed_ids` are the oldest, which `max_messages` removed in
-    the same change. One of `messages` may be among them: add first, then remove."""
+    the same change. `gone_ids`: those of the added messages that are not there any more; if all messages were removed
+    at once since, only that later change tells."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
+    gone_ids: tuple[str, ...] = ()
 
 
 class MessagesDeleted(Change, frozen=True, tag="messages_deleted"):
@@ -86,9 +91,11 @@ class MessagesDeleted(Change, frozen=True, tag="messages_deleted"):
 
 
 class MessageUpdated(Change, frozen=True, tag="message_updated"):
-    """The content of a message was replaced, at the same position; `message` is the new one."""
+    """The content of message `message_id` was replaced, at the same position. `message` is the new one; None: it is not
+    there any more."""
 
-    message: Message
+    message_id: str
+    message: Message | None
 
 
 class HistoryCleared(Change, frozen=True, tag="history_cleared"):
@@ -96,25 +103,23 @@ class HistoryCleared(Change, frozen=True, tag="history_cleared"):
 
 
 class HistoryRestored(Change, frozen=True, tag="history_restored"):
-    """All messages were replaced by `messages`, of which `max_messages` removed those with `removed_ids`."""
+    """All messages were replaced by `messages`, without those of `removed_ids`, which `max_messages` removed.
+    `gone_ids` as for MessagesAppended."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
+    gone_ids: tuple[str, ...] = ()
 
 
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
-    """`summary` replaced the oldest `count` messages, which are in the archive now: all messages with a position up to
-    that of the summary, except system messages that are not summaries."""
+    """The summary `summary_id` replaced the oldest `count` messages, which are in the archive now: all messages with a
+    position up to `through`, that of the summary, except system messages that are not summaries. `summary` is None if
+    it is not there any more."""
 
-    summary: Message
+    summary_id: str
+    summary: Message | None
+    through: Position
     count: int
-
-    @property
-    def through(self) -> Position:
-        """The position of the last message that was replaced."""
-        position = self.summary.position
-        assert position is not None  # noqa: S101 -- the store has placed it
-        return position
 
 
 class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
@@ -126,7 +131,8 @@ class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
 
 
 class ConversationUpdated(Change, frozen=True, tag="conversation_updated"):
-    """The record of the conversation was created or changed; `fields` are the written fields."""
+    """The record of the conversation was created or changed; `fields` are the written fields, with
+    their present values."""
 
     fields: dict[str, Any]
 

@@ -21,7 +21,7 @@ from redis_history._time import from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, UnknownPart
-from redis_history.model.wire import encode_body, from_map, to_map
+from redis_history.model.wire import NAMES, encode_body, from_map, to_map
 from redis_history.tokens import message_tokens
 
 __all__ = [
@@ -48,8 +48,11 @@ def to_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, Struct):
         config = value.__struct_config__
-        fields: dict[str, Any] = {} if config.tag_field is None else {config.tag_field: config.tag}
-        fields |= {name: to_json(getattr(value, name)) for name in value.__struct_fields__ if name != "extra"}
+        fields: dict[str, Any] = {}
+        if config.tag is not None:  # of an event, or of a part, whose number is for the stored form only
+            fields[config.tag_field or ""] = config.tag if isinstance(config.tag, str) else value.type  # type: ignore[attr-defined]
+        names = NAMES if type(value) is Message else value.__struct_fields__
+        fields |= {name: to_json(getattr(value, name)) for name in names if name != "extra"}
         if type(value) is Message:
             fields |= {"position": to_json(value.position), "text": value.text, "is_summary": value.is_summary}
             fields["tokens"] = message_tokens(value)

@@ -100,13 +100,13 @@ class Write(Op[T_co]):
 
 
 class Entry(Struct, frozen=True):
-    """A message to store, with its `body`, `digest` and `timestamp` (µs; None: the server's clock). `characters` and
-    `tokens` are added to the totals of the conversation. `tools` are the marks of its tool calls and results: see
-    `model.pairs.marks`."""
+    """A message to store, with its `body`, `flags` (see `model.wire`) and `timestamp` (µs; None: the server's clock).
+    `characters` and `tokens` are added to the totals of the conversation. `tools` are the marks of its tool calls and
+    results: see `model.pairs.marks`."""
 
     message: Message
     body: bytes
-    digest: bytes
+    flags: int
     timestamp: int | None
     characters: int
     tokens: int

@@ -40,12 +40,12 @@ from redis_history.embedded import EmbeddedServer
 
 def clear(client: Any) -> None:
     """Delete the keys and indexes of the benchmark."""
-    for pattern in ("rh:{bench*", "rhd:{bench*", "bare*"):
+    for pattern in ("rh2:{bench*", "rhd2:{bench*", "bare*"):
         for key in client.scan_iter(match=pattern, count=1000):
             client.unlink(key)
     with suppress(redis.ResponseError):  # a server without search
         for index in client.execute_command("FT._LIST"):
-            if index.startswith(b"rh:bench"):
+            if index.startswith(b"rh2:bench"):
                 client.execute_command("FT.DROPINDEX", index)
 
 

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS conversations (
 CREATE INDEX IF NOT EXISTS by_change ON conversations (updated);
 CREATE INDEX IF NOT EXISTS by_end ON conversations (ends);
 CREATE TABLE IF NOT EXISTS messages (
-    conversation TEXT, timestamp INT, sequence INT, id TEXT, revision INT, digest BLOB, body BLOB, characters INT,
+    conversation TEXT, timestamp INT, sequence INT, id TEXT, revision INT, flags INT, body BLOB, characters INT,
     tokens INT, tools BLOB, UNIQUE (conversation, timestamp, sequence), UNIQUE (conversation, id));
 CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON messages BEGIN
     UPDATE conversations SET message_count = message_count + 1, characters = characters + new.characters,
@@ -41,7 +41,7 @@ CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON messages BEGIN
 CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON conversations BEGIN
     DELETE FROM messages WHERE conversation = old.id; END;
 CREATE TABLE IF NOT EXISTS log (
-    conversation TEXT, revision INT, token TEXT, kind TEXT, payload BLOB, replaced INT, removed BLOB, at INT,
+    conversation TEXT, revision INT, token TEXT, kind INT, note BLOB, replaced INT, at INT,
     PRIMARY KEY (conversation, revision));
 CREATE INDEX IF NOT EXISTS by_kind ON log (kind, at); COMMIT;
 """
@@ -51,7 +51,7 @@ class SQLiteBackend(Backend):
     """For any number of threads, and of processes of one machine. An operation is one transaction."""
 
     def __init__(
-        self, path: str | Path, log_length: int = 1000, ttl: float | None = None, max_messages: int | None = None
+        self, path: str | Path, log_length: int = 10_000, ttl: float | None = None, max_messages: int | None = None
     ) -> None:
         self._log_length, self._max_messages, self._ttl = log_length, max_messages, ttl and round(ttl * 1e6)
         self._lock = threading.RLock()
@@ -137,7 +137,7 @@ class SQLiteBackend(Backend):
 
     def _purge(self) -> None:
         """What has expired, and the logs of what was deleted a while ago."""
-        ended = "SELECT conversation FROM log WHERE kind = 'end' AND at <= ?"
+        ended = "SELECT conversation FROM log WHERE kind = 10 AND at <= ?"
         expired = "SELECT id FROM conversations WHERE ends <= ?"
         both = f"DELETE FROM log WHERE conversation IN ({ended} UNION {expired})"  # noqa: S608
         self._run(both, self._now - OUTLIVES, self._now)
@@ -172,42 +172,41 @@ class SQLiteBackend(Backend):
         self._run(new, op.conversation_id, op.token, op.token, self._now, msgspec.msgpack.encode({}))
         return ended or 0
 
-    def _write(self, op: Any, kind: str, payload: bytes, replaced: int = 0, removed: bytes = b"") -> int:
-        """The last writes of a change. Its revision."""
+    def _write(self, op: Any, kind: int, replaced: int = 0, **note: Any) -> int:
+        """The last writes of a change. Its revision. `note`: references to what was changed, no content."""
         found, name = self._find(op.conversation_id), op.conversation_id
         revision, ttl = found["revision"] + 1, self._ttl or found["ttl"]
         at = max(self._now, found["updated"] + 1) if revision > 1 else found["created"]
         update = "UPDATE conversations SET revision = ?, token = ?, updated = ?, ttl = ?, ends = ? WHERE id = ?"
-        self._run(update, revision, op.token, at, ttl, ttl and at + ttl, name)
-        entry = (name, revision, op.token, kind, payload, replaced, removed, at)
-        self._run("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *entry)
+        self._run(update, revision, changelog.token_of(op.token), at, ttl, ttl and at + ttl, name)
+        entry = (name, revision, changelog.token_of(op.token), kind, msgspec.msgpack.encode(note), replaced, at)
+        self._run("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", *entry)
         self._run("DELETE FROM log WHERE conversation = ? AND revision <= ?", name, revision - self._log_length)
         return cast(int, revision)
 
-    def _put(self, name: str, entry: ops.Entry, revision: int, at: Position) -> bytes:
-        what = (*at, entry.message.id, revision, entry.digest, entry.body)
+    def _put(self, name: str, entry: ops.Entry, revision: int, at: Position) -> None:
+        what = (*at, entry.message.id, revision, entry.flags, entry.body)
         size = (entry.characters, entry.tokens, entry.tools)
         self._run("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", name, *what, *size)
-        return encode_member(at.sequence, at.timestamp, entry.body)
 
     def _remove(self, name: str, ids: list[str]) -> None:
         self._db.executemany("DELETE FROM messages WHERE conversation = ? AND id = ?", [(name, one) for one in ids])
 
-    def _trim(self, name: str) -> bytes:
+    def _trim(self, name: str) -> list[str]:
         """The ids of the oldest, which leave, and of what belongs to them."""
         if self._max_messages is None or (excess := self._find(name)["message_count"] - self._max_messages) <= 0:
-            return b""
+            return []
         order = "SELECT id, tools FROM messages WHERE conversation = ? ORDER BY timestamp, sequence"
         stored = self._run(order, name).fetchall()
         gone = [stored[index]["id"] for index in oldest_with_results([row["tools"] for row in stored], excess)]
         self._remove(name, gone)
-        return changelog.encode_ids(gone)
+        return gone
 
     def _append(self, op: ops.Append) -> list[ops.Appended]:
         known: dict[str, ops.Appended] = {}
         for entry in op.entries:
             if row := self._stored(op.conversation_id, entry.message.id):
-                if row["digest"] != entry.digest or entry.timestamp not in (None, row["timestamp"]):
+                if row["body"] != entry.body or entry.timestamp not in (None, row["timestamp"]):
                     text = f"conversation {op.conversation_id[:80]!r} has other content of id {entry.message.id!r}"
                     raise errors.MessageConflictError(text, message_id=entry.message.id)
                 at = Position(row["timestamp"], row["sequence"])
@@ -217,56 +216,59 @@ class SQLiteBackend(Backend):
             if wanted.expected_revision in (None, then - 1) and (then == 1 or not wanted.must_not_exist):
                 return list(known.values())
         self._check(op)
-        self._add(op, changelog.APPENDED, known)
+        self._add(op, changelog.Kind.APPENDED, known)
         return [known[entry.message.id] for entry in op.entries]
 
     def _restore(self, op: ops.Restore) -> int:
         self._check(op)
         self._run("DELETE FROM messages WHERE conversation = ?", op.conversation_id)
-        return self._add(op, changelog.RESTORED, {})
+        return self._add(op, changelog.Kind.RESTORED, {})
 
-    def _add(self, op: ops.Append | ops.Restore, kind: str, known: dict[str, ops.Appended]) -> int:
-        name, replaced, members = op.conversation_id, self._begin(op), []
+    def _add(self, op: ops.Append | ops.Restore, kind: int, known: dict[str, ops.Appended]) -> int:
+        name, replaced, places = op.conversation_id, self._begin(op), []
         found = self._find(name)
         revision, sequence, stamp = found["revision"] + 1, found["sequence"], max(self._now - 1, found["stamp"])
         for entry in op.entries:
             if entry.message.id not in known:
                 stamp, sequence = stamp + (entry.timestamp is None), sequence + 1
                 at = Position(stamp if entry.timestamp is None else entry.timestamp, sequence)
-                members.append(self._put(name, entry, revision, at))
+                self._put(name, entry, revision, at)
+                places.append((entry.message.id, sequence))
                 known[entry.message.id] = _appended(entry, revision, at, False)
         self._run("UPDATE conversations SET stamp = ?, sequence = ? WHERE id = ?", stamp, sequence, name)
-        return self._write(op, kind, changelog.encode_members(members), replaced, self._trim(name))
+        return self._write(op, kind, replaced, places=places, ids=self._trim(name))
 
     def _clear(self, op: ops.Clear) -> int:
         if not (found := self._check(op)) or not found["message_count"]:
             return found["revision"] if found else 0
         self._run("DELETE FROM messages WHERE conversation = ?", op.conversation_id)
-        return self._write(op, changelog.CLEARED, b"")
+        return self._write(op, changelog.Kind.CLEARED)
 
     def _updatemessage(self, op: ops.UpdateMessage) -> ops.Appended | None:
         found, expected = self._find(op.conversation_id), op.precondition.expected_revision
         row = self._stored(op.conversation_id, op.entry.message.id) if found else None
         at = Position(row["timestamp"], row["sequence"]) if row else LOWEST
-        if row and row["digest"] == op.entry.digest and expected in (None, found["revision"], row["revision"] - 1):
+        if row and row["body"] == op.entry.body and expected in (None, found["revision"], row["revision"] - 1):
             return _appended(op.entry, row["revision"], at, False)
         self._check(op)
         if not row:
             return None
         self._remove(op.conversation_id, [op.entry.message.id])
-        member = self._put(op.conversation_id, op.entry, found["revision"] + 1, at)
-        return _appended(op.entry, self._write(op, changelog.UPDATED, changelog.encode_members([member])), at, False)
+        self._put(op.conversation_id, op.entry, found["revision"] + 1, at)
+        name = op.entry.message.id
+        revision = self._write(op, changelog.Kind.UPDATED, ids=[name], places=[(name, at.sequence)])
+        return _appended(op.entry, revision, at, False)
 
     def _deletemessages(self, op: ops.DeleteMessages) -> int:
         found = [one for one in op.message_ids if self._stored(op.conversation_id, one)] if self._check(op) else []
         if found:
             self._remove(op.conversation_id, found)
-            self._write(op, changelog.DELETED, changelog.encode_ids(found))
+            self._write(op, changelog.Kind.DELETED, ids=found)
         return len(found)
 
     def _deleteconversation(self, op: ops.DeleteConversation) -> bool:
         if found := self._check(op):
-            self._write(op, changelog.CONVERSATION_DELETED, b"")
+            self._write(op, changelog.Kind.ENDED)
             self._run("DELETE FROM conversations WHERE id = ?", op.conversation_id)
         return found is not None
 
@@ -276,7 +278,7 @@ class SQLiteBackend(Backend):
         record = {**msgspec.msgpack.decode(self._find(op.conversation_id)["record"]), **op.fields}
         values = (record.get("user_id"), record.get("agent_name"), msgspec.msgpack.encode(record), op.conversation_id)
         self._run("UPDATE conversations SET user_id = ?, agent_name = ?, record = ? WHERE id = ?", *values)
-        return self._write(op, changelog.RECORD, msgspec.msgpack.encode(op.fields), replaced)
+        return self._write(op, changelog.Kind.RECORD, replaced, fields=list(op.fields))
 
     def _readconversation(self, op: ops.ReadConversation) -> Conversation | None:
         return _conversation(found) if (found := self._find(op.conversation_id)) else None
@@ -303,7 +305,7 @@ class SQLiteBackend(Backend):
     def _readhead(self, op: ops.ReadHead) -> ops.Head:
         found = self._find(op.conversation_id)
         if not found:
-            entries = self._entries(op.conversation_id, 0, -1)
+            entries, _ = self._entries(op.conversation_id, 0, -1)
             return ops.Head(Cursor(BEGINNING.epoch, entries[-1].revision, entries[-1].token) if entries else BEGINNING)
         page = self._readpage(ops.ReadPage(op.conversation_id, op.messages, newest=True))
         at = Cursor(found["epoch"], found["revision"], found["token"])
@@ -311,17 +313,40 @@ class SQLiteBackend(Backend):
 
     def _readchanges(self, op: ops.ReadChanges) -> ops.Changes:
         head = self._readhead(ops.ReadHead(op.conversation_id)).cursor
-        entries = self._entries(op.conversation_id, op.after.revision, op.limit + 1)
-        return changelog.recover(op.conversation_id, op.after, head, entries, op.limit)
+        entries, replaces = self._entries(op.conversation_id, op.after.revision, op.limit + 1)
+        return changelog.recover(op.conversation_id, op.after, head, entries, op.limit, replaces=replaces)
 
-    def _entries(self, name: str, revision: int, most: int) -> list[changelog.LogEntry]:
-        """Of the log; that of a deleted conversation is for those here who watched it when it was deleted."""
+    def _entries(self, name: str, revision: int, most: int) -> tuple[list[changelog.LogEntry], bool]:
+        """Of the log, and whether its conversation took the place of another. The log of a deleted conversation is for
+        those here who watched it when it was deleted."""
         since = min(self._watched[one][0] if one in self._watched else 2**63 - 1 for one in (name, ALL))
         alive = "SELECT 1 FROM conversations WHERE id = ?2 AND ifnull(ends > ?5, 1)"
-        ended = "SELECT 1 FROM log WHERE conversation = ?2 AND kind = 'end' AND at > ?1"
-        statement = f"""SELECT revision, token, kind, payload, replaced > ?1, removed FROM log
+        ended = "SELECT 1 FROM log WHERE conversation = ?2 AND kind = 10 AND at > ?1"
+        statement = f"""SELECT revision, token, kind, note, replaced > ?1 AS replaces FROM log
             WHERE conversation = ?2 AND revision >= ?3 AND EXISTS ({alive} UNION {ended}) ORDER BY revision LIMIT ?4"""  # noqa: S608
-        return [changelog.LogEntry(*row) for row in self._run(statement, since, name, revision, most, self._now)]
+        rows = self._run(statement, since, name, revision, most, self._now).fetchall()
+        return [self._with_content(name, row) for row in rows], bool(rows and rows[0]["replaces"])
+
+    def _with_content(self, name: str, row: Any) -> changelog.LogEntry:
+        """An entry with the messages and fields that it refers to, as they are now."""
+        note, messages = msgspec.msgpack.decode(row["note"]), []
+        for message_id, sequence in note.get("places", ()):
+            stored = self._stored(name, message_id)
+            if stored and stored["sequence"] == sequence:
+                messages.append(_message(stored))
+        found = self._find(name)
+        record = msgspec.msgpack.decode(found["record"]) if found else {}
+        fields = {key: record[key] for key in note.get("fields", ()) if key in record}
+        gone = {message_id for message_id, _ in note.get("places", ())} - {message.id for message in messages}
+        gone &= self._named(name, row["revision"])
+        at, ids = (row["revision"], row["token"], row["kind"]), tuple(note.get("ids", ()))
+        return changelog.LogEntry(*at, tuple(messages), tuple(gone), ids, fields=fields)
+
+    def _named(self, name: str, revision: int) -> set[str]:
+        """The ids of messages that this change or a later one has removed."""
+        later = "SELECT note FROM log WHERE conversation = ? AND revision >= ? AND kind IN (2, 3, 7)"
+        notes = self._run(later, name, revision).fetchall()
+        return {gone for row in notes for gone in msgspec.msgpack.decode(row["note"]).get("ids", ())}
 
 
 def _appended(entry: ops.Entry, revision: int, at: Position, duplicate: bool) -> ops.Appended:
@@ -329,7 +354,7 @@ def _appended(entry: ops.Entry, revision: int, at: Position, duplicate: bool) ->
 
 
 def _message(row: Any) -> Message:
-    return decode_member(encode_member(row["sequence"], row["timestamp"], row["body"]))
+    return decode_member(encode_member(row["sequence"], row["characters"], row["flags"], row["timestamp"], row["body"]))
 
 
 def _conversation(row: Any) -> Conversation:

@@ -30,7 +30,7 @@ from redis_history.backends.redis.server_info import merged_flags
 _logger = logging.getLogger("redis_history")
 
 #: A channel without messages. Subscribing to it shows that the connection works, and once more that it still does.
-_IDLE: Final = b"rh:doorbell"
+_IDLE: Final = b"rh2:doorbell"
 #: The channels of notifications begin with this.
 _KEYSPACE: Final = b"__keyspace@"
 _SETTING: Final = b"notify-keyspace-events"
@@ -253,7 +253,7 @@ class AsyncDoorbell:
             self._refused = True
             self._warn(
                 "keyspace notifications cannot be turned on (%s). If they are off, subscriptions poll, unless all "
-                'stores have doorbell="publish". To turn them on: CONFIG SET %s Kt',
+                'stores have doorbell="publish". To turn them on: CONFIG SET %s Kl',
                 error,
                 _SETTING.decode(),
             )

@@ -13,7 +13,15 @@ from redis_history._async.subscription import AsyncFeed
 from redis_history._async.writing import AsyncWriting
 from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities
-from redis_history.requests.store_options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
+from redis_history.requests.store_options import (
+    Compress,
+    Doorbell,
+    Durability,
+    Embedder,
+    Options,
+    SearchMode,
+    VectorField,
+)
 from redis_history.retry import RetryPolicy
 
 
@@ -48,6 +56,9 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     An asynchronous store belongs to the event loop that first uses it: while that loop runs, calls in another one raise
     EventLoopError.
 
+    `compress="zstd"` stores messages of more than 1,000 bytes compressed; every store reads them. It needs
+    `pip install 'redis_history[zstd]'`.
+
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
     arguments raise InvalidInputError before anything is sent.
@@ -60,7 +71,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         namespace: str = "default",
         client: Any = None,
         backend: AsyncBackend | None = None,
-        log_length: int = 1000,
+        log_length: int = 10_000,
         poll_interval: float = 3.0,
         retry: RetryPolicy | None = None,
         ttl: float | None = None,
@@ -74,6 +85,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         embedder: Embedder | None = None,
         vectors: VectorField | int | None = None,
         doorbell: Doorbell = "auto",
+        compress: Compress | None = None,
     ) -> None:
         options = self._options = Options(
             log_length,
@@ -89,6 +101,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
             embedder,
             VectorField(vectors) if isinstance(vectors, int) else vectors,
             doorbell=doorbell,
+            compress=compress,
         )
         self.namespace = namespace
         self._poll_interval = poll_interval

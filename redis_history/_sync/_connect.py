@@ -67,6 +67,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         confirmation,
         index,
         options.doorbell,
+        options.compress is not None,
     )
     return (ClusterBackend if cluster else RedisBackend)(server, settings, retry)
 

@@ -14,7 +14,15 @@ from redis_history._sync.subscription import Feed
 from redis_history._sync.writing import Writing
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
-from redis_history.requests.store_options import Doorbell, Durability, Embedder, Options, SearchMode, VectorField
+from redis_history.requests.store_options import (
+    Compress,
+    Doorbell,
+    Durability,
+    Embedder,
+    Options,
+    SearchMode,
+    VectorField,
+)
 from redis_history.retry import RetryPolicy
 
 
@@ -49,6 +57,9 @@ class HistoryStore(Writing, Reading):
     An asynchronous store belongs to the event loop that first uses it: while that loop runs, calls in another one raise
     EventLoopError.
 
+    `compress="zstd"` stores messages of more than 1,000 bytes compressed; every store reads them. It needs
+    `pip install 'redis_history[zstd]'`.
+
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
     arguments raise InvalidInputError before anything is sent.
@@ -61,7 +72,7 @@ class HistoryStore(Writing, Reading):
         namespace: str = "default",
         client: Any = None,
         backend: Backend | None = None,
-        log_length: int = 1000,
+        log_length: int = 10_000,
         poll_interval: float = 3.0,
         retry: RetryPolicy | None = None,
         ttl: float | None = None,
@@ -75,6 +86,7 @@ class HistoryStore(Writing, Reading):
         embedder: Embedder | None = None,
         vectors: VectorField | int | None = None,
         doorbell: Doorbell = "auto",
+        compress: Compress | None = None,
     ) -> None:
         options = self._options = Options(
             log_length,
@@ -90,6 +102,7 @@ class HistoryStore(Writing, Reading):
             embedder,
             VectorField(vectors) if isinstance(vectors, int) else vectors,
             doorbell=doorbell,
+            compress=compress,
         )
         self.namespace = namespace
         self._poll_interval = poll_interval

@@ -219,7 +219,9 @@ def describe(event: Event) -> Change:
                 f"-- the oldest {counted(gone, 'message')} removed to make room" if gone else "", event.messages
             )
         case MessageUpdated():
-            return Change("", (event.message,), "edited")
+            return (
+                Change("", (event.message,), "edited") if event.message else Change("-- a message edited and deleted")
+            )
         case MessagesDeleted():
             return Change(f"-- {counted(len(event.message_ids), 'message')} deleted")
         case HistoryCleared():
@@ -228,7 +230,8 @@ def describe(event: Event) -> Change:
             left = {message.id for message in event.messages} - set(event.removed_ids)
             return Change(f"-- all messages replaced by {len(left):,} others")
         case HistoryCompacted():
-            return Change("", (event.summary,), f"replaces {counted(event.count, 'message')}")
+            words = f"replaces {counted(event.count, 'message')}"
+            return Change("", (event.summary,), words) if event.summary else Change(f"-- a former summary {words}")
         case HistoryExpanded():
             return Change(f"-- a summary was replaced by its {counted(event.count, 'message')}")
         case ConversationUpdated():

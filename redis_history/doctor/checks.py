@@ -253,7 +253,7 @@ def _scripts(answers: Answers, where: Where) -> Finding:
 
 
 def _notifications(found: Capabilities, answers: Answers, where: Where) -> Finding:
-    flags = merged_flags("") or "Kt"
+    flags = merged_flags("") or "Kl"
     fix = where.config("notify-keyspace-events", flags)
     other = f"ask an administrator to run: {where.config('notify-keyspace-events', flags, admin=True)}"
     if found.notifications:

@@ -94,7 +94,7 @@ class Replica:
         elif isinstance(event, MessagesDeleted):
             self.remove(event.message_ids)
         elif isinstance(event, MessageUpdated):
-            if event.message.id in self._ids:
+            if event.message is not None and event.message_id in self._ids:
                 self.place(event.message)
         elif isinstance(event, HistoryRestored):
             self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
@@ -102,7 +102,8 @@ class Replica:
         elif isinstance(event, HistoryCompacted):
             replaced = [one for one in self.messages if position_in_store(one) <= event.through and not stays(one)]
             self.remove([message.id for message in replaced])
-            self.place(event.summary)
+            if event.summary is not None:
+                self.place(event.summary)
         elif isinstance(event, HistoryCleared | ConversationDeleted):
             self.begin([], event.cursor, whole=True)
         self.cursor = event.cursor

@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from redis_history import requests
+from redis_history.changelog import is_of_call
 from redis_history.errors import InvalidInputError
 from redis_history.events import (
     ConversationDeleted,
@@ -276,10 +277,10 @@ class Syncer:
                 by_others.discard(change.message.id)
                 own = not by_others or change.revision == event.revision
             elif isinstance(change, Compaction) and isinstance(event, HistoryCompacted):
-                if event.summary.id != change.summary.id:
+                if event.summary_id != change.summary.id:
                     continue
                 own = True
-            elif isinstance(change, Rewrite) and change.token == event.cursor.token:
+            elif isinstance(change, Rewrite) and is_of_call(event.cursor, change.token):
                 own = True
             elif change.revision is not None and change.revision <= event.revision:
                 own = own or change.revision == event.revision

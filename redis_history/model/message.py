@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict, cast, get_args
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import astuple, force_setattr
 
 from redis_history._ids import new_id
 from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.model.parts import (
+    PART_TYPES,
     AttachmentPart,
-    Extra,
     OpenStruct,
     Part,
     ReasoningPart,
@@ -23,11 +23,11 @@ from redis_history.model.parts import (
     ToolResultPart,
     ToolUsePart,
     UnknownPart,
-    _extra,
 )
 
-#: Increases with each change of the stored form. A reader of version N reads N-1, and keeps additions of N+1.
-SCHEMA_VERSION = 1
+#: The stored form of messages. Data of form 1 must be migrated: see `redis-history migrate`. Fields and parts that are
+#: added later do not change the form; readers keep what they do not know.
+SCHEMA_VERSION = 2
 
 Role = Literal["user", "assistant", "system", "tool"]
 Scope = Literal["channel", "dm", "thread"]
@@ -60,13 +60,39 @@ class Position(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
 
+# What a stored message has, so that the decoder checks it.
+if TYPE_CHECKING:
+    _Id = str
+    _Sequence = int | None
+    _Timestamp = datetime | None
+else:
+    _Id = Annotated[str, msgspec.Meta(min_length=1)]
+    _Sequence = Annotated[int, msgspec.Meta(ge=1)]
+    _Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Empty(dict[str, Any]):
+    """The `metadata` and `provider_meta` of messages that have none: one object, so that reading makes none."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("a message is immutable; change it with msgspec.structs.replace(message, metadata={...})")
+
+    __setitem__ = __ior__ = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (dict, ())
+
+
+_EMPTY = _Empty()
+
+
 class Participant(OpenStruct, frozen=True):
     """The author of a message: its `kind`, its `id`, and the `display_name` for people."""
 
     kind: Literal["user", "agent", "system"]
     id: str
     display_name: str | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
 
 class Source(OpenStruct, frozen=True):
@@ -77,7 +103,7 @@ class Source(OpenStruct, frozen=True):
     document_name: str | None = None
     chunk: str | None = None
     score: float | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if type(self.score) is int:  # else the same source would have two forms of bytes
@@ -96,58 +122,57 @@ class Metadata(TypedDict, total=False):
     is_summary: bool
 
 
-class Message(OpenStruct, frozen=True, kw_only=True):
+class _Checked(msgspec.StructMeta):
+    """Checks and converts the arguments of the constructor.
+
+    A `__post_init__` would also run for each message that is read, where the decoder has checked everything.
+    """
+
+    if not TYPE_CHECKING:  # the signature is that of the fields
+
+        def __call__(self, *args, **fields):
+            message = super().__call__(*args, **fields)
+            _check(message)
+            return message
+
+
+class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     """One turn of a conversation; provider-neutral and lossless. Immutable: change it with `msgspec.structs.replace`.
 
     - `id`: 1 to 512 bytes of UTF-8, unique in its conversation; a new UUIDv7 by default.
     - `role`: "user", "assistant", "system" or "tool".
-    - `parts`: a part, a text, dicts of the stored form, or a list of these.
+    - `parts`: a part, a text, dicts of the JSON form, or a list of these.
     - `participant`: the author. `scope`: where it was said. `sources`: the `Source` documents of retrieval.
     - `timestamp`: a datetime (naive means UTC), an ISO 8601 string or seconds since 1970, from 1684 to 2255, to the
       microsecond. None: the server stamps the message when it is appended.
     - `metadata`: a dict of JSON values. These keys have a meaning: `channel_type`, `channel_name`, `channel_id`,
       `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`.
-    - `trace_id`: text. `provider_meta`: a dict, opaque and preserved. `schema_version`: of the stored form.
+    - `trace_id`: text. `provider_meta`: a dict, opaque and preserved.
     - `sequence`: the arrival number within the conversation, from 1; the store sets it.
 
     JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
     as keys. A stored message has at most 4,000,000 bytes, 100 levels of nesting and 100,000 values (else
     MessageTooLargeError). Raises InvalidMessageError (InvalidTimestampError for the time) for anything else, sometimes
     only when it is appended.
+
+    `msgspec.structs.replace` converts nothing; wrong values are found when the message is stored.
     """
 
-    # The first field, and so first in the stored map, where scripts of the server can read it.
-    id: str = msgspec.field(default_factory=new_id)
+    schema_version: ClassVar[int] = SCHEMA_VERSION
+
+    # The order is that of the stored array; new fields come last.
+    sequence: _Sequence = None
+    timestamp: _Timestamp = None
+    id: _Id = msgspec.field(default_factory=new_id)
     role: Role
     parts: tuple[Part, ...] = ()
     participant: Participant | None = None
-    timestamp: datetime | None = None
     scope: Scope | None = None
-    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    metadata: dict[str, Any] = _EMPTY
     sources: tuple[Source, ...] = ()
     trace_id: str | None = None
-    provider_meta: dict[str, Any] = msgspec.field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
-    sequence: int | None = None
-    extra: Extra = _extra()
-
-    def __post_init__(self) -> None:
-        # Runs for every message that is read, so the usual case must be fast.
-        if self.role not in _ROLES:
-            raise InvalidMessageError(f"the role {self.role!r} is not one of {', '.join(_ROLES)}")
-        if self.scope is not None and self.scope not in _SCOPES:
-            raise InvalidMessageError(f"the scope {self.scope!r} is not one of {', '.join(_SCOPES)}")
-        if type(self.id) is not str or not self.id:
-            raise InvalidMessageError(f"a message id is a non-empty string, not {self.id!r}")
-        parts = self.parts
-        if type(parts) is not tuple or not _KNOWN.issuperset(map(type, parts)):
-            force_setattr(self, "parts", _parts(parts))
-        if self.timestamp is not None:
-            force_setattr(self, "timestamp", from_microseconds(to_microseconds(cast(Instant, self.timestamp))))
-        if type(self.sources) is not tuple:
-            if not isinstance(self.sources, Iterable):
-                raise InvalidMessageError(f"sources are a list of Source, not {type(self.sources).__name__}")
-            force_setattr(self, "sources", tuple(self.sources))
+    provider_meta: dict[str, Any] = _EMPTY
+    extra: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -183,6 +208,24 @@ class Message(OpenStruct, frozen=True, kw_only=True):
         return tuple(part for part in self.parts if isinstance(part, ToolResultPart))
 
 
+def _check(message: Message) -> None:
+    if message.role not in _ROLES:
+        raise InvalidMessageError(f"the role {message.role!r} is not one of {', '.join(_ROLES)}")
+    if message.scope is not None and message.scope not in _SCOPES:
+        raise InvalidMessageError(f"the scope {message.scope!r} is not one of {', '.join(_SCOPES)}")
+    if type(message.id) is not str or not message.id:
+        raise InvalidMessageError(f"a message id is a non-empty string, not {message.id!r}")
+    parts = message.parts
+    if type(parts) is not tuple or not _KNOWN.issuperset(map(type, parts)):
+        force_setattr(message, "parts", _parts(parts))
+    if message.timestamp is not None:
+        force_setattr(message, "timestamp", from_microseconds(to_microseconds(cast(Instant, message.timestamp))))
+    if type(message.sources) is not tuple:
+        if not isinstance(message.sources, Iterable):
+            raise InvalidMessageError(f"sources are a list of Source, not {type(message.sources).__name__}")
+        force_setattr(message, "sources", tuple(message.sources))
+
+
 def _parts(value: Any) -> tuple[Part, ...]:
     if isinstance(value, str) or type(value) in _KNOWN or isinstance(value, Mapping):
         value = (value,)
@@ -197,10 +240,11 @@ def _part(value: Any) -> Part:
     if isinstance(value, str):
         return TextPart(text=value)
     try:
-        return msgspec.convert(
-            dict(value), type=TextPart | ReasoningPart | ToolUsePart | ToolResultPart | AttachmentPart
-        )
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        fields = dict(value)
+        kind = PART_TYPES[fields.pop("type")]
+        part = kind(**fields)
+        return msgspec.convert([kind.__struct_config__.tag, *astuple(part)], kind)  # checks the types
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         raise InvalidMessageError(
             f"{str(value)[:80]!r} is not a part this version knows; use text(), tool_use(), tool_result(), "
             "ReasoningPart or AttachmentPart"
@@ -225,7 +269,7 @@ def content_text(content: Any) -> str:
     return "\n".join(item for item in found if isinstance(item, str) and item)
 
 
-class Conversation(OpenStruct, frozen=True):
+class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of a conversation, for `create_conversation` and from `get_conversation`.
 
     The caller sets the first six fields: `conversation_id`, the owner `user_id`, `agent_name`, `title`, `metadata` (a

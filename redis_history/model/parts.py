@@ -1,86 +1,79 @@
 """The parts of a message.
 
-The decoder (wire.py) keeps fields that a newer version added in `extra`, and parts of unknown types as UnknownPart.
-Both are written back unchanged.
+Parts are stored as arrays: an integer for the type, then the fields in their order, without those at the end that have
+their default. A newer version may add fields at the end and types. The decoder (wire.py) keeps such fields in `extra`
+and such parts as UnknownPart. Both are written back unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 Modality = Literal["text", "image", "audio", "video", "document", "file"]
 
 
-class OpenStruct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of everything stored inside a message. `extra` has the fields that a newer version added, and
-    `provider_meta` details of a provider; both are kept unchanged.
+class OpenStruct(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Base of everything stored inside a message. `provider_meta` has details of a provider, `extra` the fields that
+    only a newer version knows: under their name, or under "&" and their place if they come from a longer array. Both
+    are kept unchanged.
 
-    `forbid_unknown_fields` makes the fast decoder reject unknown fields, which it would otherwise drop. The tolerant
-    decoder then keeps them in `extra`.
+    `forbid_unknown_fields` makes the fast decoder reject longer arrays, which
+    it would otherwise cut. Values that `encode_body` accepts have no cycles, so the garbage collector need not track
+    these structs; reading is faster without.
     """
 
 
-# The fast decoder must never fill these fields, so their type at run time is one that no stored value has.
-if TYPE_CHECKING:
-    Extra = dict[str, Any] | None
-    UnknownData = dict[str, Any]
-else:
-    Extra = None
-    UnknownData = Literal["&never"]
-
-
-# The odd name avoids confusion with a field "extra" of a later version.
-def _extra() -> Any:
-    return msgspec.field(default=None, name="&extra")
-
-
-class TextPart(OpenStruct, frozen=True, tag="text"):
+class TextPart(OpenStruct, frozen=True, tag=1):
     """Plain `text`, as the user or the model wrote it."""
 
+    type: ClassVar[str] = "text"
     text: str
     provider_meta: dict[str, Any] | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
 
-class ReasoningPart(OpenStruct, frozen=True, tag="reasoning"):
+class ReasoningPart(OpenStruct, frozen=True, tag=2):
     """The reasoning of a model as `text`; not part of `message.text`. `signature` is opaque and must be sent back
     unchanged."""
 
+    type: ClassVar[str] = "reasoning"
     text: str
     signature: str | None = None
     provider_meta: dict[str, Any] | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
 
-class ToolUsePart(OpenStruct, frozen=True, tag="tool_use"):
+class ToolUsePart(OpenStruct, frozen=True, tag=3):
     """A call of the tool `name`. `input` has its arguments: usually a dict; a string if a model wrote broken JSON.
 
     `id` is that of the call. Ids repeat in real conversations: a result belongs to the nearest earlier call of its id.
     """
 
+    type: ClassVar[str] = "tool_use"
     id: str
     name: str
     input: Any = msgspec.field(default_factory=dict)
     provider_meta: dict[str, Any] | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
 
-class ToolResultPart(OpenStruct, frozen=True, tag="tool_result"):
+class ToolResultPart(OpenStruct, frozen=True, tag=4):
     """The result of the call `tool_use_id`. `content` is text, or any JSON value such as a provider's list of content
     blocks. `is_error`: the tool failed. `name` is that of the tool."""
 
+    type: ClassVar[str] = "tool_result"
     tool_use_id: str
     content: Any = ""
     is_error: bool = False
     name: str | None = None
     provider_meta: dict[str, Any] | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
 
-class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
+class AttachmentPart(OpenStruct, frozen=True, tag=5):
     """A file by reference, never its bytes: `id`, `name`, `size` in bytes, `modality` ("text", "image", "audio",
     "video", "document" or "file"), `mime_type`, and `reference`.
 
@@ -88,6 +81,7 @@ class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
     such as object keys, are never sent to a provider.
     """
 
+    type: ClassVar[str] = "attachment"
     id: str | None = None
     name: str | None = None
     size: int | None = None
@@ -95,13 +89,17 @@ class AttachmentPart(OpenStruct, frozen=True, tag="attachment"):
     mime_type: str | None = None
     reference: str | None = None
     provider_meta: dict[str, Any] | None = None
-    extra: Extra = _extra()
+    extra: dict[str, Any] | None = None
 
 
-class UnknownPart(msgspec.Struct, frozen=True, tag="&unknown"):
-    """A part of a type that a newer version added; `data` holds all of it, `type` included."""
+class UnknownPart(OpenStruct, frozen=True, tag=0):
+    """A part of a type that a newer version added.
 
-    data: UnknownData
+    `data` is its map, `type` included. A part that was read from an array has its number and its values:
+    `{"type": "&7", "fields": [...]}`.
+    """
+
+    data: dict[str, Any]
 
     @property
     def type(self) -> str:
@@ -111,11 +109,7 @@ class UnknownPart(msgspec.Struct, frozen=True, tag="&unknown"):
 
 Part = TextPart | ReasoningPart | ToolUsePart | ToolResultPart | AttachmentPart | UnknownPart
 
-#: The known parts, by their stored `type`.
-PART_TYPES: dict[str, type[OpenStruct]] = {
-    "text": TextPart,
-    "reasoning": ReasoningPart,
-    "tool_use": ToolUsePart,
-    "tool_result": ToolResultPart,
-    "attachment": AttachmentPart,
+#: The known parts, by their `type`.
+PART_TYPES: dict[str, type[TextPart | ReasoningPart | ToolUsePart | ToolResultPart | AttachmentPart]] = {
+    kind.type: kind for kind in (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart)
 }

@@ -1,95 +1,95 @@
-"""Messages as bytes: MessagePack maps that later versions can extend, with caps.
+"""The stored form of messages: arrays that later versions can extend, with caps.
 
-The stored form of a message, its *body*, is a MessagePack map of the fields that are not at their default, without
-`timestamp` and `sequence`. The store keeps these separately, as the position: a *member* is the array
-`[sequence, timestamp, body]`. So the body does not depend on where and when it was stored, and a repeated append is
-recognised by its bytes.
+A *member* of the sorted set is a prefix of 8 bytes (sequence, characters, flags), then one MessagePack array:
+the fields of `Message` in their order, without those at the end that have their default. The client encodes the *body*:
+the array without sequence and timestamp, which the store inserts after the header byte. So the body does not depend on
+where and when it was stored, and a repeated append is recognised by its bytes.
 
-Decoding tries the strict, fast decoder first. Bytes with fields or parts of a newer version go through the tolerant
-decoder, which keeps them in `extra` and UnknownPart. The encoder writes them back.
+A page is decoded in a few calls of the strict, fast decoder. Bytes with fields or parts of a newer version go through
+the tolerant decoder, which keeps them in `extra` and UnknownPart. The encoder writes them back.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from functools import partial
-from operator import attrgetter
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Final
 
 import msgspec
-from msgspec import inspect
 
 from redis_history._ids import MAX_ID_BYTES
-from redis_history._time import MAX_MICROSECONDS, from_microseconds
+from redis_history._time import from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
+from redis_history.model import _zstd
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
-from redis_history.model.message import SCHEMA_VERSION, Message
-from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
+from redis_history.model._zstd import check_zstd
+from redis_history.model.message import Message, Participant
+from redis_history.model.parts import TextPart
+from redis_history.model.rows import NAMES, known_fields, map_of, named, row_of, settled
 
 __all__ = [
+    "COMPRESSED",
     "DIGEST_BYTES",
+    "FREE_FORM",
     "MAX_DEPTH",
     "MAX_ITEMS",
     "MAX_MESSAGE_BYTES",
+    "NAMES",
+    "PREFIX_BYTES",
     "body_digest",
+    "body_of",
+    "characters_of",
+    "check_zstd",
+    "compress_body",
     "decode_member",
+    "decode_members",
     "encode_body",
     "encode_member",
+    "flags_of",
     "from_map",
     "from_microseconds",
     "placed",
+    "sequence_of",
     "to_map",
 ]
 
 #: Enough that two different bodies under one id never look equal by chance.
-DIGEST_BYTES = 16
+DIGEST_BYTES: Final = 16
+#: Sequence (4 bytes), characters (3) and flags (1), big-endian. Scripts write and read it.
+PREFIX_BYTES: Final = 8
+#: Flags of a member: it has free-form values, which are checked before they are decoded; its body is compressed.
+FREE_FORM: Final = 1
+COMPRESSED: Final = 2
+
+#: A body gains by compression if it has more bytes after the id than this.
+_WORTH: Final = 1000
+_REST_DIGEST: Final = 12
+#: Members that are decoded at once. Larger blocks of memory are slower: the allocator takes them from the system.
+_AT_ONCE: Final = 100
+#: The last second, exclusive, of a timestamp of 64 bits in MessagePack.
+_SECONDS_64: Final = 1 << 34
+_PLACED: Final = b"\xce\0\0\0\1\xd7\xff\0\0\0\0\0\0\0\0"  # sequence 1, in 1970
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_body = msgspec.msgpack.Decoder(Message).decode
-_decode_member = msgspec.msgpack.Decoder(tuple[int, int, Message]).decode
+_decode = msgspec.msgpack.Decoder(Message).decode
+_decode_list = msgspec.msgpack.Decoder(list[Message]).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 _place = msgspec.structs.force_setattr
-_S = TypeVar("_S", bound=OpenStruct)
+_flags = itemgetter(PREFIX_BYTES - 1)
+_array = itemgetter(slice(PREFIX_BYTES, None))
+_ERRORS = (ValueError, TypeError, RecursionError, OverflowError, IndexError, msgspec.MsgspecError, CorruptDataError)
 
 
-def _fields(kind: type[OpenStruct]) -> dict[str, inspect.Type]:
-    info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType)  # noqa: S101
-    return {field.name: field.type for field in info.fields}
-
-
-def _within(kind: Any) -> list[Any]:
-    """A type with the types of its items and alternatives."""
-    inner = [*getattr(kind, "types", ()), *filter(None, [getattr(kind, "item_type", None)])]
-    return [kind, *(found for one in inner for found in _within(one))]
-
-
-def _is_free(kind: Any) -> bool:
-    """Whether values of this type can be nested, or not finite."""
-    return any(
-        isinstance(one, inspect.AnyType | inspect.DictType | inspect.FloatType)
-        or any(_is_free(field.type) for field in getattr(one, "fields", ()))
-        for one in _within(kind)
-    )
-
-
-_free_of_message = attrgetter(*(name for name, kind in _fields(Message).items() if name != "parts" and _is_free(kind)))
-_free_of_text = attrgetter(*(name for name, kind in _fields(TextPart).items() if _is_free(kind)))
-#: The fields of a message that hold structs, and the classes of these.
-_NESTED = {
-    name: kinds
-    for name, kind in _fields(Message).items()
-    if (kinds := [one.cls for one in _within(kind) if isinstance(one, inspect.StructType)])
-}
-
-
-def _is_simple(message: Message) -> bool:
-    """Whether a message has only text and no free-form values, as most. Runs for every message that is read."""
+def flags_of(message: Message) -> int:
+    """The flags of its member: FREE_FORM, or 0 for a message of only text, as most."""
     for part in message.parts:
-        if type(part) is not TextPart or _free_of_text(part) is not None:
-            return False
-    return not any(_free_of_message(message))
+        if type(part) is not TextPart or part.provider_meta is not None or part.extra is not None:
+            return FREE_FORM
+    author = message.participant
+    if message.metadata or message.sources or message.provider_meta or message.extra is not None:
+        return FREE_FORM
+    return FREE_FORM if author is not None and (type(author) is not Participant or author.extra is not None) else 0
 
 
 def encode_body(message: Message) -> bytes:
@@ -99,21 +99,28 @@ def encode_body(message: Message) -> bytes:
     """
     if type(message) is not Message:
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
-    if message.timestamp is not None or message.sequence is not None:
-        message = message.__copy__()  # type: ignore[attr-defined]
-        _place(message, "timestamp", None)
-        _place(message, "sequence", None)
     try:
-        body = _encode(message)
+        if type(message.parts) is not tuple or type(message.sources) is not tuple:
+            raise TypeError(
+                "parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)"
+            )
+        simple = not flags_of(message)
+        if not simple or len(message.id) > MAX_ID_BYTES // 4:
+            _check(message)
+        body = _body(message, simple)
         if len(body) > MAX_MESSAGE_BYTES:
             raise MessageTooLargeError(
                 f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
                 "keep large content elsewhere and attach a reference"
             )
-        if not _is_simple(message) or not _comes_back(message, body) or len(message.id) > MAX_ID_BYTES // 4:
-            body = _proven(message, body)
-        elif len(body) > MAX_ITEMS:
+        if not simple or len(body) > MAX_ITEMS:
             _check_readable(body)
+        if _read_back(message, body) != message:
+            raise InvalidMessageError(
+                f"message {message.id[:64]!r} has values that cannot be stored: free-form values may be str, int, "
+                "float, bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other "
+                "objects"
+            )
         return body
     except RecursionError as error:
         raise MessageTooLargeError(f"message {message.id[:64]!r} is nested deeper than {MAX_DEPTH} levels") from error
@@ -127,59 +134,106 @@ def encode_body(message: Message) -> bytes:
     except InvalidMessageError:
         raise
     except (msgspec.MsgspecError, AttributeError, TypeError, ValueError, CorruptDataError) as error:
-        raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {error}") from error
+        reason = named(str(error), message)
+        raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {reason}") from error
 
 
-def _comes_back(message: Message, body: bytes) -> bool:
-    try:
-        return _decode_body(body) == message
-    except msgspec.ValidationError:
-        return False
-
-
-def _proven(message: Message, body: bytes) -> bytes:
-    """The bytes of a message that is not simple, after all checks and after reading them back."""
+def _check(message: Message) -> None:
     if len(message.id.encode()) > MAX_ID_BYTES:
         raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, {message.id[:32]!r}… has more")
     check_values(message)
-    if _has_unknown(message):
-        body = _encode(to_map(message))
-        if len(body) > MAX_MESSAGE_BYTES:
-            raise MessageTooLargeError(f"message {message.id[:64]!r} takes {len(body):,} bytes; attach a reference")
-        found = _message(_decode_any(body))
-    else:
-        try:
-            found = _decode_body(body)  # an error says which field is wrong
-        except msgspec.ValidationError:
-            # An unknown part without content looks like a wrong field to the strict decoder.
-            if not any(type(part) is UnknownPart for part in message.parts):
-                raise
-            found = _message(_decode_any(body))
-    if found != message:
-        raise InvalidMessageError(
-            f"message {message.id[:64]!r} has values that cannot be stored: free-form values may be str, int, float, "
-            "bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other objects"
-        )
-    _check_readable(body)
-    return body
 
 
 def _check_readable(body: bytes) -> None:
     """The checks of decoding must accept the written bytes."""
     try:
-        check_caps(encode_member(1, 0, body))
+        check_caps(_at_first(body))
     except CorruptDataError as error:
         raise MessageTooLargeError(f"the message is over a cap: {error}") from error
 
 
+def _at_first(body: bytes) -> bytes:
+    """The array of a body, at the first place."""
+    return body[:1] + _PLACED + body[1:]
+
+
+def _read_back(message: Message, body: bytes) -> Message:
+    """The message in the encoded bytes, at the place of `message`."""
+    found = _read(_at_first(body))
+    _place(found, "sequence", message.sequence)
+    _place(found, "timestamp", message.timestamp)
+    return found
+
+
+def _body(message: Message, simple: bool = False) -> bytes:
+    if simple and message.participant is None and message.scope is None and message.trace_id is None:
+        row = [0, None, message.id, message.role, [[1, part.text] for part in message.parts]]  # type: ignore[union-attr]
+        if not message.parts:
+            row.pop()
+    else:
+        row = row_of(message)
+    if len(row) > 15:
+        raise TypeError("a message has at most 15 fields")
+    encoded = _encode(row)  # begins with the header byte, and two bytes of sequence and timestamp
+    return encoded[:1] + encoded[3:]
+
+
 def body_digest(body: bytes) -> bytes:
-    """The digest of a body. The same id with another digest is a conflict."""
+    """The digest of a body. The same id with another digest has other content."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
-def encode_member(sequence: int, timestamp: int, body: bytes) -> bytes:
-    """The sorted-set member of a placed message. The fixed-width sequence first makes equal times sort by arrival."""
-    return b"\x93\xcf" + sequence.to_bytes(8, "big") + b"\xd3" + timestamp.to_bytes(8, "big", signed=True) + body
+def compress_body(body: bytes) -> bytes | None:
+    """The body of a member with the flag COMPRESSED; None: it would not gain. Raises MissingExtraError.
+
+    All after the id becomes one frame of zstd, behind a digest, by which scripts compare it: releases of zstd write
+    different frames.
+    """
+    end = _after_id(body, 1)
+    rest = body[end:]
+    if len(rest) <= _WORTH:
+        return None
+    frame = hashlib.sha1(rest, usedforsecurity=False).digest()[:_REST_DIGEST] + _zstd.compress(rest)
+    return body[:end] + frame if len(frame) < len(rest) else None
+
+
+def _after_id(data: bytes, at: int) -> int:
+    head = data[at]
+    if 0xA0 <= head <= 0xBF:
+        return at + 1 + (head & 0x1F)
+    if head == 0xD9:
+        return at + 2 + data[at + 1]
+    if head == 0xDA:
+        return at + 3 + int.from_bytes(data[at + 1 : at + 3], "big")
+    raise CorruptDataError("a compressed message has no id")
+
+
+def encode_member(sequence: int, characters: int, flags: int, timestamp: int, body: bytes) -> bytes:
+    """The sorted-set member of a placed message. The sequence comes first, so equal times sort by arrival."""
+    seconds, microseconds = divmod(timestamp, 1_000_000)
+    if 0 <= seconds < _SECONDS_64:
+        time = b"\xd7\xff" + (microseconds * 1000 << 34 | seconds).to_bytes(8, "big")
+    else:
+        time = b"\xc7\x0c\xff" + (microseconds * 1000).to_bytes(4, "big") + seconds.to_bytes(8, "big", signed=True)
+    place = sequence.to_bytes(4, "big")
+    return place + characters.to_bytes(3, "big") + bytes((flags,)) + body[:1] + b"\xce" + place + time + body[1:]
+
+
+def body_of(member: bytes) -> bytes:
+    """The body in a member, uncompressed. Raises CorruptDataError, MissingExtraError."""
+    try:
+        array = _uncompressed(member)
+        return array[:1] + array[_id_at(array) :]
+    except _ERRORS as error:
+        raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
+
+
+def sequence_of(member: bytes) -> int:
+    return int.from_bytes(member[:4], "big")
+
+
+def characters_of(member: bytes) -> int:
+    return int.from_bytes(member[4:7], "big")
 
 
 def placed(message: Message, sequence: int, timestamp: int) -> Message:
@@ -191,33 +245,81 @@ def placed(message: Message, sequence: int, timestamp: int) -> Message:
 
 
 def decode_member(member: bytes) -> Message:
-    """The message in a member, placed. Raises CorruptDataError for anything this package did not write."""
+    """The message in a member, placed.
+
+    Raises CorruptDataError for anything this package did not write, MissingExtraError for a compressed message without
+    a library of zstd.
+    """
     try:
-        if len(member) > MAX_ITEMS:  # no value has more items than bytes
-            check_caps(member)
-        try:
-            sequence, timestamp, message = _decode_member(member)
-            if not _is_simple(message):
-                check_caps(member)  # free-form values may be nested deeper than is allowed; the decoder stops at 1,000
-        except msgspec.ValidationError:
-            check_caps(member)
-            sequence, timestamp, fields = _decode_any(member)
-            if type(sequence) is not int or type(timestamp) is not int:
-                raise
-            message = _message(fields)
-        if not -MAX_MICROSECONDS <= timestamp <= MAX_MICROSECONDS:
-            raise ValueError("its time is beyond what a score holds")
-        _place(message, "sequence", sequence)
-        _place(message, "timestamp", from_microseconds(timestamp))
-    except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError, CorruptDataError) as error:
+        return _read(_checked(member))
+    except _ERRORS as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
-    return message
+
+
+def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[CorruptDataError]]:
+    """The messages in members, in order, and the errors of those that are skipped. Raises MissingExtraError."""
+    messages: list[Message] = []
+    errors: list[CorruptDataError] = []
+    for start in range(0, len(members), _AT_ONCE):
+        some = members[start : start + _AT_ONCE]
+        try:
+            data = b"".join(map(_array, some))
+            if any(map(_flags, some)) or len(data) > MAX_ITEMS:
+                data = b"".join(map(_checked, some))
+            messages += _decode_list(b"\xdc" + len(some).to_bytes(2, "big") + data)
+        except _ERRORS:
+            for member in some:
+                try:
+                    messages.append(decode_member(member))
+                except CorruptDataError as error:
+                    errors.append(error)
+    return messages, errors
+
+
+def _checked(member: bytes) -> bytes:
+    """The uncompressed array of a member, within the caps."""
+    flags = member[PREFIX_BYTES - 1]
+    if flags > FREE_FORM:
+        array = _uncompressed(member)
+        check_caps(array)
+        return array
+    # No value has more items than bytes. The decoder itself stops at about 1,000 levels.
+    if flags or len(member) > MAX_ITEMS:
+        check_caps(member, PREFIX_BYTES)
+    return member[PREFIX_BYTES:]
+
+
+def _uncompressed(member: bytes) -> bytes:
+    flags = member[PREFIX_BYTES - 1]
+    array = member[PREFIX_BYTES:]
+    if flags & ~(FREE_FORM | COMPRESSED):
+        raise CorruptDataError(f"its flags {flags:#x} are of a newer version")
+    if flags & COMPRESSED:
+        end = _after_id(array, _id_at(array))
+        array = array[:end] + _zstd.decompress(array[end + _REST_DIGEST :], MAX_MESSAGE_BYTES)
+    return array
+
+
+def _id_at(array: bytes) -> int:
+    """Where the id begins: after header, sequence and timestamp."""
+    return 16 if array[6] == 0xD7 else 21
+
+
+def _read(array: bytes) -> Message:
+    try:
+        return _decode(array)
+    except msgspec.ValidationError:
+        check_caps(array)
+    return _decode(_encode(settled(_decode_any(array))))
 
 
 def to_map(message: Message) -> dict[str, Any]:
     """The fields of a message that are not at their default, also unknown ones, as plain values; `timestamp` is a
-    datetime."""
-    return _open(message) | _each_nested(message, _open)
+    datetime. Raises InvalidMessageError for fields that cannot be stored."""
+    try:
+        return map_of(message, NAMES)
+    except (TypeError, AttributeError) as error:
+        raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {error}") from error
 
 
 def from_map(fields: dict[str, Any]) -> Message:
@@ -226,86 +328,16 @@ def from_map(fields: dict[str, Any]) -> Message:
         return _message(fields)
     except InvalidMessageError:
         raise
-    except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+    except _ERRORS as error:
         raise InvalidMessageError(f"{str(fields)[:80]!r} is not a message: {error}") from error
 
 
 def _message(fields: dict[str, Any]) -> Message:
     if not isinstance(fields, dict):
         raise TypeError("not a map")
-    known, extra = _split(fields, Message)
-    for name, kinds in _NESTED.items():
-        if (value := known.get(name)) is not None:
-            make: Callable[[Any], Any] = _part if len(kinds) > 1 else partial(_struct, kind=cast(Any, kinds[0]))
-            known[name] = make(value) if isinstance(value, dict) else tuple(map(make, value))
-    message = Message(**known, extra=extra)
-    # `Message(...)` checks no field types; a strict pass over the known fields does.
-    _decode_body(_encode(msgspec.structs.replace(message, extra=None, **_each_nested(message, _bare))))
-    return message
-
-
-def _each_nested(message: Message, convert: Callable[[Any], Any]) -> dict[str, Any]:
-    """The fields that hold structs, with each struct converted."""
-    found: dict[str, Any] = {}
-    for name in _NESTED:
-        value = getattr(message, name)
-        if value:
-            found[name] = tuple(map(convert, value)) if isinstance(value, tuple) else convert(value)
-    return found
-
-
-def _bare(struct: Any) -> Any:
-    """The known fields of a struct; an empty text for an unknown part."""
-    return TextPart("") if isinstance(struct, UnknownPart) else msgspec.structs.replace(struct, extra=None)
-
-
-def _part(fields: Any) -> Any:
-    if isinstance(fields, msgspec.Struct):  # only from users; `Message` checks its type
-        return fields
-    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
-        raise TypeError("a part is a map with a type")
-    kind = PART_TYPES.get(fields["type"])
-    if kind is None:
-        return UnknownPart(data=fields)
-    return _struct({name: value for name, value in fields.items() if name != "type"}, kind)
-
-
-def _struct(fields: Any, kind: type[_S]) -> _S:
-    if not isinstance(fields, dict):
-        raise TypeError(f"a {kind.__name__} is a map")
-    known, extra = _split(fields, kind)
-    return kind(**known, **({} if extra is None else {"extra": extra}))
-
-
-def _split(fields: dict[str, Any], kind: type[OpenStruct]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    names = set(kind.__struct_fields__) - {"extra"}
-    known = {name: value for name, value in fields.items() if name in names}
-    extra = {name: value for name, value in fields.items() if name not in names}
-    return known, extra or None
-
-
-def _has_unknown(message: Message) -> bool:
-    found: list[Any] = [message.extra]
-    _each_nested(message, lambda struct: found.append(struct if type(struct) is UnknownPart else struct.extra))
-    return any(one is not None for one in found)
-
-
-def _open(struct: Any) -> dict[str, Any]:
-    if isinstance(struct, UnknownPart):
-        if not isinstance(struct.data, dict) or not isinstance(struct.data.get("type"), str):
-            raise TypeError("the data of an unknown part is a map with a type")
-        if struct.data["type"] in PART_TYPES:
-            raise TypeError(f"a part of type {struct.data['type']!r} is not unknown; use its class")
-        return struct.data
-    known: dict[str, Any] = _decode_any(_encode(_bare(struct)))
-    if struct.extra is None:
-        return known
-    if not isinstance(struct.extra, dict):
-        raise TypeError("extra is a map of unknown fields")
-    own = {*struct.__struct_fields__} - {"extra"} | ({"type"} if type(struct) in PART_TYPES.values() else set())
-    if taken := sorted(own & struct.extra.keys()):
-        raise TypeError(f"extra has {', '.join(taken)}, which is a field of its own")
-    return {**known, **struct.extra}
-
-
-assert SCHEMA_VERSION == 1  # noqa: S101 -- a new version adds its step here: how to read the one before
+    message = Message(**known_fields(fields))
+    # `Message(...)` checks no types of fields, reading does.
+    try:
+        return _read_back(message, _body(message))
+    except msgspec.ValidationError as error:
+        raise TypeError(named(str(error), message)) from error

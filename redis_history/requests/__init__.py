@@ -26,7 +26,7 @@ from redis_history.events import Cursor
 from redis_history.model import Conversation, Message, Position, Role, Scope
 from redis_history.model.pairs import marks
 from redis_history.model.ranges import stays
-from redis_history.model.wire import body_digest, encode_body
+from redis_history.model.wire import body_digest, encode_body, flags_of
 from redis_history.operations import (
     ANY,
     Append,
@@ -211,7 +211,7 @@ def append(
         if known is entry:
             places[message.id] = len(places)
             size += len(entry.body)
-        elif known.digest != entry.digest or known.timestamp != entry.timestamp:
+        elif known.body != entry.body or known.timestamp != entry.timestamp:
             raise MessageConflictError(
                 f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
             )
@@ -323,4 +323,5 @@ def _entry(message: Message) -> Entry:
     body = encode_body(message)
     timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
     characters = count_characters(message)
-    return Entry(message, body, body_digest(body), timestamp, characters, estimate_tokens(characters), marks(message))
+    tokens = estimate_tokens(characters)
+    return Entry(message, body, flags_of(message), timestamp, characters, tokens, marks(message))

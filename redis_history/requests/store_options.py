@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history._words import check_language
 from redis_history.errors import ConfigurationError
+from redis_history.model.wire import check_zstd
 
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
@@ -22,6 +23,7 @@ MAX_DURABILITY_TIMEOUT: Final = 3600.0
 SearchMode = Literal["auto", "require", "off"]
 #: A write waits until the server, its disk, or other servers have it.
 Durability = Literal["server", "fsync", "replicas"]
+Compress = Literal["zstd"]
 
 
 class Embedder(Protocol):
@@ -66,6 +68,7 @@ class Options(Struct, frozen=True):
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
     doorbell: str = "auto"
+    compress: Compress | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.durability, "durability", get_args(Durability))
@@ -80,6 +83,9 @@ class Options(Struct, frozen=True):
             if (value := getattr(self, name)) is not UNSET:
                 check_integer(value, name, 1, optional=True)
         check_choice(self.doorbell, "doorbell", DOORBELLS)
+        check_choice(self.compress, "compress", (None, *get_args(Compress)))
+        if self.compress is not None:
+            check_zstd()
         check_choice(self.search, "search", get_args(SearchMode))
         check_language(self.language)
         if self.embedder is not None and self.vectors is None:
@@ -117,6 +123,8 @@ class Options(Struct, frozen=True):
     def _check_without_server(self, backend: str) -> None:
         if self.durability != "server":
             raise ConfigurationError(f"durability={self.durability!r} needs a server, which {backend} is not")
+        if self.compress is not None:
+            raise ConfigurationError(f"compress={self.compress!r} needs a server, which {backend} is not")
 
     def for_redis(self) -> int | None:
         """`max_messages` as the Redis backend takes it, which has no other cap."""

@@ -22,6 +22,7 @@ from redis_history.operations import (
     Entry,
     Op,
     Page,
+    ReadHead,
     ReadPage,
     ReadTogether,
     Restore,
@@ -144,9 +145,10 @@ class Searcher(Struct, frozen=True):
                 seen.update(new)
                 for conversation_id in new:
                     op: ReadPage | None = self._first_page(conversation_id)
+                    revision = (yield ReadHead(conversation_id)).cursor.revision
                     while op is not None:
                         page, op = yield from _read_page(op)
-                        documents += yield from self._document(conversation_id, page)
+                        documents += yield from self._document(conversation_id, page, revision)
                     done += 1
                     if on_progress is not None:
                         on_progress(done, len(seen))
@@ -254,6 +256,7 @@ class Searcher(Struct, frozen=True):
         left, documented = MAX_SCANNED, True
         archived: set[int] = set()
         op: ReadPage | None = self._first_page(conversation_id)
+        revision = (yield ReadHead(conversation_id)).cursor.revision if self._server_may_search else 0
         while op is not None:
             page, op = yield from _read_page(op)
             chunk = [one for one in page if request.filters.archived in (None, one.archived)][-left:] if left else []
@@ -263,7 +266,7 @@ class Searcher(Struct, frozen=True):
             if documented and self._server_may_search:
                 # Messages from before there was search, or an index that was lost: the next search finds them there.
                 try:
-                    yield from self._document(conversation_id, page)
+                    yield from self._document(conversation_id, page, revision)
                 except RedisHistoryError as error:  # the search does not need it
                     documented = False
                     _logger.warning("search documents were not written: %s", error)
@@ -309,12 +312,12 @@ class Searcher(Struct, frozen=True):
         """A search reads a conversation page by page, the newest page first."""
         return ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
 
-    def _document(self, conversation_id: str, page: list[_Searched]) -> Steps[int]:
+    def _document(self, conversation_id: str, page: list[_Searched], revision: int) -> Steps[int]:
         written = 0
         for chunk in _chunks(page):
             messages = tuple(one.message for one in chunk)
             vectors = yield from self._embedded(list(messages))
-            op = WriteDocuments(conversation_id, messages, tuple(vectors))
+            op = WriteDocuments(conversation_id, messages, revision, tuple(vectors))
             written += (yield from self._asked(op)) or 0
         return written
 

@@ -76,10 +76,12 @@ class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
 
 
 class WriteDocuments(Struct, Op[int], frozen=True):
-    """Write the search documents of messages as they were read, archived or not; how many were still so."""
+    """Write the search documents of messages, archived or not, that were read when the conversation was at `revision`
+    or later; how many had not changed since."""
 
     conversation_id: str
     messages: tuple[Message, ...]
+    revision: int
     vectors: tuple[bytes, ...] = ()
     token: str = field(default_factory=new_token)
 

@@ -20,6 +20,7 @@ from redis_history.events import (
     MessageUpdated,
     Reset,
 )
+from redis_history.model import Message
 from redis_history.web._shape import conversation_shape, dumps, message_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
@@ -68,30 +69,38 @@ async def encoded(store: AsyncHistoryStore, event: Event) -> Entry:
     """Encodes an event of one conversation. Reads the conversation's record if it has changed."""
     cursor = str(event.cursor)
     head = {"conversation": event.conversation_id, "cursor": cursor, "revision": event.revision}
-    data = frame(kind_of(event), {**head, **await _data(store, event)}, cursor)
+    kind, data_of_event = await _data(store, event)
+    data = frame(kind, {**head, **data_of_event}, cursor)
     if len(data) > _LARGEST:
         data = frame("reset", {**head, "reason": "change_too_large"}, cursor)
     return Entry(cursor, event.conversation_id, data)
 
 
-async def _data(store: AsyncHistoryStore, event: Event) -> dict[str, Any]:
+async def _data(store: AsyncHistoryStore, event: Event) -> tuple[str, dict[str, Any]]:
+    """The kind of an event for readers, and its data."""
+    kind = kind_of(event)
+    data: dict[str, Any] = {}
     match event:
         case MessagesAppended():
-            return {"messages": list(map(message_shape, event.messages)), "removed_ids": event.removed_ids}
-        case MessageUpdated():
-            return {"message": message_shape(event.message)}
+            data = {"messages": list(map(message_shape, event.messages)), "removed_ids": event.removed_ids}
+        case MessageUpdated(message=None):
+            return "deleted", {"ids": [event.message_id]}
+        case MessageUpdated(message=Message() as message):
+            data = {"message": message_shape(message)}
         case MessagesDeleted():
-            return {"ids": event.message_ids}
-        case HistoryCompacted():
-            return {"summary": message_shape(event.summary), "count": event.count, "through": str(event.through)}
+            data = {"ids": event.message_ids}
+        case HistoryCompacted(summary=None):
+            return "reset", {"reason": "summary_gone"}
+        case HistoryCompacted(summary=Message() as summary):
+            data = {"summary": message_shape(summary), "count": event.count, "through": str(event.through)}
         case HistoryExpanded():
-            return {"summary_id": event.summary_id, "count": event.count}
+            data = {"summary_id": event.summary_id, "count": event.count}
         case ConversationUpdated():
             conversation = await store.get_conversation(event.conversation_id)
-            return {"record": None if conversation is None else conversation_shape(conversation)}
+            data = {"record": None if conversation is None else conversation_shape(conversation)}
         case Reset():
-            return {"reason": event.reason}
-    return {}
+            data = {"reason": event.reason}
+    return kind, data
 
 
 class Ring:

@@ -62,7 +62,7 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
             words = "|".join(asked[index].split())
             query = f"@c:{{{generation}}} ({words})"
             return client.execute_command(
-                *("FT.SEARCH", f"rh:{small.namespace}", query, "WITHSCORES", "LIMIT", "0", "10", "DIALECT", "2")
+                *("FT.SEARCH", f"rh2:{small.namespace}", query, "WITHSCORES", "LIMIT", "0", "10", "DIALECT", "2")
             )
 
         def search(index: int) -> Any:

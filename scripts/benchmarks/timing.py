@@ -22,7 +22,7 @@ def messages(count: int) -> list[Message]:
 
 
 def members(of: list[Message]) -> list[bytes]:
-    return [encode_member(index, STAMP + index, encode_body(message)) for index, message in enumerate(of)]
+    return [encode_member(index, len(TEXT), 0, STAMP + index, encode_body(message)) for index, message in enumerate(of)]
 
 
 class Timing:

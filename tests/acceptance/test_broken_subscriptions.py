@@ -199,7 +199,7 @@ def test_flags_of_others_stay_on(own_server: Start) -> None:
         assert subscription.get(timeout=10) is not None
         with server.client() as client:
             wait_until(
-                lambda: set(client.config_get("notify-keyspace-events")["notify-keyspace-events"]) >= set("ExKt"),
+                lambda: set(client.config_get("notify-keyspace-events")["notify-keyspace-events"]) >= set("ExKl"),
                 "the merged flags",
             )
 

@@ -90,15 +90,15 @@ def test_a_server_that_refuses_settings(own_server: Callable[..., RealServer]) -
     server = own_server("plain", options=("--rename-command", "CONFIG", ""))
     found = examined(server.url)
     assert found["notifications"]["state"] == "limited"
-    assert found["notifications"]["fix"].endswith("CONFIG SET notify-keyspace-events Kt")
+    assert found["notifications"]["fix"].endswith("CONFIG SET notify-keyspace-events Kl")
     assert "the server does not report" in found["persistence"]["detail"]
 
 
 @pytest.mark.proves("doctor")
 def test_the_fix_for_missing_rights_works(own_server: Callable[..., RealServer]) -> None:
-    server = own_server(options=("--notify-keyspace-events", "Kt"))
-    rules = ["on", ">secret", "resetkeys", "~rh:{support:*", "resetchannels", "-@all", "+@read", "+@write", "+info"]
-    rules += ["+eval", "+evalsha", "+time", "+acl|whoami", "-xadd"]
+    server = own_server(options=("--notify-keyspace-events", "Kl"))
+    rules = ["on", ">secret", "resetkeys", "~rh2:{support:*", "resetchannels", "-@all", "+@read", "+@write", "+info"]
+    rules += ["+eval", "+evalsha", "+time", "+acl|whoami", "-rpush"]
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "ann", *rules)
     url = f"unix://ann:secret@{server.socket}"
@@ -107,7 +107,7 @@ def test_the_fix_for_missing_rights_works(own_server: Callable[..., RealServer])
     assert done.returncode == 1
     rights = found["rights"]
     assert rights["state"] == "problem"
-    assert "xadd" in rights["detail"]
+    assert "rpush" in rights["detail"]
     assert "secret" not in done.stdout + done.stderr
     assert found["notifications"]["state"] == "limited"
     mend(server, rights["fix"])
@@ -127,7 +127,7 @@ def test_the_fix_for_missing_rights_works(own_server: Callable[..., RealServer])
     ("rules", "said"),
     [
         ("~* &* +@all -ft.info -ft.search -config", "-acl|whoami"),
-        ("~* &* +@all -xadd -acl -module", ""),
+        ("~* &* +@all -rpush -acl -module", ""),
         ("~* resetchannels +@all", ""),
         ("~nothing* resetchannels +@all", ""),
         ("~* &* +@all -eval -evalsha", ""),
@@ -135,7 +135,7 @@ def test_the_fix_for_missing_rights_works(own_server: Callable[..., RealServer])
     ],
 )
 def test_the_granted_rights_are_enough(own_server: Callable[..., RealServer], rules: str, said: str) -> None:
-    server = own_server(options=("--notify-keyspace-events", "Kt"))
+    server = own_server(options=("--notify-keyspace-events", "Kl"))
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "ann", "on", ">secret", *rules.split(), *said.split())
     url = f"unix://ann:secret@{server.socket}"

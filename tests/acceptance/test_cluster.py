@@ -270,9 +270,10 @@ async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: 
     cluster: RealCluster = server_of("cluster")
     name = f"user-{namespace}"
     rights = (
-        f"on >secret resetkeys ~rh:{{{namespace}:* resetchannels &__keyspace@0__:rh:{{{namespace}:* &rh:doorbell -@all "
+        f"on >secret resetkeys ~rh2:{{{namespace}:* resetchannels &__keyspace@0__:rh2:{{{namespace}:* &rh2:doorbell "
+        "-@all "
         "+info +eval +evalsha +time +hmget +hget +hset +hdel +zadd +zrange +zrangebyscore +zrevrange +zcount +zcard "
-        "+zrem +xadd +xrange +xrevrange +xtrim +xlen +unlink +pexpire +persist +pttl +exists +pubsub|numsub "
+        "+zrem +rpush +lrange +lindex +llen +ltrim +unlink +pexpire +persist +pttl +exists +pubsub|numsub "
         "+pubsub|numpat +subscribe +unsubscribe +config|get +config|set +client|setinfo +cluster|slots +asking"
     )
     for node in cluster.nodes:

@@ -196,10 +196,10 @@ def test_nothing_is_left_of_what_was_cleared(own_server: Start, monkeypatch: Any
             before = _fill(store, 2000)
             store.compact("c", through=before[699], summary=_summary("s1"))
             store.compact("c", through=before[1399], summary=_summary("s2"))
-            assert len(list(client.scan_iter(match="rhd:*", count=1000))) == 2001
+            assert len(list(client.scan_iter(match="rhd2:*", count=1000))) == 2001
             take_away("c")
             left = len(store.get("c"))
-            assert len(list(client.scan_iter(match="rhd:*", count=1000))) == left
+            assert len(list(client.scan_iter(match="rhd2:*", count=1000))) == left
             assert client.keys("*:a:*") == client.keys("*:g*") == []
             store.delete_conversation("c")
 

@@ -37,7 +37,7 @@ def url(server: RealServer) -> Iterator[str]:
     """The server, from which the demo's keys are removed afterwards."""
     yield server.url
     with server.client() as client:
-        for key in client.scan_iter(match="rh:{demo-*", count=1000):
+        for key in client.scan_iter(match="rh2:{demo-*", count=1000):
             client.unlink(key)
 
 
@@ -154,15 +154,15 @@ def test_an_interrupted_demo_removes_its_conversations(
     server: RealServer, url: str, number: signal.Signals, status: int
 ) -> None:
     with server.client() as client:
-        before = set(client.scan_iter(b"rh:*:c", count=1000))
+        before = set(client.scan_iter(b"rh2:*:c", count=1000))
         with running("--url", url) as process:
             wait_until_under_way(process)
-            assert set(client.scan_iter(b"rh:*:c", count=1000)) - before
+            assert set(client.scan_iter(b"rh2:*:c", count=1000)) - before
             os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
             _, err = process.communicate()  # returns when the agents have ended, too: they have the same stderr
         assert process.returncode == status
         assert "Traceback" not in err
-        assert not set(client.scan_iter(b"rh:*:c", count=1000)) - before
+        assert not set(client.scan_iter(b"rh2:*:c", count=1000)) - before
 
 
 def test_the_agents_end_when_the_demo_is_killed(url: str) -> None:

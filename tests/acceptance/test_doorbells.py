@@ -70,7 +70,7 @@ async def test_a_doorbell_rings_at_once(own_server: Start, kind: str, doorbell: 
                 assert isinstance(await subscription.get(timeout=SOON), ConversationDeleted)
     with server.client() as client:
         flags = set(client.config_get("notify-keyspace-events")["notify-keyspace-events"])
-    assert flags == (set() if doorbell == "publish" else {"K", "t"})
+    assert flags == (set() if doorbell == "publish" else {"K", "l"})
 
 
 def test_only_stores_that_publish_send_publish_commands(own_server: Start) -> None:
@@ -150,7 +150,7 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
             await _until(lambda: client.pubsub_numpat() == 2)
             await _until(lambda: len(client.pubsub_channels("*:c:l")) == 2)
             # Another client turns notifications on: they are received as well.
-            client.config_set("notify-keyspace-events", "Kt")
+            client.config_set("notify-keyspace-events", "Kl")
         async with AsyncHistoryStore(server.url) as writer, asyncio.timeout(20):
             while bell.doorbell_mode != "keyspace":  # the first may be found because the connection is a new one
                 await writer.append("c", user("x"))
@@ -162,8 +162,8 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
 async def test_a_user_who_may_not_listen_to_published_messages_uses_notifications(
     own_server: Start,
 ) -> None:
-    server = own_server(options=("--notify-keyspace-events", "Kt"))
-    url = _without_config(server, "resetchannels", "&__keyspace@0__:rh:{default:*", "&rh:doorbell")
+    server = own_server(options=("--notify-keyspace-events", "Kl"))
+    url = _without_config(server, "resetchannels", "&__keyspace@0__:rh2:{default:*", "&rh2:doorbell")
     async with AsyncHistoryStore(url, poll_interval=NEVER) as store, store.subscribe("c") as one:
         with server.client() as client:
             await _until(lambda: client.pubsub_channels("__keyspace*"))
@@ -303,7 +303,7 @@ async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[Re
                 event = await subscription.get(timeout=SOON)
                 assert event.revision == number + (2 if name == "c" else 1)
     await kept.aclose()
-    await _until(lambda: set(_channels(*servers)) == {b"rh:doorbell"})
+    await _until(lambda: set(_channels(*servers)) == {b"rh2:doorbell"})
 
 
 class _Rounds:

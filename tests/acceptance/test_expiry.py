@@ -29,8 +29,8 @@ def test_nothing_is_left_when_nobody_runs(own_server: Start) -> None:
         for number in range(100):
             store.append_many(f"c{number}", [user(str(index)) for index in range(5)])
     with server.client() as client:
-        keys = {what: len(list(client.scan_iter(match=what, count=1000))) for what in ("rh:*}:c", "rhd:*")}
-        assert keys["rhd:*"] == 100 * 5, "a search document of each message"
+        keys = {what: len(list(client.scan_iter(match=what, count=1000))) for what in ("rh2:*}:c", "rhd2:*")}
+        assert keys["rhd2:*"] == 100 * 5, "a search document of each message"
         assert client.dbsize() == 100 * 3 + sum(keys.values())
         # The server deletes by itself, without being asked for the keys.
         wait_until(lambda: client.dbsize() == 0, "the server to be empty")

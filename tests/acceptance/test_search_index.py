@@ -38,7 +38,7 @@ def documents(server: RealServer, namespace: str = "default") -> int:
 
 def pending_work(server: RealServer) -> list[bytes]:
     with server.client() as client:
-        return list(client.scan_iter(match="rh:*}:g*", count=1000))
+        return list(client.scan_iter(match="rh2:*}:g*", count=1000))
 
 
 def indexes(server: RealServer) -> list[bytes]:
@@ -275,13 +275,13 @@ def test_documents_written_late_say_where_their_messages_are(own_server: Callabl
     server = own_server()
     with HistoryStore(server.url) as store:
         every = filled(store, 60)
-        messages = tuple(store.get("c"))
+        messages, revision = tuple(store.get("c")), store.snapshot("c").cursor.revision
         store.compact("c", through="29", summary=SUMMARY)
         archived = {str(n) for n in range(30)}
-        store._backend.execute(WriteDocuments("c", messages))
+        store._backend.execute(WriteDocuments("c", messages, revision))
         assert _by_archived(store.search, "c") == (archived, every - archived)
         store.expand("c", "s")
-        store._backend.execute(WriteDocuments("c", messages))
+        store._backend.execute(WriteDocuments("c", messages, revision))
         assert _by_archived(store.search, "c") == (set(), every)
 
 
@@ -413,8 +413,8 @@ def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., 
     server = own_server()
     with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
         every = filled(store, 600)
-        [state] = client.keys("rh:*:s")
-        first = client.pttl(next(client.scan_iter(match="rhd:*")))
+        [state] = client.keys("rh2:*:s")
+        first = client.pttl(next(client.scan_iter(match="rhd2:*")))
         assert 1000 < first <= 1500
         number = 0
         done = client.time()[0] + 4  # far beyond what the first documents were given
@@ -423,7 +423,7 @@ def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., 
             store.update_conversation("c", title=str(number))
         assert documents(server) == 600
         assert found(store, "c", "word") == every
-        last = max(client.pttl(key) for key in client.scan_iter(match="rhd:*", count=1000))
+        last = max(client.pttl(key) for key in client.scan_iter(match="rhd2:*", count=1000))
         assert 0 < client.pttl(state) <= 1000
         assert last <= 1500
         wait_until(lambda: store.get("c") == [], "the end of the conversation")
@@ -479,7 +479,7 @@ def test_no_document_is_left_after_everything(own_server: Callable[..., RealServ
         wait_until(lambda: not any(store.get(name) for name in mortal), "the end of those with a ttl")
         left = sum(map(len, every.values()))
         wait_until(lambda: documents(server) == left, "their documents to go", 3)
-        indexed = client.execute_command("FT.SEARCH", "rh:default", "*", "LIMIT", "0", "0")
+        indexed = client.execute_command("FT.SEARCH", "rh2:default", "*", "LIMIT", "0", "0")
         assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == left
         assert pending_work(server) == []
         assert store.reindex().removed == 0
@@ -493,7 +493,7 @@ def test_documents_that_ended_too_soon_are_written_anew(own_server: Callable[...
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         every = filled(store, 50)
-        client.unlink(*list(client.scan_iter(match="rhd:*"))[:20])
+        client.unlink(*list(client.scan_iter(match="rhd2:*"))[:20])
         assert found(store, "c", "word") == every
         assert documents(server) == 50
 

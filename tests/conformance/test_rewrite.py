@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from redis_history import (
+    Appended,
     HistoryCleared,
     HistoryRestored,
     MessagesAppended,
@@ -160,12 +161,19 @@ async def test_a_long_conversation_is_cleared_at_once(store: Any) -> None:
 async def test_rewrites_are_told(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
-        await writer.append("c", user("a", id="a"))
-        updated = await writer.update_message("c", user("b", text("more"), id="a"))
-        await writer.restore("c", [user("x", id="x"), user("y", id="y")])
-        restored = await writer.get("c")
-        await writer.clear("c")
-        events = [await subscription.get(timeout=10) for _ in range(4)]
+        events = []
+        for write in (
+            writer.append("c", user("a", id="a")),
+            writer.update_message("c", user("b", text("more"), id="a")),
+            writer.restore("c", [user("x", id="x"), user("y", id="y")]),
+            writer.clear("c"),
+        ):
+            here = await writer.get("c")
+            outcome = await write
+            events.append(await subscription.get(timeout=10))
+            if isinstance(outcome, Appended):
+                updated = outcome
+        restored = here
     assert [type(event) for event in events] == [MessagesAppended, MessageUpdated, HistoryRestored, HistoryCleared]
     assert [event.revision for event in events] == [1, 2, 3, 4]
     assert events[1].message == updated.message

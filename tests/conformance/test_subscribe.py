@@ -44,7 +44,8 @@ async def test_changes_arrive_in_order_each_once(stores: Any) -> None:
         events = await take(subscription, 3)
         assert [type(event) for event in events] == [MessagesAppended, MessagesAppended, MessagesDeleted]
         assert [event.revision for event in events] == [1, 2, 3]
-        assert events[0].messages == tuple(item.message for item in first)
+        assert events[0].messages == (first[0].message,)
+        assert events[0].gone_ids == ("b",)
         assert events[2].message_ids == ("b",)
         assert {event.conversation_id for event in events} == {"c"}
         assert await subscription.get(timeout=0) is None
@@ -64,6 +65,38 @@ async def test_changes_of_all_conversations_arrive_in_order_each_once(stores: An
         later = list(range(1, 6))
         assert _revisions(events) == {"a": [2, 3, 4, 5, 6], "b": [*later, 6], "odd : {name}*\n": later}
         assert await subscription.get(timeout=0) is None
+
+
+async def test_events_have_messages_as_they_are_when_they_are_read(stores: Any) -> None:
+    writer, reader = stores(max_messages=4), stores()
+    async with reader.subscribe("c") as subscription:
+        many = await writer.append_many("c", [user(str(number), id=str(number)) for number in range(3)])
+        await writer.append("c", user("old", id="edited", timestamp="2020-01-01T00:00:00Z"))
+        edited = await writer.update_message("c", user("new", id="edited"))
+        await writer.delete_messages("c", ["1"])
+        await writer.append_many("c", [user("x", id="x"), user("y", id="y")])
+        await writer.update_message("c", user("changed", id="2"))
+        await writer.delete_messages("c", ["2"])
+        first, second, third, deleted, capped, changed, last = await take(subscription, 7)
+    assert first.messages == (many[0].message,), "the oldest of those that stay"
+    assert set(first.gone_ids) == {"1", "2"}
+    assert (second.messages, second.gone_ids) == ((), ("edited",)), "removed by the cap"
+    assert (third.message_id, third.message) == ("edited", None), edited
+    assert deleted.message_ids == ("1",)
+    assert [message.id for message in capped.messages] == ["x", "y"]
+    assert (capped.removed_ids, changed.message_id, changed.message) == (("edited",), "2", None)
+    assert last.message_ids == ("2",)
+
+
+async def test_after_all_was_removed_at_once_events_have_no_messages(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe("c") as subscription:
+        await writer.append("c", user("a", id="a"))
+        await writer.clear("c")
+        await writer.append("c", user("again", id="a"))
+        first, _, again = await take(subscription, 3)
+    assert (first.messages, first.gone_ids) == ((), ())
+    assert [message.text for message in again.messages] == ["again"]
 
 
 @ONE_AND_ALL

@@ -121,7 +121,7 @@ def test_the_figures_to_monitor_exist(own_server: Start) -> None:
     with HistoryStore(server.url, namespace="support") as store, server.client() as client:
         store.append("c", user("x"))
         told = set(client.info("all"))
-        told |= set(map(str, client.ft("rh:support").info()))
+        told |= set(map(str, client.ft("rh2:support").info()))
     assert names - told == set()
 
 

@@ -1,17 +1,16 @@
 """The messages behind the golden files. A file maps the name of a sample to the hex of its member.
 
-`messages_v1.json` is what schema version 1 writes. It changes only with the schema version: stored messages do not
-change with the code, and a body written today must have the bytes of one written before, or a retry is a conflict.
-`messages_v2.json` is what a version 2 might write, with fields and parts that version 1 does not know, everywhere.
+`form_1.json` is what versions before 0.2 wrote; `redis-history migrate` reads it. `form_2.json` is the present form. It
+never changes: a message written today must have the bytes of one written before, or a retry is a conflict. Its samples
+`NEWER` are what a later version might write, with fields and parts that this one does not know, everywhere.
 
-    python -m tests.golden.samples 1      writes the file of version 1 anew; only together with a new SCHEMA_VERSION
-    python -m tests.golden.samples 2      the same for the made-up version 2
+    python -m tests.golden.samples      writes form_2.json anew, after a sample was added
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,15 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
-from redis_history.model.wire import encode_body, encode_member, placed
+from redis_history.model.wire import FREE_FORM, encode_member, placed
+from tests.support.members import member_of
 
-__all__ = ["PLACES", "VERSION_1", "VERSION_2", "expected", "read"]
+__all__ = ["NEWER", "SAMPLES", "expected", "read"]
 
 _FOLDER = Path(__file__).parent
 _META = {"anthropic": {"cache_control": {"type": "ephemeral"}, "index": 3}}
 
-VERSION_1: dict[str, Message] = {
+SAMPLES: dict[str, Message] = {
     "smallest": Message(role="user", id="m-1"),
     "plain": Message(
         role="user",
@@ -89,83 +89,80 @@ VERSION_1: dict[str, Message] = {
     ),
 }
 
-_BASE = {"id": "m-1", "role": "assistant", "schema_version": 2}
-VERSION_2: dict[str, dict[str, Any]] = {
-    "message": {
-        **_BASE,
-        "parts": [{"type": "text", "text": "Hello"}],
-        "priority": 5,
-        "extra": {"nested": [1, {"a": None}]},
-        "empty": None,
-        "list": [],
-    },
-    "no parts": {**_BASE, "language": "en"},
-    "new part": {
-        **_BASE,
-        "parts": [
-            {"type": "text", "text": "before"},
-            {"type": "hologram", "shape": {"vertices": [1.5, -2.0]}, "data": {"type": "text"}, "bytes": b"\x00\x01"},
-            {"type": "hologram"},
-            {"type": "text", "text": "after"},
+_TEXT = [1, "Hello"]
+_NO_FIELDS: list[Any] = [None, None, {}, [], None, {}]
+#: Arrays from the id on.
+NEWER: dict[str, list[Any]] = {
+    "named fields": ["m-1", "assistant", [_TEXT], *_NO_FIELDS, {"priority": 5, "extra": {"nested": [1, {"a": None}]}}],
+    "more fields": ["m-1", "assistant", [], *_NO_FIELDS, None, {"language": "en"}, None, [1]],
+    "named and more fields": ["m-1", "user", [_TEXT], *_NO_FIELDS, {"priority": 5}, "en"],
+    "new parts": [
+        "m-1",
+        "assistant",
+        [_TEXT, [7, {"vertices": [1.5, -2.0]}, b"\x00\x01"], [8], [0, {"type": "poll"}], _TEXT],
+    ],
+    "longer parts": [
+        "m-1",
+        "assistant",
+        [
+            [1, "t", None, None, [{"start": 0}]],
+            [2, "r", "s", None, {"effort": "high"}, None, 5],
+            [3, "c", "n", {"b": 1, "a": 2}, None, {"parallel": True}],
+            [4, "c", [1, "x"], False, None, None, None, 0.25, None],
+            [5, None, "a.png", 7, None, None, None, {"p": 1}, None, b"\x01" * 32],
         ],
-    },
-    "parts": {
-        **_BASE,
-        "parts": [
-            {"type": "text", "text": "t", "annotations": [{"start": 0}]},
-            {"type": "reasoning", "text": "r", "signature": "s", "effort": "high"},
-            {"type": "tool_use", "id": "c", "name": "n", "input": {"b": 1, "a": 2}, "parallel": True},
-            {"type": "tool_result", "tool_use_id": "c", "content": [1, "x"], "duration": 0.25, "extra": "mine"},
-            {"type": "attachment", "name": "a.png", "size": 7, "sha256": b"\x01" * 32, "provider_meta": {"p": 1}},
-        ],
-    },
-    "participant": {**_BASE, "participant": {"kind": "agent", "id": "a", "display_name": "A", "avatar": {"url": "u"}}},
-    "sources": {
-        **_BASE,
-        "sources": [{"document_id": "d", "page": 3}, {"score": 0.5}, {"embedding": [0.5, -1.0]}],
-    },
-    "everything": {
-        **_BASE,
-        "parts": [{"type": "poll", "options": ["a", "b"]}, {"type": "text", "text": "t", "lang": "de"}],
-        "participant": {"kind": "user", "id": "u", "team": "red"},
-        "scope": "dm",
-        "metadata": {"channel_id": "C", "whatever": {"deep": [[[]]]}},
-        "sources": [{"chunk": "c", "rank": 1}],
-        "trace_id": "t",
-        "provider_meta": {"x": {"y": 1}},
-        "reactions": {"👍": ["u-1"]},
-        "edited_at": datetime(2030, 5, 6, 7, 8, 9, 123456, tzinfo=UTC),
-    },
+    ],
+    "participant": ["m-1", "user", [], ["agent", "a", "A", {"team": "red"}, {"url": "u"}]],
+    "sources": [
+        "m-1",
+        "user",
+        [],
+        None,
+        None,
+        {},
+        [["d", None, None, None, None, 3], [None, None, None, 0.5, {"page": 3}]],
+    ],
+    "everything": [
+        "m-1",
+        "user",
+        [[9, "a"], [1, "t", None, {"lang": "de"}]],
+        ["user", "u", None, None, "red"],
+        "dm",
+        {"channel_id": "C", "whatever": {"deep": [[[]]]}},
+        [[None, None, "c", None, {"rank": 1}]],
+        "t",
+        {"x": {"y": 1}},
+        {"reactions": {"👍": ["u-1"]}},
+        datetime(2030, 5, 6, 7, 8, 9, 123456, tzinfo=UTC),
+    ],
 }
 
 #: Sequence and timestamp of the samples, in turn.
-PLACES = [(1, 0), (2, 1_767_225_600_000_001), (2**40, -1), (4, 2**53 - 1), (5, 1 - 2**53)]
+_PLACES_1 = [(1, 0), (2, 1_767_225_600_000_001), (2**40, -1), (4, 2**53 - 1), (5, 1 - 2**53)]
+_PLACES_2 = [_PLACES_1[0], _PLACES_1[1], (2**32 - 1, -1), *_PLACES_1[3:]]
 
 
-def read(version: int) -> dict[str, bytes]:
-    """The members in the golden file of a schema version."""
-    text = (_FOLDER / f"messages_v{version}.json").read_text(encoding="utf-8")
+def read(form: int) -> dict[str, bytes]:
+    """The members in the golden file of a stored form."""
+    text = (_FOLDER / f"form_{form}.json").read_text(encoding="utf-8")
     return {name: bytes.fromhex(member) for name, member in json.loads(text).items()}
 
 
-def _made(version: int) -> dict[str, bytes]:
-    bodies = (
-        {name: encode_body(message) for name, message in VERSION_1.items()}
-        if version == 1
-        else {name: msgspec.msgpack.encode(fields) for name, fields in VERSION_2.items()}
-    )
-    return {
-        name: encode_member(*PLACES[index % len(PLACES)], body) for index, (name, body) in enumerate(bodies.items())
-    }
+def expected(form: int) -> dict[str, Message]:
+    """The samples, at their places in the file of a stored form."""
+    places = [_PLACES_1, _PLACES_2][form - 1]
+    return {name: placed(message, *places[i % len(places)]) for i, (name, message) in enumerate(SAMPLES.items())}
 
 
-def expected() -> dict[str, Message]:
-    """The messages in the file of version 1."""
-    return {name: placed(message, *PLACES[i % len(PLACES)]) for i, (name, message) in enumerate(VERSION_1.items())}
+def _made() -> dict[str, bytes]:
+    places = itertools.cycle(_PLACES_2)
+    made = {name: member_of(message, *next(places)) for name, message in SAMPLES.items()}
+    for name, row in NEWER.items():
+        encoded = msgspec.msgpack.encode([0, None, *row])
+        made[name] = encode_member(7, 5, FREE_FORM, 0, encoded[:1] + encoded[3:])
+    return made
 
 
 if __name__ == "__main__":
-    chosen = int(sys.argv[1])
-    path = _FOLDER / f"messages_v{chosen}.json"
-    made = {name: member.hex() for name, member in _made(chosen).items()}
-    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    made = {name: member.hex() for name, member in _made().items()}
+    (_FOLDER / "form_2.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

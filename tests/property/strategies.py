@@ -158,7 +158,6 @@ def _messages(
         "sources": st.lists(sources, max_size=2).map(tuple),
         "trace_id": _maybe,
         "provider_meta": json_maps,
-        "schema_version": st.integers(1, 3),
         "extra": extra,
     }
     return st.builds(Message, **{**fields, **fixed})

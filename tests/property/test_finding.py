@@ -120,8 +120,10 @@ class _Model:
     def _lost(self, name: str) -> bool:
         """Whether the last known change is gone from the log, or has been replaced."""
         known = self.known[name]
-        entries = self.client.xrange(self.keys.conversation(name).log, f"{known.revision}-0", f"{known.revision}-0")
-        return not entries or entries[0][1][b"t"].decode() != known.token
+        keys = self.keys.conversation(name)
+        behind = int(self.client.hget(keys.state, "r") or 0) - known.revision
+        entry = self.client.lindex(keys.log, -1 - behind) if behind >= 0 else None
+        return entry is None or entry[:10].hex() != known.token
 
 
 @pytest.mark.proves("notifications")

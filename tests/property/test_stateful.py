@@ -291,7 +291,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         keyspace = Keyspace("default")
         with self.server.client() as client:
             documents = [keyspace.document_of(key) for key in client.scan_iter(match=keyspace.patterns[1])]
-            assert client.keys("rh:{default:*}:g*") == []
+            assert client.keys("rh2:{default:*}:g*") == []
             indexed = client.execute_command("FT.SEARCH", keyspace.index, "*", "LIMIT", "0", "0")
         messages = []
         for name in ("a", "b{}:*"):

@@ -33,13 +33,13 @@ from redis_history.search.redisearch import (
 
 
 class Index:
-    """Documents have the keys `rhd:{name}:conversation:sequence`; conversations come back as their ids."""
+    """Documents have the keys `rhd2:{name}:conversation:sequence`; conversations come back as their ids."""
 
     def __init__(self, client: Any, *, language: str = "english", vector: VectorField | None = None) -> None:
         self.name = uuid.uuid4().hex[:12].encode()
         self.language = language
         self._client = client
-        self._prefix = b"rhd:{%b}:" % self.name
+        self._prefix = b"rhd2:{%b}:" % self.name
         self.send([create_arguments(self.name, [self._prefix], language=language, vector=vector)])
 
     def send(self, commands: Iterable[Sequence[bytes]]) -> list[Any]:

@@ -160,11 +160,11 @@ def every_event(event: Event) -> None:
         case MessagesDeleted():
             assert_type(event.message_ids, tuple[str, ...])
         case MessageUpdated():
-            assert_type(event.message, Message)
+            assert_type(event.message, Message | None)
         case HistoryRestored():
             assert_type(event.messages, tuple[Message, ...])
         case HistoryCompacted():
-            assert_type(event.summary, Message)
+            assert_type(event.summary, Message | None)
             assert_type(event.through, Position)
             assert_type(event.count, int)
         case HistoryExpanded():

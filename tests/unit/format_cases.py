@@ -21,7 +21,7 @@ from redis_history.formats import (
     to_openai_chat,
     to_openai_responses,
 )
-from redis_history.model.wire import decode_member, encode_body, encode_member
+from tests.support.members import stored
 from tests.support.sdk import is_valid
 
 __all__ = ["FORMATS", "Format", "carried", "through_storage", "turns"]
@@ -62,7 +62,7 @@ FORMATS = [
 
 
 def through_storage(messages: Sequence[Message]) -> list[Message]:
-    return [decode_member(encode_member(n, 0, encode_body(message))) for n, message in enumerate(messages, 1)]
+    return [stored(message, n) for n, message in enumerate(messages, 1)]
 
 
 def turns(messages: Sequence[Message], lost: set[tuple[str, int | None]] = frozenset()) -> list[tuple[str, list[Any]]]:  # type: ignore[assignment]

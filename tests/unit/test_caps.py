@@ -30,9 +30,9 @@ from redis_history.model.wire import (
     MAX_MESSAGE_BYTES,
     decode_member,
     encode_body,
-    encode_member,
 )
 from tests.property.strategies import json_values
+from tests.support.members import stored
 
 #: Every place of a message that takes a value of any form.
 PLACES: dict[str, Callable[[Any], Message]] = {
@@ -51,10 +51,6 @@ PLACES: dict[str, Callable[[Any], Message]] = {
     "source extra": lambda value: user("x", sources=[Source(extra={"v": value})]),
 }
 places = pytest.mark.parametrize("place", PLACES)
-
-
-def stored(message: Message) -> Message:
-    return decode_member(encode_member(1, 0, encode_body(message)))
 
 
 def nested(levels: int, *, maps: bool = False) -> Any:
@@ -111,15 +107,16 @@ def test_the_longest_map_that_is_accepted_can_be_read(place: str, most: int) -> 
 
 def longest_is_readable(make: Callable[[int], Message], accepted: int, refused: int) -> None:
     """An acknowledged message must be readable, also near the cap."""
-    body = encode_body(make(accepted))
+    message = make(accepted)
+    encode_body(message)
     while refused - accepted > 1:
         middle = (accepted + refused) // 2
         try:
-            body = encode_body(make(middle))
-            accepted = middle
+            encode_body(make(middle))
+            accepted, message = middle, make(middle)
         except MessageTooLargeError:
             refused = middle
-    decode_member(encode_member(1, 0, body))
+    stored(message)
     with pytest.raises(MessageTooLargeError):
         encode_body(make(refused))
 
@@ -153,11 +150,13 @@ def test_id_length_is_in_bytes(letter: str, fields: dict[str, Any]) -> None:
         encode_body(user("x", id=fits + letter, **fields))
 
 
-HEAD = b"\x93\xcf" + bytes(7) + b"\x01\xd3" + bytes(8)
+HEAD = b"\0\0\0\1\0\0\1\1"
+ROW = b"\x01\xd7\xff" + bytes(8) + b"\xa1m\xa4user\x90\xc0\xc0"
 
 
 def body_with(value: bytes) -> bytes:
-    return HEAD + b"\x83\xa4role\xa4user\xa2id\xa1m\xa8metadata\x81\xa1v" + value
+    """A member with a value in `metadata`."""
+    return HEAD + b"\x98" + ROW + b"\x81\xa1v" + value
 
 
 def many(count: int, value: bytes, head: bytes = b"\xdd") -> bytes:
@@ -168,7 +167,7 @@ def many(count: int, value: bytes, head: bytes = b"\xdd") -> bytes:
 EMPTY_MAPS = many(3_000_000, b"\x80")
 LONG = (200_000).to_bytes(4, "big")
 HOSTILE = {
-    "5 MB of empty maps": many(5_000_000, b"\x80"),
+    "5 MB of empty maps": HEAD + many(5_000_000, b"\x80"),
     "5 MB of anything": bytes(5_000_000),
     "many empty maps": body_with(EMPTY_MAPS),
     "many empty lists": body_with(many(3_900_000, b"\x90")),
@@ -216,12 +215,12 @@ def test_the_most_that_is_decoded_is_bounded() -> None:
 
 
 @pytest.mark.proves("checked-first")
-@pytest.mark.parametrize("newer", [b"", b"\xa5newer\x01"])
+@pytest.mark.parametrize("newer", [b"", b"\x90\xc0\x80\xc0\x01"])
 @pytest.mark.parametrize("levels", [MAX_DEPTH * 2, 900, 50_000])
 def test_depth_is_capped_on_reading_too(levels: int, newer: bytes) -> None:
     body = body_with(b"\x91" * levels + b"\x01") + newer
     if newer:
-        body = body.replace(HEAD + b"\x83", HEAD + b"\x84")
+        body = body.replace(HEAD + b"\x98", HEAD + b"\x9d")
     with pytest.raises(CorruptDataError):
         decode_member(body)
 

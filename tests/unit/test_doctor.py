@@ -86,7 +86,7 @@ def test_versions_with_the_hole(backend: str, version: str, first: str | None) -
         ({"backend": "valkey", "version": "9.1.2"}, {}, "durability", "limited"),
         ({}, {"refusal": "NOPERM"}, "rights", "problem"),
         ({}, {"missing": None}, "rights", "ok"),
-        ({}, {"missing": {"storing": ["xadd"]}}, "rights", "problem"),
+        ({}, {"missing": {"storing": ["rpush"]}}, "rights", "problem"),
         ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited"),
         ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok"),
         ({"notifications": None}, {}, "notifications", "limited"),
@@ -99,12 +99,12 @@ def test_the_state_of_each_check(changes: dict[str, Any], answers: dict[str, Any
 
 
 def test_the_command_that_grants_rights() -> None:
-    missing = {"storing": ["xadd", "hset"], "searching": ["hset"]}
+    missing = {"storing": ["rpush", "hset"], "searching": ["hset"]}
     cli = "redis-cli -h db.example -p 6380 --user AN-ADMIN --askpass ACL SETUSER"
     for user, lacking, words in (
-        ("bob", ["~rh:{n:*"], "bob '~rh:{n:*' +xadd +hset"),
-        ("bob", [], "bob +xadd +hset"),
-        (None, [], "ann +xadd +hset"),  # who the URL says, where the server does not
+        ("bob", ["~rh2:{n:*"], "bob '~rh2:{n:*' +rpush +hset"),
+        ("bob", [], "bob +rpush +hset"),
+        (None, [], "ann +rpush +hset"),  # who the URL says, where the server does not
     ):
         answers = {"missing": missing, "user": user, "lacking": lacking}
         assert findings(answers=answers)["rights"].fix == f"{cli} {words}"

@@ -7,7 +7,6 @@ import pytest
 
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.importers import read_transcripts
-from redis_history.model.wire import decode_member, encode_body, encode_member
 from tests.support.sdk import validate
 from tests.support.transcripts import FILES
 from tests.unit.format_cases import FORMATS, through_storage, turns
@@ -28,7 +27,7 @@ def test_every_conversation_comes_through_storage_and_back(path):
         times = [message.timestamp for message in transcript.messages]
         assert all(times) or not any(times)
         assert all(earlier <= later for earlier, later in pairwise(times) if earlier)
-        stored = [decode_member(encode_member(1, 0, encode_body(message))) for message in transcript.messages]
+        stored = through_storage(transcript.messages)
         bare = [msgspec.structs.replace(m, timestamp=None, sequence=None) for m in (*stored, *transcript.messages)]
         assert bare[: len(stored)] == bare[len(stored) :]
         if transcript.form is not None:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 
-from redis_history import Conversation, Message, user
+from redis_history import Conversation, Message, Position, user
 from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import BEGINNING, HistoryCompacted
 from redis_history.json_form import (
@@ -48,7 +48,9 @@ def test_values_without_a_json_form_are_tagged() -> None:
 def test_conversations_and_events_have_all_their_fields() -> None:
     assert to_json(Conversation("c", user_id=1)).keys() == set(Conversation.__struct_fields__)
     summary = placed(user("s"), 2, 1)
-    event = to_json(HistoryCompacted(conversation_id="c", revision=1, cursor=BEGINNING, summary=summary, count=2))
+    place = {"conversation_id": "c", "revision": 1, "cursor": BEGINNING}
+    compacted = {"summary_id": "s", "summary": summary, "through": Position(1, 2), "count": 2}
+    event = to_json(HistoryCompacted(**place, **compacted))
     assert (event["event"], event["cursor"], event["count"]) == ("history_compacted", str(BEGINNING), 2)
     assert event["summary"]["position"] == "1.2"
 

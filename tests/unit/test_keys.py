@@ -14,7 +14,7 @@ from redis_history.errors import ConfigurationError
 from redis_history.search.server_search import MessagePlace
 from tests.property.strategies import conversation_ids, namespaces
 
-SAFE = re.compile(rb"rh:\{[A-Za-z0-9._~%-]+:[0-9a-f]{2}\}:[A-Za-z0-9._~%-]+(:[sml])?")
+SAFE = re.compile(rb"rh2:\{[A-Za-z0-9._~%-]+:[0-9a-f]{2}\}:[A-Za-z0-9._~%-]+(:[sml])?")
 #: Ids made of what means something to Redis, to globs, to URLs or to the encoding itself.
 nasty = st.text("{}:*?[]^\\% /.-_~\n\r\t\x00%2C25abcmls\u00e9", min_size=1, max_size=12)
 ids = conversation_ids | nasty
@@ -125,16 +125,16 @@ def test_whose_document_a_key_is(namespace: str, other: str, conversation_id: st
     assert keyspace.document_of(key) == MessagePlace(conversation_id, b"0123456789abcdef", sequence)
     if namespace != other:
         assert foreign.document_of(key) is None
-    for wrong in (key[:-1] + b"x", key + b":1", key.replace(b":", b"", 1), b"rh:" + key, key[: key.rindex(b":") + 1]):
+    for wrong in (key[:-1] + b"x", key + b":1", key.replace(b":", b"", 1), b"rh2:" + key, key[: key.rindex(b":") + 1]):
         assert keyspace.document_of(wrong) is None
 
 
 @pytest.mark.parametrize(
     ("namespace", "conversation_id", "state"),
     [
-        ("default", "c", b"rh:{default:2f}:c:s"),
-        ("team a/b", "room:{1}*", b"rh:{team%20a%2Fb:12}:room%3A%7B1%7D%2A:s"),
-        ("n", "caf\u00e9 \u4f60", b"rh:{n:17}:caf%C3%A9%20%E4%BD%A0:s"),
+        ("default", "c", b"rh2:{default:2f}:c:s"),
+        ("team a/b", "room:{1}*", b"rh2:{team%20a%2Fb:12}:room%3A%7B1%7D%2A:s"),
+        ("n", "caf\u00e9 \u4f60", b"rh2:{n:17}:caf%C3%A9%20%E4%BD%A0:s"),
     ],
 )
 def test_keys_are_spelled_as_ever(namespace: str, conversation_id: str, state: bytes) -> None:

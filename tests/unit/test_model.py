@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import uuid
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -18,6 +21,7 @@ from redis_history.model import (
     Participant,
     Position,
     ReasoningPart,
+    Source,
     TextPart,
     ToolUsePart,
     UnknownPart,
@@ -53,14 +57,14 @@ def test_a_misspelt_field_is_an_error_that_names_the_right_one(make: Any) -> Non
     assert {f"{make.__name__}()", "particpant:", "participant"} <= set(words)
 
 
-@pytest.mark.parametrize("name", ["role", "parts", "sequence", "schema_version", "colour"])
+@pytest.mark.parametrize("name", ["role", "parts", "sequence", "colour"])
 def test_helpers_take_only_the_fields_that_callers_set(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         user("hello", **{name: None})
 
 
 def test_helpers_have_every_field_that_callers_set() -> None:
-    own = {"role", "parts", "sequence", "schema_version"}
+    own = {"role", "parts", "sequence"}
     assert MessageFields.__optional_keys__ == set(Message.__struct_fields__) - own
 
 
@@ -94,7 +98,6 @@ def test_defaults_of_a_message() -> None:
     assert (message.parts, message.sources, message.metadata, message.provider_meta) == ((), (), {}, {})
     assert (message.participant, message.timestamp, message.sequence, message.position) == (None, None, None, None)
     assert message.schema_version == SCHEMA_VERSION
-    assert message.metadata is not Message(role="user").metadata
 
 
 def test_messages_are_immutable() -> None:
@@ -103,8 +106,18 @@ def test_messages_are_immutable() -> None:
         message.id = "m2"  # type: ignore[misc]
     with pytest.raises(AttributeError):
         message.parts[0].text = "other"  # type: ignore[misc, union-attr]
-    other = replace(message, parts="other")
-    assert (other.id, other.text, message.text) == ("m1", "other", "hello")
+    with pytest.raises(TypeError, match="immutable"):
+        message.metadata["a"] = 1
+    other = replace(message, parts=(text("other"),), metadata={"a": 1})
+    assert (other.id, other.text, message.text, other.metadata) == ("m1", "other", "hello", {"a": 1})
+
+
+def test_copies_of_messages_are_equal() -> None:
+    message = user("hello", participant=Participant("user", "ann"), sources=[Source("d")], timestamp=5)
+    for other in (copy.copy(message), copy.deepcopy(message), pickle.loads(pickle.dumps(message)), replace(message)):
+        assert other == message
+        assert type(other) is Message
+    assert json.dumps(message.metadata) == "{}"
 
 
 def test_text_joins_texts_and_tool_results() -> None:

@@ -21,7 +21,7 @@ from redis_history.backends.redis.calls import (
     Script,
     Settings,
 )
-from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.keys import Keyspace, field_of
 from redis_history.errors import (
     CorruptDataError,
 )
@@ -53,7 +53,7 @@ KEYS = KEYSPACE.conversation("c")
 WRITING = [KEYS.state, KEYS.messages, KEYS.log, KEYS.registry]
 #: Where the arguments begin that are a script's own.
 OWN = 9
-T1, T2 = "1" * 16, "2" * 16
+T1, T2, T3 = "1" * 16, "2" * 16, "3" * 20
 
 
 def parsed(packed: bytes) -> list[bytes]:
@@ -103,20 +103,19 @@ def test_an_append_as_it_is_sent(given_: list[Message]) -> None:
     assert args[:OWN] == header
     # replace, most messages, totals (2), how many
     assert args[OWN : OWN + 5] == [b"0", b"", *totals, b"%d" % len(op.entries)]
-    assert len(args) == OWN + 5 + 4 * len(op.entries)
+    assert len(args) == OWN + 5 + 5 * len(op.entries)
     for index, entry in enumerate(op.entries):
-        field, timestamp, size, body = args[OWN + 5 + 4 * index : OWN + 9 + 4 * index]
-        assert field == b":" + entry.message.id.encode()
+        field, message_id, timestamp, what, rest = args[OWN + 5 + 5 * index : OWN + 10 + 5 * index]
+        assert (field, message_id) == (field_of(entry.message.id), entry.message.id.encode())
         assert timestamp == (b"" if entry.timestamp is None else str(entry.timestamp).encode())
-        totals_of_it = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big")
-        assert size == totals_of_it + entry.digest + entry.tools
-        assert body == entry.body
+        assert what == entry.characters.to_bytes(3, "big") + bytes((entry.flags, entry.body[0])) + entry.tools
+        assert what[4:5] + rest == entry.body
 
 
 @given(microseconds)
 def test_timestamps_are_whole_numbers_to_the_last_digit(timestamp: int) -> None:
     op = appending(placed(user("x"), 1, timestamp))
-    assert int(script_call(first_call(op, SETTINGS), APPEND, WRITING)[OWN + 6]) == timestamp
+    assert int(script_call(first_call(op, SETTINGS), APPEND, WRITING)[OWN + 7]) == timestamp
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,8 @@ def test_preconditions_as_they_are_sent(condition: Precondition, sent: list[byte
 def test_a_deletion_as_it_is_sent(ids: list[str]) -> None:
     op = DeleteMessages("c", tuple(ids), token=T1)
     first = script_call(first_call(op, SETTINGS), DELETE, WRITING)
-    assert first[5:] == [b"", b"0", b"", b"", *(message_id.encode() for message_id in ids)]
+    named = [*map(field_of, ids), *map(str.encode, ids)]
+    assert first[5:] == [b"", b"0", b"", b"", b"%d" % len(ids), *named]
     sent = script_call(first_call(op, SETTINGS), DELETE, WRITING, sent=b"-17")
     assert sent == [*first[:6], b"-17", *first[7:]], "only the time of the first copy differs"
 
@@ -156,11 +156,11 @@ def test_deleting_a_conversation_names_its_doorbell() -> None:
 
 def test_reads_as_they_are_sent() -> None:
     found = script_call(first_call(FindMessage("c", "m\u00e9"), SETTINGS), FIND, [KEYS.state, KEYS.messages])
-    assert found == ["m\u00e9".encode()]
+    assert found == [field_of("m\u00e9"), "m\u00e9".encode()]
     head = script_call(first_call(ReadHead("c", 20), SETTINGS), HEAD, [KEYS.state, KEYS.log, KEYS.messages])
     assert head == [b"20"]
     changes = first_call(ReadChanges("c", Cursor(T1, 7, T2), limit=50), SETTINGS)
-    revision, most, size = script_call(changes, CHANGES, [KEYS.state, KEYS.log])
+    revision, most, size = script_call(changes, CHANGES, [KEYS.state, KEYS.log, KEYS.messages])
     assert (revision, most) == (b"7", b"51"), "the subscriber's own change, and as many as it wants"
     assert int(size) > 0
 
@@ -231,7 +231,7 @@ def test_the_outcome_of_an_append_with_duplicates() -> None:
 
 
 def member(sequence: int, message: Message) -> bytes:
-    return encode_member(sequence, sequence * 10, encode_body(message))
+    return encode_member(sequence, 1, 0, sequence * 10, encode_body(message))
 
 
 def test_the_outcomes_of_reads(caplog: pytest.LogCaptureFixture) -> None:
@@ -244,45 +244,49 @@ def test_the_outcomes_of_reads(caplog: pytest.LogCaptureFixture) -> None:
     assert decoded(ReadPage("c", 10, True), []) == Page([])
     assert decoded(ReadPage("c", 10, True), [reply[0], b"\xc1", b"", reply[1]]) == Page(read, unreadable=2)
     assert caplog.text.count("unreadable message of conversation 'c'") == 2
-    assert decoded(ReadHead("c", 2), [T1.encode(), 7, T2.encode(), 2, 5, 3, reply]) == Head(
-        Cursor(T1, 7, T2), 2, 5, 3, Page(read)
+    assert decoded(ReadHead("c", 2), [T1.encode(), 7, bytes.fromhex(T3), 2, 5, 3, reply]) == Head(
+        Cursor(T1, 7, T3), 2, 5, 3, Page(read)
     )
     with pytest.raises(CorruptDataError):
         decoded(FindMessage("c", "m"), b"\xc1")
 
 
-def raw(revision: int, message: Message, *more: bytes) -> list[Any]:
-    payload = b"\xdd\x00\x00\x00\x01" + member(revision, message)
-    return [b"%d-0" % revision, [b"t", b"%016x" % revision, b"k", b"append", b"p", payload, *more]]
+def head_of(revision: int) -> bytes:
+    """The head of the log entry of an append of one message."""
+    return b"\x10" + revision.to_bytes(9, "big")
+
+
+def raw(revision: int, message: Message) -> list[Any]:
+    return [head_of(revision) + revision.to_bytes(2, "big"), [member(revision, message)]]
 
 
 def test_the_outcome_of_reading_changes() -> None:
     message = user("x")
-    after, head = Cursor(T1, 5, f"{5:016x}"), [T1.encode(), 6, b"%016x" % 6]
-    told = decoded(ReadChanges("c", after), [*head, [raw(5, message), raw(6, message)]])
+    after = Cursor(T1, 5, head_of(5).hex())
+    told = decoded(ReadChanges("c", after), [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], raw(6, message)]])
     assert told == Changes(
         [
             MessagesAppended(
                 conversation_id="c",
                 revision=6,
-                cursor=Cursor(T1, 6, f"{6:016x}"),
+                cursor=Cursor(T1, 6, head_of(6).hex()),
                 messages=(placed(message, 6, 60),),
             )
         ],
         more=False,
     )
-    (reset,) = decoded(
-        ReadChanges("c", BEGINNING), [T1.encode(), 1, b"%016x" % 1, [raw(1, message, b"o", b"1")]]
-    ).events
+    (reset,) = decoded(ReadChanges("c", BEGINNING), [T1.encode(), 1, head_of(1), b"1", 1, [raw(1, message)]]).events
     assert isinstance(reset, Reset)
     assert reset.reason == "conversation_replaced"
 
 
-@pytest.mark.parametrize("fields", [[], [b"t", b"1"], [b"t"], [b"t", b"1", b"k", b"append"], [b"x", b"y"]])
-def test_a_foreign_log_entry_is_an_error_or_a_reset(fields: list[bytes]) -> None:
-    after, head = Cursor(T1, 5, f"{5:016x}"), [T1.encode(), 6, b"%016x" % 6]
-    try:
-        (event,) = decoded(ReadChanges("c", after), [*head, [raw(5, user("x")), [b"6-0", fields]]]).events
-    except CorruptDataError:
-        return
-    assert isinstance(event, Reset)
+@pytest.mark.parametrize(
+    "entry", [b"", b"x", head_of(6), b"\x20" + bytes(9) + b"\xc1", b"\xf0" + bytes(11), b"\x70" * 12]
+)
+def test_a_foreign_log_entry_gives_a_reset(entry: bytes) -> None:
+    after = Cursor(T1, 5, head_of(5).hex())
+    reply = [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], [entry, []]]]
+    (event,) = decoded(ReadChanges("c", after), reply).events
+    if entry != head_of(6):
+        assert isinstance(event, Reset)
+        assert event.reason == "log_unreadable"

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
+from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError, MissingExtraError
 from redis_history.model import (
     Message,
     Participant,
@@ -27,17 +27,31 @@ from redis_history.model import (
     tool_use,
     user,
 )
-from redis_history.model.wire import body_digest, decode_member, encode_body, encode_member
+from redis_history.model.wire import (
+    COMPRESSED,
+    FREE_FORM,
+    MAX_MESSAGE_BYTES,
+    PREFIX_BYTES,
+    body_digest,
+    body_of,
+    characters_of,
+    compress_body,
+    decode_member,
+    decode_members,
+    encode_body,
+    encode_member,
+    flags_of,
+    sequence_of,
+)
+from tests.support.members import member_of, stored
 
 NAN = float("nan")
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def stored(message: Message) -> Message:
-    return decode_member(encode_member(1, 0, encode_body(message)))
-
-
-def member(fields: Any, sequence: Any = 1, timestamp: Any = 0) -> bytes:
-    return msgspec.msgpack.encode([sequence, timestamp, fields])
+def member(*fields: Any, sequence: Any = 1, timestamp: Any = EPOCH, flags: int = FREE_FORM) -> bytes:
+    """The member of a message with these fields, from `id` on."""
+    return bytes(PREFIX_BYTES - 1) + bytes((flags,)) + msgspec.msgpack.encode([sequence, timestamp, *fields])
 
 
 def test_the_order_of_keys_is_kept() -> None:
@@ -144,9 +158,6 @@ WRONG_FIELDS: list[dict[str, Any]] = [
     {"trace_id": False},
     {"trace_id": b"t"},
     {"trace_id": "\udfff"},
-    {"schema_version": True},
-    {"schema_version": "1"},
-    {"schema_version": 2**70},
     {"id": "\ud800"},
     {"participant": "ann"},
     {"participant": 0},
@@ -164,6 +175,10 @@ WRONG_FIELDS: list[dict[str, Any]] = [
     {"extra": {"parts": 5}},
     {"extra": {"timestamp": 5}},
     {"extra": {"sequence": 5}},
+    {"extra": {"&3": 5}},
+    {"extra": {"&15": 5}},
+    {"extra": {"&14": 5}},
+    {"extra": {1: 5}},
 ]
 
 
@@ -190,6 +205,8 @@ def test_a_wrong_field_is_rejected(fields: dict[str, Any]) -> None:
         UnknownPart({"type": 5}),
         UnknownPart({"type": "text"}),
         UnknownPart({"type": "new", "a": NAN}),
+        UnknownPart({"type": "&7", "a": 1}),
+        UnknownPart({"type": "&1", "fields": ["x"]}),
         UnknownPart(None),  # type: ignore[arg-type]
     ],
     ids=lambda part: type(part).__name__,
@@ -203,6 +220,7 @@ def test_a_wrong_part_is_rejected(part: Any) -> None:
     ("fields", "place"),
     [
         ({"trace_id": 5}, "trace_id"),
+        ({"parts": (TextPart("x"), TextPart(5))}, r"parts\[1\]\.text"),  # type: ignore[arg-type]
         ({"metadata": {"a": {"b": NAN}}}, r"metadata\.a\.b"),
         ({"metadata": {"a": {"b": {1, 2}}}}, r"metadata\.a\.b"),
         ({"provider_meta": {"a": [(1, 2)]}}, r"provider_meta\.a"),
@@ -212,7 +230,7 @@ def test_a_wrong_part_is_rejected(part: Any) -> None:
 )
 def test_the_error_names_the_place(fields: dict[str, Any], place: str) -> None:
     with pytest.raises(InvalidMessageError, match=place):
-        encode_body(user("x", **fields))
+        encode_body(Message(role="user", **fields))
 
 
 @pytest.mark.parametrize("thing", [None, "hello", {"role": "user"}, b"", 5, Participant("user", "u")])
@@ -228,73 +246,117 @@ def test_a_value_that_contains_itself_is_rejected() -> None:
         encode_body(user("x", metadata=loop))
 
 
-PLAIN = {"role": "user", "id": "m"}
-NEWER = {**PLAIN, "newer": 1}
+PLAIN = ("m", "user")
+ARRAY = member(*PLAIN)[PREFIX_BYTES:]
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"",
-        b"\xc1",
-        b"{}",
-        member(PLAIN)[:-1],
-        member(PLAIN) + b"\xc0",
-        member(None),
-        member([]),
-        msgspec.msgpack.encode([1, 0]),
-        msgspec.msgpack.encode([1, 0, PLAIN, 1]),
-        msgspec.msgpack.encode(PLAIN),
-        member({"id": "m"}),
-        member({"role": "user", "id": ""}),
-        member({"role": "god", "id": "m"}),
-        member({**NEWER, "id": 5}),
-        member({**NEWER, "metadata": None}),
-        member({**NEWER, "parts": [{"text": "no type"}]}),
-        member({**NEWER, "parts": [{"type": "text"}]}),
-        member({**NEWER, "parts": [{"type": "text", "text": 5}]}),
-        member({**NEWER, "participant": {"kind": "user"}}),
-        member({**NEWER, "sources": [5]}),
-        member(NEWER, sequence="1"),
-        member(NEWER, sequence=None),
-        member(NEWER, sequence=True),
-        member(NEWER, timestamp="0"),
-        member(NEWER, timestamp=0.5),
-        member(NEWER, timestamp=None),
-        member(PLAIN, timestamp=2**62),
-        b"\x93\x01\x01\x83\xa4role\xa4user\xa2id\xa1x\x80\x01",
+        bytes(PREFIX_BYTES),
+        b"\xc1" * 20,
+        b"{}" * 10,
+        member(*PLAIN)[:-1],
+        member(*PLAIN) + b"\xc0",
+        member(*PLAIN)[:PREFIX_BYTES],
+        member(*PLAIN, flags=COMPRESSED),
+        member(*PLAIN, flags=4),
+        bytes(PREFIX_BYTES) + msgspec.msgpack.encode({"id": "m", "role": "user"}),
+        bytes(PREFIX_BYTES) + msgspec.msgpack.encode(dict.fromkeys("abcdefgh")),
+        member(),
+        member("m"),
+        member("", "user"),
+        member("m", "god"),
+        member(5, "user"),
+        member(*PLAIN, None),
+        member(*PLAIN, [["no number"]]),
+        member(*PLAIN, [[]]),
+        member(*PLAIN, [[1]]),
+        member(*PLAIN, [[1, 5]]),
+        member(*PLAIN, [[-1, "x"]]),
+        member(*PLAIN, [[True, "x"]]),
+        member(*PLAIN, [], ["user"]),
+        member(*PLAIN, [], None, None, None),
+        member(*PLAIN, [], None, None, {}, [5]),
+        member(*PLAIN, [], None, None, {}, [], None, {}, {1: 2}),
+        member(*PLAIN, [], None, None, {}, [], None, {}, None, *range(100)),
+        *(member(*PLAIN, sequence=value) for value in ("1", None, True, 0, -1)),
+        *(
+            member(*PLAIN, timestamp=value)
+            for value in (0, 0.5, None, "1970-01-01T00:00:00", msgspec.msgpack.Ext(-1, b"x"))
+        ),
     ],
     ids=lambda data: data.hex()[-48:],
 )
 def test_other_bytes_are_corrupt(data: bytes) -> None:
+    """Alone and among other messages, which are read."""
     with pytest.raises(CorruptDataError):
         decode_member(data)
+    messages, errors = decode_members([member(*PLAIN), data, member("n", "user")])
+    assert [message.id for message in messages] == ["m", "n"]
+    assert len(errors) == 1
 
 
-@pytest.mark.parametrize("timestamp", [2**53, 2**54, -(2**53)])
-def test_a_time_that_no_score_holds_is_corrupt(timestamp: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
+def test_a_page_is_read_in_order(count: int) -> None:
+    """Plain and large messages, and those with free-form values."""
+    kinds = [
+        user("x"),
+        user("x" * 101_000),
+        user("x", metadata={"a": 1}),
+        user("x", participant=Participant("user", "u")),
+    ]
+    members = [member_of(kinds[n % 4] if n % 50 < 4 else user(str(n)), n + 1, n) for n in range(count)]
+    assert decode_members(members) == ([decode_member(one) for one in members], [])
+
+
+def test_the_prefix_is_read_without_decoding() -> None:
+    message = user("hello", metadata={"a": 1})
+    member = encode_member(2**32 - 1, 2**24 - 1, flags_of(message), -1, encode_body(message))
+    assert (sequence_of(member), characters_of(member), body_of(member)) == (2**32 - 1, 2**24 - 1, encode_body(message))
+
+
+@pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])
+def test_compressed_bodies_are_read_back(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pytest.importorskip(library)
+    monkeypatch.setattr("redis_history.model._zstd.import_module", lambda _: found)
+    message = user("to be or not to be " * 100, id="é" * 200, metadata={"a": 1})
+    body = encode_body(message)
+    smaller = compress_body(body)
+    assert smaller is not None
+    assert len(smaller) < len(body) / 2
+    member = encode_member(1, 5, FREE_FORM | COMPRESSED, 0, smaller)
+    assert body_of(member) == body
+    assert decode_members([member, member_of(user("x"))])[0][0] == decode_member(member)
+    assert encode_body(decode_member(member)) == body
+    assert compress_body(encode_body(user("x" * 900))) is None
+    assert compress_body(encode_body(user(os.urandom(2000).hex()[:1100]))) is not None
+    assert compress_body(encode_body(user("x", metadata={"a": os.urandom(2000)}))) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "too large", "no size"])
+def test_damaged_frames_are_corrupt(damage: str) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    body = encode_body(user("x" * 5000, id="m"))
+    smaller = compress_body(body) or b""
+    frames = {
+        "cut": smaller[:-3],
+        "longer": smaller + b"\0",
+        "too large": smaller[:3] + zstandard.compress(bytes(MAX_MESSAGE_BYTES + 1)),
+        "no size": smaller[:3] + zstandard.ZstdCompressor(write_content_size=False).compress(body[3:]),
+    }
     with pytest.raises(CorruptDataError):
-        _ = decode_member(member(PLAIN, timestamp=timestamp)).position
+        decode_member(encode_member(1, 5000, COMPRESSED, 0, frames[damage]))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {**PLAIN, "parts": [{"type": "&unknown", "data": {"a": 1}}]},
-        {**PLAIN, "parts": [{"type": "&unknown", "data": {"a": 1}}], "newer": 1},
-        {**PLAIN, "&extra": {"role": "system"}},
-        {**PLAIN, "&extra": {}},
-    ],
-    ids=str,
-)
-def test_internal_names_have_no_meaning_in_stored_bytes(fields: dict[str, Any]) -> None:
-    """They are corrupt or kept."""
-    try:
-        message = decode_member(member(fields))
-    except CorruptDataError:
-        return
-    assert message.role == "user"
-    assert msgspec.msgpack.decode(encode_body(message)) == fields
+def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = encode_member(1, 5000, COMPRESSED, 0, compress_body(encode_body(user("x" * 5000))) or b"")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    for read in (decode_member, body_of, lambda member: decode_members([member])):
+        with pytest.raises(MissingExtraError, match=r"redis_history\[zstd\]"):
+            read(member)
 
 
 FIELDS = [

@@ -156,7 +156,7 @@ async def test_clients_share_one_subscription(make: Any, own_server: Any, namesp
     def listeners() -> list[int]:
         with server.client() as client:
             told = [row for row in client.client_list() if int(row["sub"]) + int(row["psub"])]
-            channels = [name for name in client.pubsub_channels() if b"rh:doorbell" not in name]
+            channels = [name for name in client.pubsub_channels() if b"rh2:doorbell" not in name]
             return [len(told), len(channels)]
 
     async with (

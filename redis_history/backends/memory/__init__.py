@@ -38,7 +38,7 @@ class MemoryBackend:
     def __init__(
         self,
         *,
-        log_length: int = 1000,
+        log_length: int = 10_000,
         ttl: float | None = None,
         max_messages: int | None = 500,
         max_conversations: int | None = 500,

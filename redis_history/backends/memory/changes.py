@@ -12,21 +12,7 @@ import msgspec
 
 from redis_history.backends import rules
 from redis_history.backends.memory.state import ConversationState, Space, StoredMessage, held_then, now, placed_at
-from redis_history.changelog import (
-    APPENDED,
-    CLEARED,
-    COMPACTED,
-    CONVERSATION_DELETED,
-    DELETED,
-    EXPANDED,
-    RECORD,
-    RESTORED,
-    UPDATED,
-    encode_compacted,
-    encode_expanded,
-    encode_ids,
-    encode_members,
-)
+from redis_history.changelog import Kind
 from redis_history.operations import (
     Append,
     Appended,
@@ -48,32 +34,32 @@ def _append(space: Space, op: Append) -> list[Appended]:
     before = [conversation.stored.get(entry.message.id) if conversation else None for entry in op.entries]
     for entry, stored in zip(op.entries, before, strict=True):
         if stored is not None and (
-            stored.entry.digest != entry.digest or entry.timestamp not in (None, stored.position.timestamp)
+            stored.entry.body != entry.body or entry.timestamp not in (None, stored.position.timestamp)
         ):
             raise rules.message_conflict(op.conversation_id, entry.message.id)
     if all(before) and held_then(op.precondition, cast(StoredMessage, before[-1]).revision):
         return [_repeated(stored, op.token) for stored in before if stored is not None]
     space.check(op.conversation_id, op.precondition)
-    conversation, replaces = space.begin(op.conversation_id, op.token)
-    outcome, members, clock = [], [], now()
+    conversation = space.begin(op.conversation_id, op.token)
+    outcome, places, clock = [], [], now()
     for entry, stored in zip(op.entries, before, strict=True):
         if stored is not None:
             outcome.append(_repeated(stored, op.token))
             continue
         position = conversation.put(entry, op.token, clock)
-        members.append(conversation.member(position))
+        places.append((entry.message.id, position.sequence))
         outcome.append(Appended(conversation.revision + 1, placed_at(entry, position), False))
-    space.write(op, conversation, APPENDED, encode_members(members), replaces, space.trimmed(conversation))
+    space.write(op, conversation, Kind.APPENDED, places=places, ids=space.trimmed(conversation))
     return outcome
 
 
 def _restore(space: Space, op: Restore) -> int:
     space.check(op.conversation_id, op.precondition)
-    conversation, replaces = space.begin(op.conversation_id, op.token)
+    conversation = space.begin(op.conversation_id, op.token)
     conversation.empty()
     clock = now()
-    members = [conversation.member(conversation.put(entry, op.token, clock)) for entry in op.entries]
-    return space.write(op, conversation, RESTORED, encode_members(members), replaces, space.trimmed(conversation))
+    places = [(entry.message.id, conversation.put(entry, op.token, clock).sequence) for entry in op.entries]
+    return space.write(op, conversation, Kind.RESTORED, places=places, ids=space.trimmed(conversation))
 
 
 def _clear(space: Space, op: Clear) -> int:
@@ -82,13 +68,13 @@ def _clear(space: Space, op: Clear) -> int:
     if conversation is None or not (conversation.order or conversation.archives):
         return conversation.revision if conversation else 0
     conversation.empty()
-    return space.write(op, conversation, CLEARED, b"")
+    return space.write(op, conversation, Kind.CLEARED)
 
 
 def _update(space: Space, op: UpdateMessage) -> Appended | None:
     conversation = space.find(op.conversation_id)
     stored = None if conversation is None else conversation.stored.get(op.entry.message.id)
-    if conversation is not None and stored is not None and stored.entry.digest == op.entry.digest:
+    if conversation is not None and stored is not None and stored.entry.body == op.entry.body:
         expected = op.precondition.expected_revision
         if expected in (None, conversation.revision, stored.revision - 1):
             return Appended(stored.revision, placed_at(op.entry, stored.position), False)
@@ -99,7 +85,8 @@ def _update(space: Space, op: UpdateMessage) -> Appended | None:
     conversation.count(op.entry, 1)
     revision = conversation.revision + 1
     conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
-    space.write(op, conversation, UPDATED, encode_members([conversation.member(stored.position)]))
+    place = conversation.place(op.entry.message.id)
+    space.write(op, conversation, Kind.UPDATED, places=[place], ids=(op.entry.message.id,))
     return Appended(revision, placed_at(op.entry, stored.position), False)
 
 
@@ -111,7 +98,7 @@ def _delete(space: Space, op: DeleteMessages) -> int:
         return 0
     for message_id in found:
         conversation.take(message_id)
-    space.write(op, conversation, DELETED, encode_ids(found))
+    space.write(op, conversation, Kind.DELETED, ids=tuple(found))
     return len(found)
 
 
@@ -122,7 +109,7 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
         return False
     if op.conversation_id in space.watchers or space.watchers_of_all:
         space.forget_ended()
-        space.write(op, conversation, CONVERSATION_DELETED, b"")
+        space.write(op, conversation, Kind.ENDED)
         space.ended[op.conversation_id] = conversation.log
         space.deleted[op.conversation_id] = time.monotonic()
     del space.conversations[op.conversation_id]
@@ -131,10 +118,9 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
 
 def _write_record(space: Space, op: WriteRecord) -> int:
     space.check(op.conversation_id, op.precondition)
-    conversation, replaces = space.begin(op.conversation_id, op.token)
-    payload = msgspec.msgpack.encode(op.fields)
-    conversation.record.update(msgspec.msgpack.decode(payload))
-    return space.write(op, conversation, RECORD, payload, replaces)
+    conversation = space.begin(op.conversation_id, op.token)
+    conversation.record.update(msgspec.msgpack.decode(msgspec.msgpack.encode(op.fields)))
+    return space.write(op, conversation, Kind.RECORD, fields=op.fields)
 
 
 def _repeated(stored: StoredMessage, token: str) -> Appended:
@@ -144,7 +130,7 @@ def _repeated(stored: StoredMessage, token: str) -> Appended:
 def _compact(space: Space, op: Compact) -> Compacted:
     conversation, summary_id = space.find(op.conversation_id), op.summary.message.id
     before = None if conversation is None else conversation.stored.get(summary_id)
-    if conversation is not None and before is not None and before.entry.digest == op.summary.digest:
+    if conversation is not None and before is not None and before.entry.body == op.summary.body:
         for archive in conversation.archives:
             if archive.summary_id == summary_id and held_then(op.precondition, archive.revision):
                 message, own = placed_at(op.summary, before.position), archive.token == op.token
@@ -162,9 +148,11 @@ def _compact(space: Space, op: Compact) -> Compacted:
     rules.check_pairs(op, count, messages)
     if before is not None:
         raise rules.message_conflict(op.conversation_id, summary_id)
-    member = conversation.compact(op.summary, [message.id for message in leaving], op.token)
-    revision = space.write(op, conversation, COMPACTED, encode_compacted(len(leaving), member))
-    message = placed_at(op.summary, conversation.stored[summary_id].position)
+    conversation.compact(op.summary, [message.id for message in leaving], op.token)
+    place, through = conversation.place(summary_id), conversation.stored[summary_id].position
+    known: dict[str, Any] = {"ids": (summary_id,), "count": len(leaving), "through": through}
+    revision = space.write(op, conversation, Kind.COMPACTED, places=[place], **known)
+    message = placed_at(op.summary, through)
     return Compacted(revision, message, len(leaving), True)
 
 
@@ -175,7 +163,7 @@ def _expand(space: Space, op: Expand) -> Expanded | None:
         return None
     [archive] = [one for one in conversation.archives if one.summary_id == op.summary_id]
     count = conversation.expand(archive)
-    return Expanded(space.write(op, conversation, EXPANDED, encode_expanded(op.summary_id, count)), count)
+    return Expanded(space.write(op, conversation, Kind.EXPANDED, ids=(op.summary_id,), count=count), count)
 
 
 WRITES: Final[dict[type, Callable[[Space, Any], Any]]] = {

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.memory.state import ConversationState, Space
+from redis_history.backends.memory.state import Change, ConversationState, Space
 from redis_history.backends.rules import cut_page
-from redis_history.changelog import recover
+from redis_history.changelog import Kind, LogEntry, recover
 from redis_history.model import Conversation, Message
 from redis_history.model.wire import decode_member
 from redis_history.operations import (
@@ -32,6 +33,8 @@ from redis_history.operations import (
     TakeLease,
 )
 
+#: Changes whose entries name messages that they removed.
+_REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
 _EPOCH: Final = from_microseconds(0)
 
 
@@ -126,8 +129,28 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
     conversation = space.find(op.conversation_id)
     head = conversation.head if conversation else space.end(op.conversation_id)
     log = conversation.log if conversation else space.ended.get(op.conversation_id, ())
-    entries = [entry for entry in log if entry.revision >= op.after.revision]
-    return recover(op.conversation_id, op.after, head, entries[: op.limit + 1], op.limit)
+    changes = [change for change in log if change.entry.revision >= op.after.revision][: op.limit + 1]
+    entries = [_with_content(change, conversation, list(log)) for change in changes]
+    replaces = conversation is not None and conversation.replaces
+    return recover(op.conversation_id, op.after, head, entries, op.limit, replaces=replaces)
+
+
+def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
+    """The entry of a change, with its messages and fields as they are now."""
+    messages, gone = [], []
+    for message_id, sequence in change.places:
+        stored = conversation.stored.get(message_id) if conversation else None
+        if conversation and stored is not None and stored.position.sequence == sequence:
+            messages.append(decode_member(conversation.member_of(message_id)))
+        elif change.entry.kind in (Kind.UPDATED, Kind.COMPACTED) or any(
+            message_id in one.entry.ids
+            for one in log
+            if one.entry.revision >= change.entry.revision and one.entry.kind in _REMOVING
+        ):
+            gone.append(message_id)
+    fields = {name: conversation.record[name] for name in change.fields if conversation and name in conversation.record}
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(fields))
+    return replace(change.entry, messages=tuple(messages), gone_ids=tuple(gone), fields=fields)
 
 
 def _take_lease(space: Space, op: TakeLease) -> Lease | None:

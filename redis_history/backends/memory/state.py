@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from redis_history.backends import rules
 from redis_history.backends.base import Wake, WakeAll
-from redis_history.changelog import LogEntry, encode_ids
+from redis_history.changelog import LogEntry, token_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
 from redis_history.model.pairs import oldest_with_results
@@ -42,6 +43,19 @@ class StoredMessage:
 
 
 @dataclass(slots=True)
+class Change:
+    """An entry of the change log: references to what was changed.
+
+    `entry` has what does not depend on the present state. `places`: ids and sequences of its messages; `fields`: names
+    of those of the record.
+    """
+
+    entry: LogEntry
+    places: tuple[tuple[str, int], ...] = ()
+    fields: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
 class Archive:
     """The messages that a compaction replaced and that still exist: positions and ids, ascending. `former`: the
     previous summary."""
@@ -56,7 +70,9 @@ class Archive:
 @dataclass(slots=True)
 class ConversationState:
     epoch: str
-    log: deque[LogEntry]
+    log: deque[Change]
+    #: Whether it took the place of a deleted one whose log was still there.
+    replaces: bool = False
     created: int = 0
     revision: int = 0
     token: str = ""
@@ -93,7 +109,12 @@ class ConversationState:
     def member_of(self, message_id: str) -> bytes:
         """The member of a message, live or archived."""
         stored = self.stored[message_id]
-        return encode_member(stored.position.sequence, stored.position.timestamp, stored.entry.body)
+        entry, (timestamp, sequence) = stored.entry, stored.position
+        return encode_member(sequence, entry.characters, entry.flags, timestamp, entry.body)
+
+    def place(self, message_id: str) -> tuple[str, int]:
+        """The id and the sequence of a message: it may be removed, and added again with another sequence."""
+        return message_id, self.stored[message_id].position.sequence
 
     def put(self, entry: Entry, token: str, clock: int) -> Position:
         """Store a message behind those of its time; `clock` is the time of the change."""
@@ -138,8 +159,8 @@ class ConversationState:
         self.ids[stored.position] = message_id
         self.count(stored.entry, 1)
 
-    def compact(self, entry: Entry, leaving: list[str], token: str) -> bytes:
-        """Put a summary in place of messages; its member."""
+    def compact(self, entry: Entry, leaving: list[str], token: str) -> None:
+        """Put a summary in place of messages."""
         held = [(self.leave(message_id), message_id) for message_id in leaving]
         revision, summary_id = self.revision + 1, entry.message.id
         archive = Archive(revision, summary_id, token, self.summary, held)
@@ -148,7 +169,6 @@ class ConversationState:
         self.stored[summary_id] = StoredMessage(entry, held[-1][0], revision, token)
         self.enter(summary_id)
         self.summary = summary_id
-        return self.member_of(summary_id)
 
     def expand(self, archive: Archive) -> int:
         """Put back what the live summary replaced; how many messages."""
@@ -189,7 +209,7 @@ class Space:
     max_conversations: int | None
     conversations: dict[str, ConversationState] = field(default_factory=dict)
     #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
-    ended: dict[str, deque[LogEntry]] = field(default_factory=dict)
+    ended: dict[str, deque[Change]] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
     watchers: dict[str, list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
@@ -204,18 +224,18 @@ class Space:
             return None
         return conversation
 
-    def begin(self, conversation_id: str, token: str) -> tuple[ConversationState, bool]:
-        """The conversation, created if necessary, and whether it replaces a deleted one whose log still exists."""
+    def begin(self, conversation_id: str, token: str) -> ConversationState:
+        """The conversation, created if necessary."""
         conversation = self.find(conversation_id)
         if conversation is not None:
-            return conversation, False
+            return conversation
         replaces = self.ended.pop(conversation_id, None) is not None
         self.deleted.pop(conversation_id, None)
         if self.max_conversations is not None and len(self.conversations) >= self.max_conversations:
             del self.conversations[min(self.conversations, key=lambda name: self.conversations[name].updated)]
-        conversation = ConversationState(token, deque(maxlen=self.log_length))
+        conversation = ConversationState(token, deque(maxlen=self.log_length), replaces)
         self.conversations[conversation_id] = conversation
-        return conversation, replaces
+        return conversation
 
     def check(self, conversation_id: str, precondition: Precondition) -> None:
         """Raises an error of `rules` unless a write may begin."""
@@ -230,27 +250,29 @@ class Space:
         if precondition.lease is not None and not self.holds(precondition.lease):
             raise rules.lease_lost(conversation_id)
 
-    def trimmed(self, conversation: ConversationState) -> bytes:
-        """Remove the oldest messages if there are too many; their ids, as in the change log."""
+    def trimmed(self, conversation: ConversationState) -> tuple[str, ...]:
+        """Remove the oldest messages if there are too many; their ids."""
         if self.max_messages is None or len(conversation.order) <= self.max_messages:
-            return b""
-        return encode_ids(conversation.trim(self.max_messages))
+            return ()
+        return tuple(conversation.trim(self.max_messages))
 
     def write(
         self,
         op: Any,
         conversation: ConversationState,
-        kind: str,
-        payload: bytes,
-        replaces: bool = False,
-        removed: bytes = b"",
+        kind: int,
+        *,
+        places: Iterable[tuple[str, int]] = (),
+        fields: Iterable[str] = (),
+        **known: Any,
     ) -> int:
-        """Record a change: revision, times, change log; the new revision."""
+        """Record a change: revision, times, change log; the new revision. `known`: fields of the log's entry."""
         conversation.revision += 1
-        conversation.token = op.token
+        conversation.token = token_of(op.token)
         conversation.updated = now()
         conversation.created = conversation.created or conversation.updated
-        conversation.log.append(LogEntry(conversation.revision, op.token, kind, payload, replaces, removed))
+        entry = LogEntry(conversation.revision, conversation.token, kind, **known)
+        conversation.log.append(Change(entry, tuple(places), tuple(fields)))
         conversation.ttl = self.ttl or conversation.ttl
         if conversation.ttl is not None:
             conversation.ends = time.time() + conversation.ttl
@@ -259,7 +281,7 @@ class Space:
     def end(self, conversation_id: str) -> Cursor:
         """The head of a conversation that does not exist: the end of its former life, if that is still known."""
         log = self.ended.get(conversation_id)
-        return Cursor(BEGINNING.epoch, log[-1].revision, log[-1].token) if log else BEGINNING
+        return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token) if log else BEGINNING
 
     def is_free(self, conversation_id: str) -> bool:
         """Whether no worker has a lease on the conversation."""

@@ -37,26 +37,26 @@ def _load(name: str, *preludes: str) -> Script:
     return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
-_WRITING = ("_archive", "_change", "_journal", "_document")
-_PLACES = ("_id", "_locate", "_archived")
-APPEND: Final = _load("append", *_WRITING, "_empty", "_id", "_trim")
-CHANGES: Final = _load("changes", "_head")
+_WRITING = ("_member", "_archive", "_change", "_journal", "_document")
+_PLACES = ("_locate", "_archived")
+APPEND: Final = _load("append", *_WRITING, *_PLACES, "_empty", "_trim")
+CHANGES: Final = _load("changes", "_head", "_member", "_archive", *_PLACES)
 CLEAR: Final = _load("clear", *_WRITING, "_empty")
-COMPACT: Final = _load("compact", *_WRITING, "_locate")
+COMPACT: Final = _load("compact", *_WRITING, *_PLACES)
 COPY: Final = _load("copy")
 DELETE: Final = _load("delete", *_WRITING, *_PLACES)
 DELETE_CONVERSATION: Final = _load("delete_conversation", *_WRITING)
 EXPAND: Final = _load("expand", *_WRITING, *_PLACES)
-FETCH: Final = _load("fetch", "_archive", "_locate")
-FIND: Final = _load("find", "_archive", *_PLACES)
+FETCH: Final = _load("fetch", "_member", "_archive", "_locate")
+FIND: Final = _load("find", "_member", "_archive", *_PLACES)
 FORGET: Final = _load("forget")
 HEAD: Final = _load("head", "_head")
 INDEX: Final = _load("index", *_WRITING, *_PLACES)
 LEASE: Final = _load("lease")
-MARK: Final = _load("mark", "_archive", "_locate")
-PAGE: Final = _load("page", "_locate")
-PAGE_ARCHIVED: Final = _load("page_archived", "_archive", "_locate")
-PURGE: Final = _load("purge")
+MARK: Final = _load("mark", "_member", "_archive", "_locate")
+PAGE: Final = _load("page", "_member", "_locate")
+PAGE_ARCHIVED: Final = _load("page_archived", "_member", "_archive", "_locate")
+PURGE: Final = _load("purge", "_member")
 RECORD: Final = _load("record", *_WRITING)
 SEARCH: Final = _load("search")
 UPDATE: Final = _load("update", *_WRITING, *_PLACES)
@@ -104,7 +104,7 @@ class Settings:
     """The settings of a store that all its calls share. `log_length`: changes kept per conversation, at least.
     `ttl`: seconds. `doorbell`: as in `DOORBELLS`.
     `confirm`: what every write is to be confirmed by; None: by its reply alone. `index`: what is known of the search
-    index; None: without search.
+    index; None: without search. `compress`: messages that gain by it.
     """
 
     keyspace: Keyspace
@@ -115,6 +115,7 @@ class Settings:
     confirm: Confirmation | None = None
     index: SearchIndex | None = None
     doorbell: str = "auto"
+    compress: bool = False
 
     @property
     def document(self) -> DocumentOf | None:

@@ -1,16 +1,16 @@
 """The one place that spells a Redis key.
 
-    rh:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is and what it is
-    rh:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
-    rh:{<namespace>:<bucket>}:<conversation>:l    stream: the change log
-    rh:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
-    rh:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
-    rh:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
-    rh:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
-    rh:{<namespace>:<bucket>}:g:<generation>      sorted set: a pending delete: messages whose documents must go;
+    rh2:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is
+    rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
+    rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
+    rh2:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
+    rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
+    rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
+    rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
+    rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: a pending delete: messages whose documents must go;
                                                   of an archive, with a dot and its revision behind the generation
 
-    rhd:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>    hash: the search document of a message
+    rhd2:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>    hash: the search document of a message
 
 Names are percent-encoded (RFC 3986: unreserved characters stay), so no two names give one key, and no name can add a
 brace, a wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id; the
@@ -20,6 +20,7 @@ write both. 64 lists are few enough to merge for a listing, and enough to spread
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -33,9 +34,19 @@ BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
 
 
+def field_of(message_id: str) -> bytes:
+    """The field of the state that has the place of a message."""
+    return b":" + hashlib.sha1(message_id.encode(), usedforsecurity=False).digest()[:12]
+
+
 def pack_keys(*keys: bytes) -> bytes:
     """The number of keys and the keys, as a script call sends them (RESP)."""
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"%d" % len(keys), *keys))
+
+
+def former_key(key: bytes) -> bytes:
+    """The key of the same in the stored form of version 0.1."""
+    return b"rh:" + key.removeprefix(b"rh2:")
 
 
 class ConversationKeys(NamedTuple):
@@ -72,7 +83,7 @@ class Keyspace:
             raise ConfigurationError(f"a namespace is a string of 1 to {_MAX_NAMESPACE_BYTES} bytes, not {namespace!r}")
         self.namespace = namespace
         try:
-            self._prefix = f"rh:{{{quote(namespace, safe='')}:".encode()
+            self._prefix = f"rh2:{{{quote(namespace, safe='')}:".encode()
         except UnicodeEncodeError as error:
             raise ConfigurationError("the namespace has a lone surrogate, which UTF-8 cannot carry") from error
         # Keys of the conversations in use; an entry is about 500 bytes.
@@ -113,17 +124,17 @@ class Keyspace:
     @property
     def documents(self) -> bytes:
         """With what the keys of all search documents of this namespace begin, and no others."""
-        return b"rhd" + self._prefix[2:]
+        return b"rhd2" + self._prefix[3:]
 
     @property
     def index(self) -> bytes:
         """The name by which the search index of this namespace is known."""
-        return b"rh:" + quote(self.namespace, safe="").encode()
+        return b"rh2:" + quote(self.namespace, safe="").encode()
 
     def documents_of(self, conversation_id: str, generation: bytes) -> bytes:
         """With what the keys of the search documents of one generation of a conversation begin."""
         keys = self.conversation(conversation_id)
-        return b"rhd%b%b:" % (keys.state[2:-1], generation)
+        return b"rhd2%b%b:" % (keys.state[3:-1], generation)
 
     def document_of(self, key: bytes) -> MessagePlace | None:
         """Whose search document this key is; None if it is none of this namespace."""

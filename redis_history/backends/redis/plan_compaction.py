@@ -6,7 +6,6 @@ from bisect import bisect_left
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from redis_history.backends import rules
@@ -14,6 +13,7 @@ from redis_history.backends.redis.calls import (
     COMPACT,
     COPY,
     EXPAND,
+    FIND,
     SENT,
     Call,
     DocumentOf,
@@ -27,15 +27,17 @@ from redis_history.backends.redis.calls import (
     refused,
     write,
 )
-from redis_history.backends.redis.keys import ConversationKeys, pack_keys
+from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
+from redis_history.backends.redis.plan_writes import what_of
 from redis_history.backends.redis.search_index import mark, write_documents
 from redis_history.backends.rules import check_pairs, check_summary, replaced
-from redis_history.events import ConversationUpdated, Cursor, MessagesAppended
+from redis_history.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
 from redis_history.model.ranges import Ranges, stays
-from redis_history.model.wire import body_digest, encode_body, placed
-from redis_history.operations import Compact, Compacted, Entry, Expand, Expanded, ReadChanges
+from redis_history.model.wire import body_of, characters_of, placed
+from redis_history.operations import Compact, Compacted, Expand, Expanded, ReadChanges
+from redis_history.tokens import estimate_tokens
 
 #: Messages read at once.
 _PAGE: Final = 1000
@@ -91,12 +93,15 @@ def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
 
 def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
     entry = op.summary
-    own, mark = b":" + entry.message.id.encode(), b"^" + entry.message.id.encode()
+    own, mark = field_of(entry.message.id), b"^" + entry.message.id.encode()
     [head] = yield [plain(b"HMGET", keys.state, b"e", b"r", b"x", b"q", b"s", own, mark)]
     epoch, revision, token, sequence, former, place, compaction = head
     found = _Range(epoch or b"", int(revision or 0), token or b"", int(sequence or 0))
-    if place is not None and compaction is not None and place[27:] == _what(entry):
-        return found  # done already: the script tells what it did, unless the precondition forbids
+    if place is not None and compaction is not None:
+        args = [own, entry.message.id.encode()]
+        [member] = yield [Call(FIND, pack_keys(keys.state, keys.messages), args, as_is)]
+        if member is not None and body_of(member) == entry.body:
+            return found  # done already: the script tells what it did, unless the precondition forbids
     if op.precondition.expected_revision not in (None, found.revision):
         raise rules.revision_conflict(op.conversation_id, found.revision, op.precondition.expected_revision)
     end = op.through._replace(sequence=op.through.sequence + 1)
@@ -105,7 +110,7 @@ def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
     if not found.leaving:
         return found
     if former is not None:
-        [standing] = yield [plain(b"HGET", keys.state, b":" + former)]
+        [standing] = yield [plain(b"HGET", keys.state, field_of(former.decode()))]
         check_summary(op, None if standing is None else position_of(standing))
     yield from _check_pairs(op, found, keys, end)
     if place is not None:
@@ -127,17 +132,15 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             if message is None:
                 continue
             messages.append(message)
-            if stays(message):
-                if found.runs and found.runs[-1][1] == rank - 1:
-                    found.runs[-1][1] = rank
-                else:
-                    found.runs.append([rank, rank])
+            if not stays(message):
+                characters = characters_of(members[rank - found.held])
+                found.characters += characters
+                found.tokens += estimate_tokens(characters)
+            elif found.runs and found.runs[-1][1] == rank - 1:
+                found.runs[-1][1] = rank
+            else:
+                found.runs.append([rank, rank])
         found.messages += messages
-        if ids := [message.id for message in messages if not stays(message)]:
-            [places] = yield [plain(b"HMGET", keys.state, *(b":" + one.encode() for one in ids))]
-            for place in filter(None, places):
-                found.characters += int.from_bytes(place[27:31], "big")
-                found.tokens += int.from_bytes(place[31:35], "big")
         found.held += len(decoded)
         if not more:
             break
@@ -169,7 +172,7 @@ def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Positi
     if not ranges.is_whole(count):
         check_pairs(op, count, messages)
     if ranges.waits(count):
-        known = Cursor(found.epoch.decode(), found.revision, found.token.decode())
+        known = Cursor(found.epoch.decode(), found.revision, found.token.hex() or BEGINNING.token)
         found.tail = _Tail(messages, ranges, known, found.sequence)
 
 
@@ -228,10 +231,10 @@ def _commit(op: Compact, settings: Settings, keys: ConversationKeys, found: _Ran
         found.epoch,
         b"%d" % found.revision,
         entry.message.id.encode(),
-        _what(entry),
-        entry.body,
+        *what_of(entry, settings),
         *(b"%d" % number for number in numbers),
         b"" if found.tail is None else b"%d" % found.tail.sequence,
+        field_of(entry.message.id),
         b"%d" % (len(runs) // 2),
         *(b"%d" % rank for rank in runs),
     ]
@@ -261,11 +264,12 @@ def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
 
 
 def position_of(place: bytes) -> Position:
-    return Position(int.from_bytes(place[11:19], "big", signed=True), int.from_bytes(place[2:10], "big"))
-
-
-def _what(entry: Entry) -> bytes:
-    return entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
+    """Where a message is, by its place in the state: see lua/_member.lua."""
+    sequence = at = 0
+    while place[10 + at] & 0x80:
+        sequence |= (place[10 + at] & 0x7F) << 7 * at
+        at += 1
+    return Position(int.from_bytes(place[:7], "big", signed=True), sequence | place[10 + at] << 7 * at)
 
 
 #: How often a staging copy is made, members copied at once, and how long an unused copy stays.
@@ -317,7 +321,7 @@ def _make_copy(keys: ConversationKeys, archive: bytes, copy: bytes) -> Steps[lis
 
 def _expand(op: Expand, settings: Settings, keys: ConversationKeys, prepared: list[bytes]) -> Steps[Expanded | bytes]:
     args = [*change_header(op.token, settings, keys, op.precondition), op.summary_id.encode()]
-    args += [msgspec.msgpack.encode(op.summary_id), *prepared]
+    args += [field_of(op.summary_id), *prepared]
     call = Call(EXPAND, keys.writing, args, partial(_expanded, op), SENT)
     document = settings.document
     after = None if document is None else partial(_documents_after, op, settings, keys, document)
@@ -347,7 +351,7 @@ def _document_again(
     op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, former: bytes
 ) -> Steps[None]:
     """Writes the document of a summary that had been absorbed, and so had none: it is live again."""
-    [place] = yield [plain(b"HGET", keys.state, b":" + former)]
+    [[revision, place]] = yield [plain(b"HMGET", keys.state, b"r", field_of(former.decode()))]
     if place is None:
         return
     at = position_of(place)
@@ -356,5 +360,5 @@ def _document_again(
     if message is None or message.id.encode() != former:
         return
     fields = document(message, b"")
-    entries = [(message.id, body_digest(encode_body(message)))]
-    yield [write_documents(op.token, settings, op.conversation_id, entries, [[b"%d" % len(fields), *fields]])]
+    documents = [[b"%d" % len(fields), *fields]]
+    yield [write_documents(op.token, settings, op.conversation_id, int(revision), [message.id], documents)]

@@ -289,4 +289,4 @@ def _head(reply: list[bytes | None]) -> Cursor | None:
     epoch, revision, token = reply
     if epoch is None or revision is None or token is None:
         return None
-    return Cursor(epoch.decode(), int(revision), token.decode())
+    return Cursor(epoch.decode(), int(revision), token.hex())

@@ -11,13 +11,13 @@ import msgspec
 
 from redis_history._time import from_microseconds
 from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is
-from redis_history.backends.redis.keys import ConversationKeys, pack_keys
+from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.rules import cut_page
-from redis_history.changelog import LogEntry, recover
+from redis_history.changelog import Kind, LogEntry, recover
 from redis_history.errors import CorruptDataError
-from redis_history.events import Cursor
+from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation, Message, Position
-from redis_history.model.wire import decode_member
+from redis_history.model.wire import decode_member, decode_members
 from redis_history.operations import Changes, FindMessage, Head, Page, ReadChanges, ReadConversation, ReadHead, ReadPage
 
 _logger = logging.getLogger("redis_history")
@@ -34,7 +34,8 @@ CHANGES_BYTES: Final = b"1000000"
 
 def _find(op: FindMessage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    return Call(FIND, pack_keys(keys.state, keys.messages), [op.message_id.encode()], _found)
+    args = [field_of(op.message_id), op.message_id.encode()]
+    return Call(FIND, pack_keys(keys.state, keys.messages), args, _found)
 
 
 def _found(reply: bytes | None) -> Message | None:
@@ -96,18 +97,10 @@ def readable(member: bytes) -> Message | None:
 
 
 def _members(conversation_id: str, reply: list[bytes]) -> Page:
-    try:
-        return Page([decode_member(member) for member in reply])
-    except CorruptDataError:
-        pass
-    messages, unreadable = [], 0
-    for member in reply:
-        try:
-            messages.append(decode_member(member))
-        except CorruptDataError as error:
-            unreadable += 1
-            _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
-    return Page(messages, unreadable)
+    messages, errors = decode_members(reply)
+    for error in errors:
+        _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
+    return Page(messages, len(errors))
 
 
 def _head(op: ReadHead, settings: Settings) -> Call:
@@ -116,28 +109,56 @@ def _head(op: ReadHead, settings: Settings) -> Call:
 
 
 def _read_head(op: ReadHead, reply: list[Any]) -> Head:
-    cursor = Cursor(reply[0].decode(), reply[1], reply[2].decode())
+    cursor = _cursor(reply)
     return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6]))
 
 
 def changes_call(op: ReadChanges, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [b"%d" % op.after.revision, b"%d" % (op.limit + 1), CHANGES_BYTES]
-    return Call(CHANGES, pack_keys(keys.state, keys.log), args, partial(_read_changes, op))
+    return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(_read_changes, op))
+
+
+def _cursor(reply: list[Any]) -> Cursor:
+    return Cursor(reply[0].decode(), reply[1], reply[2].hex() or BEGINNING.token)
 
 
 def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
-    head = Cursor(reply[0].decode(), reply[1], reply[2].decode())
-    return recover(op.conversation_id, op.after, head, [_log_entry(*raw) for raw in reply[3]], op.limit)
+    entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+    return recover(op.conversation_id, op.after, _cursor(reply), entries, op.limit, replaces=reply[3] == b"1")
 
 
-def _log_entry(entry_id: bytes, fields: list[bytes]) -> LogEntry:
-    revision = int(entry_id.partition(b"-")[0])
-    if len(fields) == 6 and fields[0] == b"t" and fields[2] == b"k" and fields[4] == b"p":  # as nearly all are
-        return LogEntry(revision, fields[1].decode(errors="replace"), fields[3].decode(errors="replace"), fields[5])
-    named = dict(zip(fields[::2], fields[1::2], strict=False))
-    token, kind = (named.get(name, b"").decode(errors="replace") for name in (b"t", b"k"))
-    return LogEntry(revision, token, kind, named.get(b"p", b""), b"o" in named, named.get(b"g", b""))
+def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
+    """An entry as lua/_change.lua describes them, with the content that lua/changes.lua found."""
+    if len(raw) < 10:
+        return LogEntry(revision, "", 0)  # no kind: unreadable
+    token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
+    if not rest and kind != Kind.CLEARED:  # the subscriber's own: it only proves where it is
+        return LogEntry(revision, token, kind)
+    if kind == Kind.RECORD:
+        return LogEntry(revision, token, kind, fields=_fields(rest, content))
+    messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
+    gone = tuple(item[0].decode() for item in content if type(item) is list and item)
+    try:
+        if kind in (Kind.APPENDED, Kind.RESTORED):
+            return LogEntry(revision, token, kind, messages, gone, tuple(_decode_value(rest)[2]))
+        if kind == Kind.DELETED:
+            return LogEntry(revision, token, kind, ids=tuple(_decode_value(rest)[0]))
+        if kind in (Kind.UPDATED, Kind.COMPACTED):
+            message_id, *place, count = (*_decode_value(rest), 0)[:4]
+            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place))
+        if kind == Kind.EXPANDED:
+            summary_id, count = _decode_value(rest)
+            return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
+    except (msgspec.MsgspecError, TypeError, ValueError, IndexError):
+        return LogEntry(revision, token, 0)
+    return LogEntry(revision, token, kind, messages, gone)
+
+
+def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:
+    known = {key: name for name, key in RECORD_KEYS.items()}
+    pairs = zip((names[at : at + 1] for at in range(len(names))), values, strict=False)
+    return {known[key]: _decode_value(value) for key, value in pairs if key in known and type(value) is bytes}
 
 
 def read_conversation(op: ReadConversation, settings: Settings) -> Call:

@@ -30,7 +30,7 @@ from redis_history.backends.redis.search_index import (
     write_documents,
 )
 from redis_history.errors import BackendError, CorruptDataError
-from redis_history.model.wire import body_digest, decode_member, encode_body
+from redis_history.model.wire import decode_member
 from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
@@ -244,8 +244,8 @@ def _documents_call(op: WriteDocuments, settings: Settings, searching: Searching
     for position, message in enumerate(op.messages):
         fields = searching.document(message, op.vectors[position] if op.vectors else b"")
         documents.append([b"%d" % len(fields), *fields])
-    entries = [(message.id, body_digest(encode_body(message))) for message in op.messages]
-    return write_documents(op.token, settings, op.conversation_id, entries, documents)
+    ids = [message.id for message in op.messages]
+    return write_documents(op.token, settings, op.conversation_id, op.revision, ids, documents)
 
 
 PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
-from msgspec.structs import astuple
 
 from redis_history.backends.redis.calls import (
     APPEND,
@@ -26,16 +25,17 @@ from redis_history.backends.redis.calls import (
     revised,
     write,
 )
-from redis_history.backends.redis.keys import ConversationKeys
+from redis_history.backends.redis.keys import ConversationKeys, field_of
 from redis_history.backends.redis.plan_reads import RECORD_KEYS
 from redis_history.backends.redis.search_index import documents_later, documents_of, purge_after
-from redis_history.model.wire import placed
+from redis_history.model.wire import COMPRESSED, compress_body, placed
 from redis_history.operations import (
     Append,
     Appended,
     Clear,
     DeleteConversation,
     DeleteMessages,
+    Entry,
     Restore,
     UpdateMessage,
     WriteRecord,
@@ -59,7 +59,19 @@ def _after(
     """The rest of the work after many messages were written."""
     if type(reply) is not list or reply[0] in (b"stored", b"pending"):
         yield from purge_after(keys, reply)
-        yield from documents_later(op, settings, document)
+        yield from documents_later(op, settings, document, _revision(reply))
+
+
+def _revision(reply: bytes | list[Any]) -> int:
+    return int(cast(bytes, reply[1] if type(reply) is list else reply).split()[0])
+
+
+def what_of(entry: Entry, settings: Settings) -> tuple[bytes, bytes]:
+    """A message as the scripts take it: characters, flags, header byte and tool marks; then the rest of the body."""
+    flags, body = entry.flags, entry.body
+    if settings.compress and (smaller := compress_body(body)) is not None:
+        flags, body = flags | COMPRESSED, smaller
+    return entry.characters.to_bytes(3, "big") + bytes((flags, body[0])) + entry.tools, body[1:]
 
 
 def _added(
@@ -67,11 +79,11 @@ def _added(
 ) -> list[bytes]:
     characters = tokens = 0
     rest: list[bytes] = []
-    for message, body, digest, timestamp, its_characters, its_tokens, tools in map(astuple, op.entries):
-        characters += its_characters
-        tokens += its_tokens
-        what = its_characters.to_bytes(4, "big") + its_tokens.to_bytes(4, "big") + digest + tools
-        rest += (b":" + message.id.encode(), b"" if timestamp is None else b"%d" % timestamp, what, body)
+    for entry in op.entries:
+        characters += entry.characters
+        tokens += entry.tokens
+        message_id, time = entry.message.id, b"" if entry.timestamp is None else b"%d" % entry.timestamp
+        rest += (field_of(message_id), message_id.encode(), time, *what_of(entry, settings))
     rest += documents_of(op, document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
@@ -103,7 +115,8 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
 
 def _delete(op: DeleteMessages, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*change(op, settings, keys), *(message_id.encode() for message_id in op.message_ids)]
+    args = [*change(op, settings, keys), b"%d" % len(op.message_ids)]
+    args += [*map(field_of, op.message_ids), *map(str.encode, op.message_ids)]
     return write(op, settings, Call(DELETE, keys.writing, args, partial(_deleted, op), SENT))
 
 
@@ -152,8 +165,8 @@ def _clear(op: Clear, settings: Settings) -> Steps[int]:
 def _update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
     keys = settings.keyspace.conversation(op.conversation_id)
     entry = op.entry
-    what = entry.characters.to_bytes(4, "big") + entry.tokens.to_bytes(4, "big") + entry.digest + entry.tools
-    args = [*change(op, settings, keys), b":" + entry.message.id.encode(), what, entry.body]
+    message_id = entry.message.id
+    args = [*change(op, settings, keys), field_of(message_id), message_id.encode(), *what_of(entry, settings)]
     document = settings.document
     if document is not None:
         args += document(entry.message, op.vectors[0] if op.vectors else b"")
@@ -171,7 +184,7 @@ def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
 
 def _write_record(op: WriteRecord, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*change(op, settings, keys), msgspec.msgpack.encode(op.fields)]
+    args = [*change(op, settings, keys), b"".join(RECORD_KEYS[name] for name in op.fields)]
     for name, value in op.fields.items():
         args += (RECORD_KEYS[name], msgspec.msgpack.encode(value))
     return write(op, settings, Call(RECORD, keys.writing, args, partial(revised, op), SENT))

@@ -25,9 +25,11 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "zcount {messages} 0 1",
         "zcard {registry}",
         "zrem {registry} a",
-        "xadd {log} * a b",
-        "xrange {log} - +",
-        "xrevrange {log} + -",
+        "rpush {log} a",
+        "lrange {log} 0 1",
+        "lindex {log} 0",
+        "llen {log}",
+        "ltrim {log} 0 1",
         "unlink {state}",
         "rename {messages} {archive}",
         "pexpire {log} 1",
@@ -41,7 +43,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "zremrangebyrank {messages} 0 1",
     ),
     "following": (
-        "subscribe {channel} rh:doorbell",
+        "subscribe {channel} rh2:doorbell",
         "unsubscribe {channel}",
         "psubscribe {pattern}",
         "punsubscribe {pattern}",
@@ -159,7 +161,7 @@ def patterns(keyspace: Keyspace, database: int) -> list[str]:
 
 def _channel_patterns(keyspace: Keyspace, database: int) -> list[str]:
     channel = f"__keyspace@{database}__:"
-    return [f"&{channel}{_prefix(keyspace)}*", f"&{channel}{keyspace.logs.decode()}", "&rh:doorbell"]
+    return [f"&{channel}{_prefix(keyspace)}*", f"&{channel}{keyspace.logs.decode()}", "&rh2:doorbell"]
 
 
 def _prefix(keyspace: Keyspace) -> str:
@@ -168,4 +170,4 @@ def _prefix(keyspace: Keyspace) -> str:
 
 def _key_patterns(keyspace: Keyspace) -> list[str]:
     prefix, index = _prefix(keyspace), keyspace.index.decode()
-    return [f"~{prefix}*", f"~rhd{prefix[2:]}*", f"~{index}", f"~{index}:*"]
+    return [f"~{prefix}*", f"~rhd2{prefix[3:]}*", f"~{index}", f"~{index}:*"]

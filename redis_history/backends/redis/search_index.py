@@ -30,7 +30,7 @@ from redis_history.backends.redis.calls import (
     plain,
 )
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.keys import ConversationKeys, Keyspace, pack_keys
+from redis_history.backends.redis.keys import ConversationKeys, Keyspace, field_of, pack_keys
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.operations import Append, Restore
 from redis_history.requests.store_options import VectorField
@@ -204,7 +204,9 @@ def _share(op: Append | Restore, start: int) -> int:
     return start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)
 
 
-def documents_later(op: Append | Restore, settings: Settings, document: DocumentOf | None) -> Steps[None]:
+def documents_later(
+    op: Append | Restore, settings: Settings, document: DocumentOf | None, revision: int
+) -> Steps[None]:
     """Writes the documents of a large batch after it, some at a time; until then its conversation is searched without
     the index, which tells that it has not all of them."""
     count, start = len(op.entries), 0
@@ -212,9 +214,9 @@ def documents_later(op: Append | Restore, settings: Settings, document: Document
         return
     while start < count:
         places = range(start, _share(op, start))
-        entries = [(op.entries[place].message.id, op.entries[place].digest) for place in places]
         documents = [_document_fields(op, document, place) for place in places]
-        yield [write_documents(op.token, settings, op.conversation_id, entries, documents)]
+        ids = [op.entries[place].message.id for place in places]
+        yield [write_documents(op.token, settings, op.conversation_id, revision, ids, documents)]
         start = places.stop
 
 
@@ -222,14 +224,15 @@ def write_documents(
     token: str,
     settings: Settings,
     conversation_id: str,
-    entries: Sequence[tuple[str, bytes]],
+    revision: int,
+    ids: Sequence[str],
     documents: Sequence[list[bytes]],
 ) -> Call:
-    """Writes search documents of messages that are there; `entries` are their ids and digests. How many still were."""
+    """Writes search documents of messages that have not changed since `revision`. How many those were."""
     keys = settings.keyspace.conversation(conversation_id)
-    args = [*change_header(token, settings, keys), b"%d" % len(entries)]
-    for message_id, digest in entries:
-        args += (b":" + message_id.encode(), digest)
+    args = [*change_header(token, settings, keys), b"%d" % revision, b"%d" % len(ids)]
+    for message_id in ids:
+        args += (field_of(message_id), message_id.encode())
     for document in documents:
         args += document
     return Call(INDEX, keys.writing, args, as_is)

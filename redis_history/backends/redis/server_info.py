@@ -42,8 +42,8 @@ def read_info(reply: object) -> Server:
     return Server(product, version)
 
 
-#: K: channels named by key. t: commands on streams, which is what the change log is.
-_NEEDED: Final = "Kt"
+#: K: channels named by key. l: commands on lists, which is what the change log is.
+_NEEDED: Final = "Kl"
 
 #: The flags that A stands for.
 _ALL: Final = "g$lshzxetd"

@@ -1,6 +1,6 @@
 -- Where compacted messages stay: for each compaction a sorted set, with members as they were. Put before _change.lua.
 --
--- An archive is rh:{<namespace>:<bucket>}:<conversation>:a:<revision of the compaction>. In the state:
+-- An archive is rh2:{<namespace>:<bucket>}:<conversation>:a:<revision of the compaction>. In the state:
 --   w  the archives, oldest first: 'revision first last;' each, with the times of its first and last message
 --   s  id of the live summary   m  archived messages that have a search document: all but former summaries
 --   a  until when (milliseconds) all archives are there, '0': for ever   h  revision of the newest change but appends

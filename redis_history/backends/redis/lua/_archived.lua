@@ -1,4 +1,4 @@
--- Finds archived messages. Put after _archive.lua, _locate.lua and _id.lua.
+-- Finds archived messages. Put after _member.lua, _archive.lua and _locate.lua.
 
 -- The live member of an id whose place is known, or nil: it is archived, or gone.
 local function locate_live(messages, timestamp, sequence, id)

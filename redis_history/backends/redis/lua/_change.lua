@@ -1,22 +1,30 @@
 -- The start and the end of every writing script.
 --
--- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (stream)  4 registry (sorted set)
+-- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (list)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'lease:…' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent: microseconds of this server's clock, never later than the truth; '0': not known;
 --         with a minus: an earlier copy may have been executed
 --       8 channel to publish to or ''   9 '1' if the caller waits until its writes are durable
 --
--- State fields: v layout, e epoch, r revision, x token of the newest change, q sequence, t newest server timestamp,
+-- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the log of a former life was there
+-- when this one began, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- g when the journal was last written (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
--- ':<id>' = head of the member (19 bytes: array of 3, uint64 sequence, int64 timestamp), revision (5 bytes), mark of the
--- call that appended it (3 bytes), then
--- uint32 characters, uint32 tokens, digest (16 bytes), and for each tool call ('u') or result ('r') in it 5 bytes, or 9
--- ('U', 'R') if an agent wrote the message.
+-- ':<digest of an id>' the place of a message (_member.lua).
+--
+-- The change log has one entry for each revision, so the place of an entry tells its revision: the last one is that of the
+-- state. An entry is a head of 10 bytes and references, never content. The head: kind (the upper 4 bits) and time of the
+-- change (52 bits), then the mark of the call. It is the token in the cursors of subscribers. What follows, by kind:
+-- 1 append of one message at the server's time, which is that of the change: its sequence (as few bytes as it needs);
+-- the others as MessagePack:
+-- 2 append, 3 restore: {first sequence, {timestamps}, ids that the cap removed, their sequences (0: unknown)}
+-- 4 update: {id, timestamp, sequence}   5 clear: nothing   6 record: the names of its fields, one byte each
+-- 7 delete: {ids, sequences}   8 compact: {id of the summary, timestamp, sequence, messages replaced}
+-- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}
 --
 -- At most once. Copies of a call may reach the server several times, and late: after a lost reply, or after a newer
 -- write was acknowledged. So each call carries its token and the time it was first sent, and the journal of the
@@ -27,18 +35,18 @@
 --
 -- The journal is two hashes, <state>j0 and <state>j1, for even and odd periods of LIFETIME; a period's hash replaces the one before the
 -- last. Fields: b period   h calls sent until then cannot be decided   't<token>' outcome (cmsgpack)
--- ':<id><mark>' the first 24 bytes of the state's field of a message that left or was replaced, of each call that appended it
+-- ':<digest><mark>' the place of a message that left or was replaced, of each call that appended it
 -- o tokens of changes that took all messages away: the states before them are kept as <state>o:<token>.
 --
--- The first write of a script decides: a full server refuses it, and a change log that does not fit (its newest
--- entry is above the state's revision) makes XADD fail. So XADD comes first; scripts that remove data call free()
--- before, because a full server lets pass what follows a write that takes no memory.
+-- The first write of a script decides: a full server refuses it, and nothing was written. Scripts that remove data call
+-- free() first, because a full server lets pass what follows a write that takes no memory.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local pack, format = struct.pack, string.format
 local RECORD = {'U', 'A', 'T', 'D', 'M'}
 local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
+local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 -- Why the precondition does not hold, as a reply; nil if it does.
 local function refused(epoch, revision)
@@ -76,9 +84,17 @@ local function live(ttl, now, before, generation, archived)
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
--- The log entry: the first write of a change, after free() where it removes. `more` are further fields of the entry.
-local function write_log(revision, kind, payload, more)
-  redis.call('XADD', log, 'MAXLEN', '~', ARGV[4], revision .. '-0', 't', token, 'k', kind, 'p', payload, unpack(more or {}))
+-- The head of the log entry of this change, which the state has as well.
+local function head_of_entry(kind, now)
+  return pack('>BI6I3', kind * 16 + math.floor(now / 281474976710656), now % 281474976710656, mark)
+end
+
+-- Writes the log entry. `rest`: bytes, or a table for MessagePack.
+local function write_log(head, rest)
+  if type(rest) == 'table' then rest = cmsgpack.pack(rest) end
+  local length, most = redis.call('RPUSH', log, head .. rest), tonumber(ARGV[4])
+  -- Some at once, because each trimming wakes the listeners.
+  if length > most + math.min(math.max(most, 16), 256) then redis.call('LTRIM', log, -most, -1) end
 end
 
 -- The place in the registry, and the signal to those who wait on the channel; the last writes of a change. (Lua writes
@@ -92,10 +108,36 @@ local function announce(revision, now)
   if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision) end
 end
 
--- Makes room for a new life: what a former one left behind must not come back. If its log was still there, the returned
--- field tells the log's readers that the conversation is another one.
+-- A number of 7 bits in each byte, low ones first.
+local function pack_number(number)
+  local bytes = ''
+  while number >= 128 do
+    bytes, number = bytes .. string.char(number % 128 + 128), math.floor(number / 128)
+  end
+  return bytes .. string.char(number)
+end
+
+-- A place without tool marks.
+local function pack_place(timestamp, mark, sequence, revision)
+  return pack('>i7I3', timestamp, mark) .. pack_number(sequence) .. pack_number(revision)
+end
+
+-- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body.
+local function member_of(sequence, timestamp, what, rest)
+  local seconds = math.floor(timestamp / 1000000)
+  local nanoseconds = (timestamp - seconds * 1000000) * 1000
+  local time
+  if seconds >= 0 then -- below 2^34 for all times that a score can hold
+    time = pack('>BBI4I4', 0xd7, 0xff, nanoseconds * 4 + math.floor(seconds / 4294967296), seconds % 4294967296)
+  else
+    time = pack('>BBBI4i8', 0xc7, 12, 0xff, nanoseconds, seconds)
+  end
+  return pack('>I4', sequence) .. string.sub(what, 1, 5) .. pack('>BI4', 0xce, sequence) .. time .. rest
+end
+
+-- Makes room for a new life: what a former one left behind must not come back. If its log was still there, the state
+-- tells the log's readers that the conversation is another one.
 local function begin()
   redis.call('UNLINK', messages)
-  if redis.call('UNLINK', log) == 1 then return {'o', '1'} end
-  return {}
+  if redis.call('UNLINK', log) == 1 then redis.call('HSET', state, 'o', '1') end
 end

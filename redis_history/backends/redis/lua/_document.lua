@@ -1,7 +1,7 @@
 -- The search documents of a conversation: one hash for each message, where the index of the namespace finds it.
--- Put after _archive.lua and _change.lua.
+-- Put after _member.lua, _archive.lua and _change.lua.
 --
--- A document is rhd:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>, with a minus before the sequence if it is that
+-- A document is rhd2:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>, with a minus before the sequence if it is that
 -- of a summary; of archived messages it has a field 'z'. The generation, a token, is in the state as 'i' and in each document
 -- as 'c'. When all messages leave at once a new generation begins with the next document: those of the former
 -- are found no more at that moment, and are removed at once if they are few, else little by little (purge.lua).
@@ -16,7 +16,7 @@ local function use_documents()
   use_archives()
 
   function documents_of(generation)
-    return 'rhd' .. string.sub(state, 3, -2) .. generation .. ':'
+    return 'rhd2' .. string.sub(state, 4, -2) .. generation .. ':'
   end
 
   function document_ends(now, ttl)
@@ -52,8 +52,8 @@ local function use_documents()
   function keys_of(prefix, members)
     local keys = {}
     for _, member in ipairs(members) do
-      if #member >= 19 then
-        local sequence = struct.unpack('>I8', string.sub(member, 3, 10))
+      local sequence = sequence_of(member)
+      if sequence > 0 then
         keys[#keys + 1] = prefix .. sequence
         keys[#keys + 1] = prefix .. '-' .. sequence
       end
@@ -124,13 +124,12 @@ local function use_documents()
     local members = redis.call('ZRANGE', key, rank, rank + RENEWED - 1)
     local prefix = documents_of(generation)
     for _, member in ipairs(members) do
-      if #member >= 19 then
-        redis.call('PEXPIREAT', prefix .. struct.unpack('>I8', string.sub(member, 3, 10)), ends)
-      end
+      if #member >= SHORTEST then redis.call('PEXPIREAT', prefix .. sequence_of(member), ends) end
     end
     if archive == '' and rank == 0 and known[3] then
-      local place = redis.call('HGET', state, ':' .. known[3])
-      if place then redis.call('PEXPIREAT', prefix .. '-' .. struct.unpack('>I8', string.sub(place, 3, 10)), ends) end
+      use_places()
+      local sequence = sequence_at(state, known[3])
+      if sequence then redis.call('PEXPIREAT', prefix .. '-' .. sequence, ends) end
     end
     rank = rank + RENEWED
     if #members < RENEWED then

@@ -1,6 +1,6 @@
 -- Removes all messages at once, archived ones too, however many: the state is written anew without its ids. Put after
 -- _archive.lua and _change.lua.
-local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', unpack(RECORD)}
+local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', unpack(RECORD)}
 
 -- `listed`: the archives. `seen`: of the journal.
 local function empty(listed, seen)

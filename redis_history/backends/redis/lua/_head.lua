@@ -5,11 +5,14 @@
 -- at all has revision 0 as well.
 local NO_EPOCH = string.rep('0', 16)
 
--- Returns epoch, revision, token of the newest change.
+-- Returns epoch, revision, and the head of the newest entry, of the newest change; and whether the log of a former life was
+-- there when this one began.
 local function head_of(state, log)
-  local head = redis.call('HMGET', state, 'e', 'r', 'x')
-  if head[1] then return head[1], tonumber(head[2]), head[3] end
-  local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
-  if last then return NO_EPOCH, tonumber(string.match(last[1], '^%d+')), last[2][2] end
-  return NO_EPOCH, 0, NO_EPOCH
+  local head = redis.call('HMGET', state, 'e', 'r', 'x', 'o')
+  if head[1] then return head[1], tonumber(head[2]), head[3], head[4] end
+  local last = redis.call('LINDEX', log, -1)
+  if last and math.floor(string.byte(last) / 16) == 10 then
+    return NO_EPOCH, cmsgpack.unpack(string.sub(last, 11))[1], string.sub(last, 1, 10)
+  end
+  return NO_EPOCH, 0, ''
 end

@@ -1,6 +1,6 @@
 -- The journal of a conversation (see _change.lua), and what else most appends do without. Put after _change.lua.
 local force_write, free, journal_of, look, late, decided, open_change, close_change
-local note, concluded, unchanged, note_places, set_aside, array_of
+local note, concluded, unchanged, note_places, set_aside
 
 -- Makes these functions; see use_archives.
 local function use_journal()
@@ -115,13 +115,13 @@ local function use_journal()
     return outcome
   end
 
-  -- Keeps where messages were that leave or are replaced: `places` are {id, field of the state}. Of a message that was
+  -- Keeps where messages were that leave or are replaced: `places` are {field of the state, place}. Of a message that was
   -- edited before, the place from before the edit stays.
   function note_places(seen, exists, places)
     local key = journal_of(seen.period)
     if #places > 0 then note(seen, exists) end
     for _, one in ipairs(places) do
-      redis.call('HSETNX', key, ':' .. one[1] .. string.sub(one[2], 25, 27), string.sub(one[2], 1, 24))
+      redis.call('HSETNX', key, one[1] .. string.sub(one[2], 8, 10), one[2])
     end
   end
 
@@ -138,14 +138,5 @@ local function use_journal()
     redis.call('HDEL', aside, unpack(RECORD))
     redis.call('PEXPIRE', aside, 2 * LIFETIME / 1000)
     note(seen, false, 'o', listed .. token .. ';')
-  end
-
-  -- A MessagePack array of texts.
-  function array_of(texts)
-    local items = {}
-    for i, text in ipairs(texts) do
-      items[i] = pack('>BI4', 0xdb, #text) .. text
-    end
-    return pack('>BI4', 0xdd, #items) .. table.concat(items)
   end
 end

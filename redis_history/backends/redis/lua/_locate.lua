@@ -1,12 +1,7 @@
 -- Where messages are in the sorted set. Put before the scripts that need it.
 --
--- Members of one score sort by their first bytes, which hold the sequence; many may share a score (an import
--- without times), so a place among them is found by halving, not by reading them.
-local function sequence_of(member)
-  if #member < 19 then return 0 end
-  return (struct.unpack('>I8', string.sub(member, 3, 10)))
-end
-
+-- Members of one score sort by their first bytes, the sequence; many may share a score (an import without times), so a
+-- place among them is found by halving, not by reading them. After _member.lua.
 -- How many members sort before (timestamp, sequence); timestamp is a decimal string.
 local function rank_of(messages, timestamp, sequence)
   local low = redis.call('ZCOUNT', messages, '-inf', '(' .. timestamp)

@@ -1,13 +1,13 @@
 -- Takes the oldest messages away, by the rules of redis_history/model/pairs.py: in whole groups of messages, so that no
--- result is torn from its call. Put after _document.lua and _id.lua.
+-- result is torn from its call. Put after _document.lua.
 --
 -- Ids are known here by four bytes of their digest, and so are the agents that wrote calls and results. Calls are numbers,
 -- in their order; stacks of them are lists linked by `below` and `own_below`, because a table for each would cost more.
 
 -- Removes the `excess` oldest messages, or as many more as their groups have, and their search documents. Returns the ids
--- that are gone, and {id, field of the state, sequence} of each.
+-- that are gone, their sequences, and {field of the state, place, sequence} of each.
 local function trim(excess, generation)
-  local members, ids_of, places, count = {}, {}, {}, 0 -- what was read, from the oldest on
+  local members, ids_of, fields_of, places, count = {}, {}, {}, {}, 0 -- what was read, from the oldest on
   -- Of a group, known by the index of its first message: how many messages it has, and how many of its calls a result
   -- may still answer.
   local parent, size, waiting = {}, {}, {}
@@ -74,7 +74,12 @@ local function trim(excess, generation)
 
   local function add(i, place)
     parent[i], size[i], waiting[i] = i, 1, 0
-    local at, last = 52, #place
+    local at, last = 1, 0
+    if #place > 0 then
+      local _
+      _, _, _, _, at = place_of(place)
+      last = #place
+    end
     while at <= last do
       local kind, id, agent = string.byte(place, at), string.sub(place, at + 1, at + 4), nil
       at = at + 5
@@ -94,7 +99,8 @@ local function trim(excess, generation)
     for i, member in ipairs(found) do
       local id = id_of(member) or ''
       members[count + i], ids_of[count + i] = member, id
-      fields[i] = ':' .. id
+      fields[i] = field_of(id)
+      fields_of[count + i] = fields[i]
     end
     for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
       places[count + i] = place or ''
@@ -120,24 +126,25 @@ local function trim(excess, generation)
     if leaving[first_of(i)] then gone[#gone + 1] = i end
   end
   local counts = redis.call('HMGET', state, 'n', 'c', 'k', 's')
-  local characters, tokens, ids, left_places, sequences = 0, 0, {}, {}, {}
+  local characters, tokens, ids, their_sequences, left_places, sequences = 0, 0, {}, {}, {}, {}
   for first = 1, #gone, 1000 do
     local zrem, hdel = {}, {}
     for i = first, math.min(first + 999, #gone) do
       local member, id, place = members[gone[i]], ids_of[gone[i]], places[gone[i]]
       zrem[#zrem + 1] = member
-      hdel[#hdel + 1] = ':' .. id
+      hdel[#hdel + 1] = fields_of[gone[i]]
       ids[#ids + 1] = id
-      local sequence = #member >= 19 and struct.unpack('>I8', string.sub(member, 3, 10)) or 0
+      local sequence = sequence_of(member)
+      their_sequences[#ids] = sequence
       if id == counts[4] then -- what it stands for stays in the archive
         redis.call('HDEL', state, 's', '^' .. id)
         sequence = -sequence
       end
-      left_places[#left_places + 1] = {id, place, math.abs(sequence)}
+      left_places[#left_places + 1] = {fields_of[gone[i]], place, math.abs(sequence)}
       sequences[#sequences + 1] = sequence
-      if #place >= 35 then
-        local c, k = struct.unpack('>I4I4', string.sub(place, 28, 35))
-        characters, tokens = characters + c, tokens + k
+      if #place > 0 then -- written by us
+        local c = characters_of(member)
+        characters, tokens = characters + c, tokens + math.ceil(c / 4)
       end
     end
     redis.call('ZREM', messages, unpack(zrem))
@@ -145,5 +152,5 @@ local function trim(excess, generation)
   end
   if generation then forget_documents(generation, sequences) end
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)
-  return ids, left_places
+  return ids, their_sequences, left_places
 end

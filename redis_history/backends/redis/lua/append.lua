@@ -2,8 +2,8 @@
 -- last: all or nothing. After _change.lua and _document.lua.
 --
 -- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
---       14 how many messages, then four for each, ids distinct: ':<id>', timestamp in microseconds or '' for the server's clock,
---       size, digest and tools (as in the state), body;
+--       14 how many messages, then five for each, ids distinct: the field of its place, id, timestamp in microseconds or ''
+--       for the server's clock, characters, flags, header byte and tool marks, the rest of the body;
 --       then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
@@ -11,7 +11,7 @@
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 4, 16
+local FIRST, WIDTH, FIELDS = 15, 5, 16
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
@@ -35,9 +35,9 @@ local function departed(seen)
   end
   local function search(key, fields)
     for i, place in ipairs(redis.call('HMGET', key, unpack(fields))) do
-      if place and (#place == 24 or string.sub(place, 25, 27) == of_call) then
-        local _, _, sequence, _, timestamp, changed = struct.unpack('>BBI8Bi8I5', place)
-        if not found[i] or changed < found[i][2] then -- an edit raises it
+      if place then
+        local timestamp, sequence, changed, whose = place_of(place)
+        if whose == mark and (not found[i] or changed < found[i][2]) then -- an edit raises it
           found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
         end
       end
@@ -69,17 +69,25 @@ else
   for i = 1, count do
     local place = known[FIELDS + i]
     if place then
-      local at = FIRST + (i - 1) * WIDTH
-      local _, _, sequence, _, timestamp, changed, whose, c, k = struct.unpack('>BBI8Bi8I5I3I4I4', place)
-      local own = whose == mark
-      if string.sub(place, 28) ~= ARGV[at + 2] or (ARGV[at + 1] ~= '' and tonumber(ARGV[at + 1]) ~= timestamp) then
-        conflict = conflict or string.sub(ARGV[at], 2)
+      if not stored then
+        stored = {}
+        use_places()
+        use_archives()
       end
-      stored = stored or {}
-      stored[#stored + 1] = {i - 1, changed, sequence, format('%.0f', timestamp), own and 1 or 0}
+      local at = FIRST + (i - 1) * WIDTH
+      local timestamp, sequence, changed, whose = place_of(place)
+      local time, own = format('%.0f', timestamp), whose == mark
+      local there = locate_live(messages, time, sequence, ARGV[at + 1]) or
+                    find_archived(state, known[13], time, sequence, ARGV[at + 1])
+      if there and not is_same(there, ARGV[at + 3], ARGV[at + 4]) or
+         ARGV[at + 2] ~= '' and tonumber(ARGV[at + 2]) ~= timestamp then
+        conflict = conflict or ARGV[at + 1]
+      end
+      stored[#stored + 1] = {i - 1, changed, sequence, time, own and 1 or 0}
       if own then owned = owned + 1 end
       newest = changed
-      characters, tokens = characters - c, tokens - k
+      local c = struct.unpack('>I3', ARGV[at + 3])
+      characters, tokens = characters - c, tokens - math.ceil(c / 4)
     end
   end
   local mine = owned > 0
@@ -88,6 +96,7 @@ else
     -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
     -- edited back.
     use_journal()
+    use_places()
     seen = look(known[14], written)
     if seen.outcome then
       force_write()
@@ -150,12 +159,12 @@ if new_period then
   at_its_start = sequence
 end
 
-local hset = {'r', revision, 'x', token, 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
-local zadd, members, added, next_field = {}, {}, 0, 17
+local hset = {'r', revision, 'x', '', 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
+local zadd, times, added, next_field = {}, {}, 0, 17
 local documents, next_document = {}, FIRST + WIDTH * count
 local searched = #ARGV >= next_document
 if replace or searched or known[10] or known[11] then use_documents() end
-local changed = pack('>I5I3', revision, mark)
+local changed = pack_number(revision)
 for i = 1, count do
   local from, to = next_document + 1, nil
   if searched then
@@ -164,21 +173,19 @@ for i = 1, count do
   end
   if not known[FIELDS + i] then
     local at = FIRST + (i - 1) * WIDTH
-    local timestamp = ARGV[at + 1]
+    local timestamp = ARGV[at + 2]
     if timestamp == '' then
       timestamp = stamp -- as a number: redis.call writes integers below 2^53 exactly, and formatting costs more
       stamp = stamp + 1
     end
     sequence = sequence + 1
     added = added + 1
-    -- the member is the MessagePack array [uint64 sequence, int64 timestamp, body]
-    local head = pack('>BBI8Bi8', 0x93, 0xcf, sequence, 0xd3, timestamp)
-    local member = head .. ARGV[at + 3]
-    members[added] = member
+    local what = ARGV[at + 3]
+    times[added] = timestamp
     zadd[2 * added - 1] = timestamp
-    zadd[2 * added] = member
+    zadd[2 * added] = member_of(sequence, timestamp, what, ARGV[at + 4])
     hset[next_field] = ARGV[at]
-    hset[next_field + 1] = head .. changed .. ARGV[at + 2]
+    hset[next_field + 1] = pack('>i7I3', timestamp, mark) .. pack_number(sequence) .. changed .. string.sub(what, 6)
     next_field = next_field + 2
     if to then documents[added] = {sequence, timestamp, from, to} end
   end
@@ -187,21 +194,31 @@ local held = added + (known[5] or 0)
 hset[8], hset[12] = sequence, held
 hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 
-local generation, pending, more = known[10], nil, nil
-local kind, payload = replace and 'restore' or 'append', pack('>BI4', 0xdd, added) .. table.concat(members)
+local generation, pending = known[10], nil
+-- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
 local excess = ARGV[11] ~= '' and held - ARGV[11] or 0
-if epoch then
-  -- Which ids a cap removes is known when the messages are in; so the log is only examined here, and written later.
-  if excess <= 0 or #redis.call('XRANGE', log, revision .. '-0', '+', 'COUNT', 1) > 0 then write_log(revision, kind, payload) end
+local one = added == 1 and not replace and excess <= 0 and type(times[1]) == 'number'
+local newest_entry = head_of_entry(replace and RESTORED or one and APPENDED_ONE or APPENDED, one and times[1] or now)
+local entry
+hset[4] = newest_entry
+if one then
+  entry = pack(sequence < 65536 and '>I2' or '>I4', sequence)
 else
-  redis.call('HSET', state, 'v', 1, 'e', token, 'b', now)
-  more = begin()
-  if excess <= 0 then write_log(revision, kind, payload, more) end
+  for i, time in ipairs(times) do times[i] = tonumber(time) end
+  entry = {sequence - added + 1, times, {}, {}}
+end
+if epoch then
+  -- Which ids a cap removes is known when the messages are in; so the log is written later then.
+  if excess <= 0 then write_log(newest_entry, entry) end
+else
+  redis.call('HSET', state, 'v', 2, 'e', token, 'b', now)
+  begin()
+  if excess <= 0 then write_log(newest_entry, entry) end
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
 if replace then
   if epoch then
-    if excess > 0 then redis.call('HSET', state, 'x', token) end -- takes memory, so that a full server refuses here
+    if excess > 0 then redis.call('HSET', state, 'x', newest_entry) end -- takes memory, so that a full server refuses here
     pending, generation = schedule_purge(generation, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
     empty(known[13], seen)
     known[11] = nil
@@ -243,21 +260,20 @@ if #documents > 0 then
 end
 if excess > 0 then
   use_journal()
-  local gone, places = trim(excess, generation)
+  use_places()
+  local places
+  entry[3], entry[4], places = trim(excess, generation)
   redis.call('HSET', state, 'h', revision)
   local recent = {}
   for _, one in ipairs(places) do
-    if one[3] > at_start_before and #one[2] >= 27 then recent[#recent + 1] = one end
+    if one[3] > at_start_before and #one[2] > 0 then recent[#recent + 1] = one end
   end
   if #recent > 0 then
     -- The journal of this period is there, or of a former one.
     local begun = written and math.floor(written / LIFETIME) == period and tonumber(known[14]) <= now
     note_places(begun and {now = now, period = period, begun = true} or look(known[14], written), true, recent)
   end
-  more = more or {}
-  more[#more + 1] = 'g'
-  more[#more + 1] = array_of(gone)
-  write_log(revision, kind, payload, more)
+  write_log(newest_entry, entry)
 end
 announce(revision, now)
 if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], generation, known[11]) end

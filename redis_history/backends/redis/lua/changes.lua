@@ -1,22 +1,135 @@
--- Reads changes from a subscriber's own change on, and the newest change, in one look.
+-- Reads changes from a subscriber's own change on, and the newest change, in one look. After _head.lua, _member.lua,
+-- _archive.lua, _locate.lua and _archived.lua.
 --
--- KEYS  1 state (hash)  2 change log (stream)
--- ARGV  1 revision to begin with   2 most entries   3 bytes of payload after which no further entry is read
+-- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
+-- ARGV  1 revision to begin with, 0: the first   2 most entries   3 bytes of content after which no further entry is read
 --
--- Returns {epoch, revision, token of the newest change, entries as XRANGE gives them; of the subscriber's own the token}.
-local epoch, revision, token = head_of(KEYS[1], KEYS[2])
-local entries, bytes, from = {}, 0, ARGV[1] .. '-0'
--- The subscriber's own entry only proves where it is, so its payload is neither sent nor counted.
+-- Returns {epoch, revision, head of the newest entry, '1' if the log of a former life was there, revision of the first entry
+-- returned, entries}; an entry is {its bytes, its content}: of an append, an update and a compaction members as they are now,
+-- of the record the values of its fields. In place of a message that has left: its id in a list, an empty one if that is not
+-- known any more. Of the subscriber's own entry, only the head.
+use_archives()
+use_places()
+local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
+local epoch, revision, head, replaced = head_of(state, log)
+local exists = epoch ~= NO_EPOCH
+local length = revision > 0 and redis.call('LLEN', log) or 0
+local asked = tonumber(ARGV[1])
+local oldest = revision - length + 1
+local first = math.max(asked, oldest)
+local summary, listed
+
+-- The member of a message that was appended here. The live summary, and former ones, have the place of a message they replaced.
+local function appended(timestamp, sequence)
+  local time = string.format('%.0f', timestamp)
+  local member = locate(messages, time, sequence)
+  if summary == nil then
+    local known = redis.call('HMGET', state, 's', 'w')
+    summary, listed = known[1], archives_in(known[2])
+  end
+  if member and not (summary and id_of(member) == summary) then return member end
+  for _, archive in ipairs(listed) do
+    if archive[2] <= timestamp and timestamp <= archive[3] then
+      member = locate(archive_of(state, archive[1]), time, sequence)
+      if member and not redis.call('HGET', state, '^' .. (id_of(member) or '')) then return member end
+    end
+  end
+end
+
+local function of_id(id, timestamp, sequence)
+  local time = string.format('%.0f', timestamp)
+  return locate_live(messages, time, sequence, id) or
+         find_archived(state, redis.call('HGET', state, 'w'), time, sequence, id)
+end
+
+local missing, first_missing = {}, nil -- by sequence, where its id belongs
+
+-- The members at times and sequences in a row.
+local function all_appended(sequence, times, at)
+  local found, items = {}, {}
+  if #times > 8 then -- usually they are beside each other
+    local rank = rank_of(messages, string.format('%.0f', times[1]), sequence)
+    for _, member in ipairs(redis.call('ZRANGE', messages, rank, rank + #times - 1)) do
+      found[sequence_of(member)] = member
+    end
+    if redis.call('HGET', state, 's') then found = {} end
+  end
+  for i, time in ipairs(times) do
+    local member = exists and (found[sequence + i - 1] or appended(time, sequence + i - 1))
+    items[i] = member or {}
+    if exists and not member then
+      missing[sequence + i - 1] = items[i]
+      first_missing = first_missing or at
+    end
+  end
+  return items
+end
+
+local function unpacked(entry)
+  return cmsgpack.unpack(string.sub(entry, 11))
+end
+
+local function content_of(entry, at)
+  local high, low = struct.unpack('>BI6', entry)
+  local kind = math.floor(high / 16)
+  if kind == 1 then
+    return all_appended(struct.unpack(#entry == 12 and '>I2' or '>I4', string.sub(entry, 11)), {high % 16 * 281474976710656 + low}, at)
+  elseif kind == 2 or kind == 3 then
+    local places = unpacked(entry)
+    return all_appended(places[1], places[2], at)
+  elseif kind == 4 or kind == 8 then
+    local place = unpacked(entry)
+    return {exists and of_id(place[1], place[2], place[3]) or {place[1]}}
+  elseif kind == 6 then
+    local names, values = string.sub(entry, 11), {}
+    for i = 1, #names do
+      values[i] = redis.call('HGET', state, string.sub(names, i, i)) or {}
+    end
+    return values
+  end
+  return {}
+end
+
+local entries, bytes = {}, 0
 local most, budget = tonumber(ARGV[2]), tonumber(ARGV[3])
-while #entries < most and bytes < budget do
-  local some = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', math.min(16, most - #entries))
-  if #some == 0 then break end
-  for _, entry in ipairs(some) do
-    if entry[1] == ARGV[1] .. '-0' then entry = {entry[1], {entry[2][1], entry[2][2]}} end
-    entries[#entries + 1] = entry
-    bytes = bytes + #(entry[2][6] or '')
+local at = first - oldest
+while #entries < most and bytes < budget and at < length do
+  for _, entry in ipairs(redis.call('LRANGE', log, at, at + math.min(16, most - #entries) - 1)) do
+    if oldest + at == asked then
+      entries[1] = {string.sub(entry, 1, 10), {}}
+    else
+      local ok, content = pcall(content_of, entry, at)
+      if not ok then content = {} end -- not an entry of ours: the client sees it, too
+      entries[#entries + 1] = {entry, content}
+      for _, item in ipairs(content) do
+        if type(item) == 'string' then bytes = bytes + #item end
+      end
+    end
+    at = at + 1
     if bytes >= budget then break end
   end
-  from = '(' .. entries[#entries][1]
 end
-return {epoch, revision, token, entries}
+
+-- The ids of messages that have left are in the entries of the changes that removed them.
+local from = first_missing
+while from and next(missing) and from < length do
+  local some = redis.call('LRANGE', log, from, from + 255)
+  for _, entry in ipairs(some) do
+    local kind = #entry > 10 and math.floor(string.byte(entry) / 16) or 0
+    local ok, places = pcall(unpacked, entry)
+    local ids, sequences = {}, {}
+    if ok and kind == 7 then
+      ids, sequences = places[1], places[2]
+    elseif ok and (kind == 2 or kind == 3) then
+      ids, sequences = places[3], places[4]
+    end
+    for i, sequence in ipairs(sequences) do
+      if missing[sequence] then
+        missing[sequence][1] = ids[i]
+        missing[sequence] = nil
+      end
+    end
+  end
+  from = from + 256
+end
+return {epoch, revision, head, replaced or '', first, entries}

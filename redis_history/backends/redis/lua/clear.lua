@@ -14,8 +14,9 @@ if not epoch or tonumber(known[3]) == 0 and not known[7] then return unchanged(s
 local now = clock()
 revision = revision + 1
 free()
-write_log(revision, 'clear', '')
+local newest = head_of_entry(CLEARED, now)
+write_log(newest, '')
 local pending = schedule_purge(known[5], known[3] + (known[6] or 0), ARGV[6] ~= '' and ARGV[6] or known[4], known[7])
 empty(known[7], seen)
-redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'h', revision)
+redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'h', revision)
 return close_change(seen, pending and {'pending', revision, pending} or revision, revision, now, known[4])

@@ -2,12 +2,12 @@
 -- in pages (compacting.py); this makes sure that it is still so. After _document.lua, _locate.lua.
 --
 -- ARGV  10, 11 epoch or '' and revision when the reading began
---       12 id of the summary   13 its size, digest and tools (as in the state)   14 its body
+--       12 id of the summary   13 its characters, flags, header byte and tool marks   14 the rest of its body
 --       15, 16 timestamp and sequence of the first position that stays   17 how many messages are before it
 --       18 how many of them are replaced, 0: there is nothing to do   19, 20 characters and tokens of these
 --       21, 22 timestamp and sequence of the last of these, which the summary gets
 --       23 the newest sequence that was read, '' if it does not matter what was appended since
---       24 how many runs of messages among them stay, then for each the ranks of its first and last
+--       24 the field of its place   25 how many runs of messages among them stay, then for each the ranks of its first and last
 --       then the fields and values of the summary's search document, if there is one
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
@@ -16,17 +16,20 @@
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
+use_places()
 local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'q', 'u', 'g', 'j')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ARGV[24], '^' .. id, 'q', 'u', 'g', 'j')
 local seen, reply = decided(known[16], known[17])
 if reply then return reply end
 local revision, place = tonumber(known[2] or 0), known[13]
-if known[14] and place and string.sub(place, 28) == ARGV[13] then
-  if ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14]) then
+if known[14] and place and (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14])) then
+  local timestamp, sequence = place_of(place)
+  local time = format('%.0f', timestamp)
+  local there = locate_live(messages, time, sequence, id) or find_archived(state, known[10], time, sequence, id)
+  if there and is_same(there, ARGV[13], ARGV[14]) then
     force_write()
     local held, own = string.match(redis.call('HGET', state, '#' .. known[14]), '^(%d+) %d+ %d+ (%x+)')
-    local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
-    return {'stored', tonumber(known[14]), tonumber(held), sequence, format('%.0f', timestamp), own == token and 1 or 0}
+    return {'stored', tonumber(known[14]), tonumber(held), sequence, time, own == token and 1 or 0}
   end
 end
 local refusal = refused(known[1], revision)
@@ -39,9 +42,9 @@ if place then return unchanged(seen, known[1], {'conflict', id}) end
 
 local now = clock()
 revision = revision + 1
-local head = pack('>BBI8Bi8', 0x93, 0xcf, ARGV[22], 0xd3, ARGV[21])
-local member = head .. ARGV[14]
-write_log(revision, 'compact', '\146' .. pack('>BI4', 0xce, replaced) .. member)
+local member = member_of(tonumber(ARGV[22]), tonumber(ARGV[21]), ARGV[13], ARGV[14])
+local newest = head_of_entry(COMPACTED, now)
+write_log(newest, {id, tonumber(ARGV[21]), tonumber(ARGV[22]), replaced})
 local archive = archive_of(state, revision)
 if 2 * count > redis.call('ZCARD', messages) then
   redis.call('RENAME', messages, archive)
@@ -52,8 +55,8 @@ else
   redis.call('ZRANGESTORE', archive, messages, 0, count - 1)
   redis.call('ZREMRANGEBYRANK', messages, 0, count - 1)
 end
-local at, stay = 25, {}
-for _ = 1, ARGV[24] do
+local at, stay = 26, {}
+for _ = 1, ARGV[25] do
   local run = redis.call('ZRANGE', archive, ARGV[at], ARGV[at + 1], 'WITHSCORES')
   for i = 1, #run, 2 do
     stay[#stay + 1] = {run[i], run[i + 1]}
@@ -72,17 +75,17 @@ local listed = format('%s %.0f %.0f;', revision, tonumber(oldest[2]), tonumber(l
 local size = table.concat({replaced, ARGV[19], ARGV[20], token}, ' ')
 local former = known[9]
 if former then size = size .. ' ' .. former end
-local characters, tokens = struct.unpack('>I4I4', ARGV[13])
-redis.call('HSET', state, 'r', revision, 'x', token, 'u', now, 'n', known[3] - replaced + 1,
-           'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + tokens, 'h', revision, 's', id,
+local characters = struct.unpack('>I3', ARGV[13])
+redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - replaced + 1,
+           'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + math.ceil(characters / 4), 'h', revision, 's', id,
            'w', (known[10] or '') .. listed, 'm', (known[12] or 0) + replaced - (former and 1 or 0),
-           ':' .. id, head .. pack('>I5I3', revision, mark) .. ARGV[13], '^' .. id, revision, '#' .. revision, size)
+           ARGV[24], pack_place(ARGV[21], mark, tonumber(ARGV[22]), revision) .. string.sub(ARGV[13], 6), '^' .. id, revision, '#' .. revision, size)
 local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
 if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
 local generation = known[7]
 if generation and former then
-  local its = redis.call('HGET', state, ':' .. former)
-  forget_documents(generation, {'-' .. struct.unpack('>I8', string.sub(its, 3, 10))})
+  local its = sequence_at(state, former)
+  if its then forget_documents(generation, {'-' .. its}) end
 end
 if #ARGV >= at then
   if not generation then

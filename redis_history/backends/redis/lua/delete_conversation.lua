@@ -21,11 +21,11 @@ local function listeners()
 end
 local watched = listeners()
 free()
--- A log whose newest entry is above the state's revision takes no further one; its readers get a Reset.
-if not watched or type(redis.pcall('XADD', log, 'MAXLEN', '~', ARGV[4], (revision + 1) .. '-0', 't', token, 'k', 'end', 'p', '')) == 'table' then
-  redis.call('UNLINK', log)
-else
+if watched then
+  write_log(head_of_entry(ENDED, clock()), {revision + 1})
   redis.call('PEXPIRE', log, ARGV[10])
+else
+  redis.call('UNLINK', log)
 end
 local pending = schedule_purge(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
 redis.call('UNLINK', messages)

@@ -1,6 +1,6 @@
 -- Puts the messages that the live summary replaced back in its place, as one change. After _document.lua, _archived.lua.
 --
--- ARGV  10 id of the summary   11 the id as MessagePack   12 how to bring both parts together: '' if few messages are
+-- ARGV  10 id of the summary   11 the field of its place   12 how to bring both parts together: '' if few messages are
 --       live or few come back; '1' if copy.lua has put all in one set; '2' at once, however many
 --       13, 14, 15 with a copy: epoch, revision and sequence when its first page was made   16 the copy's own token
 --
@@ -9,16 +9,18 @@
 -- {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
+use_places()
 local FEW, LOOKED_AT = 1000, 1000
 local id = ARGV[10]
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ':' .. id, '^' .. id, 'h', 'q', 'u', 'g', 'j')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
 local seen, reply = open_change(known[1], revision, known[16], known[17])
 if reply then return reply end
 if known[8] ~= id or not place or not compaction then return unchanged(seen, known[1], {'unknown'}) end
 local held, c, k, former = string.match(redis.call('HGET', state, '#' .. compaction), '^(%d+) (%d+) (%d+) %x+ ?(.*)$')
-local _, _, sequence, _, timestamp, _, own_c, own_k = struct.unpack('>BBI8Bi8I8I4I4', place)
+local timestamp, sequence = place_of(place)
 local member = locate_live(messages, format('%.0f', timestamp), sequence, id)
+local own_c = member and characters_of(member) or 0
 local archive, generation = archive_of(state, compaction), known[7]
 held = tonumber(held)
 local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
@@ -70,7 +72,8 @@ end
 
 local now = clock()
 revision = revision + 1
-write_log(revision, 'expand', '\146' .. ARGV[11] .. pack('>BI4', 0xce, held))
+local newest = head_of_entry(EXPANDED, now)
+write_log(newest, {id, held})
 if member then redis.call('ZREM', messages, member) end
 if ARGV[12] == '1' then
   if member then redis.call('ZREM', copy, member) end
@@ -94,10 +97,10 @@ for _, one in ipairs(archives_in(known[9])) do
     rest[#rest + 1] = format('%s %.0f %.0f;', unpack(one))
   end
 end
-redis.call('HDEL', state, ':' .. id, '^' .. id, '#' .. compaction, 's', 'w', 'm')
+redis.call('HDEL', state, ARGV[11], '^' .. id, '#' .. compaction, 's', 'w', 'm')
 if #rest == 0 then redis.call('HDEL', state, 'a') end
-local hset = {'r', revision, 'x', token, 'u', now, 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
-              'k', known[5] - own_k + k, 'h', revision}
+local hset = {'r', revision, 'x', newest, 'u', now, 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
+              'k', known[5] - math.ceil(own_c / 4) + k, 'h', revision}
 local function set(name, value)
   hset[#hset + 1] = name
   hset[#hset + 1] = value

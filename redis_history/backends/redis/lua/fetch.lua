@@ -7,10 +7,11 @@
 -- Returns for each {members from first to last, which of them it is (from 0), 1 if they are archived}, or {} if it is
 -- gone. The neighbours of an archived message are those of its archive.
 use_archives()
+use_places()
 local around = tonumber(ARGV[2])
 local known = redis.call('HMGET', KEYS[1], 'i', 's', 'w')
 local standing = 0 -- the sequence of the live summary, which an archived message has too
-if known[2] then standing = sequence_of(redis.call('HGET', KEYS[1], ':' .. known[2]) or '') end
+if known[2] then standing = sequence_at(KEYS[1], known[2]) or 0 end
 
 local function beside(key, timestamp, sequence, archived)
   local rank = rank_of(key, timestamp, sequence)

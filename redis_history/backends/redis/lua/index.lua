@@ -1,17 +1,18 @@
 -- Writes the search documents of messages that are there. After _document.lua and _archived.lua.
 --
 -- ARGV  1 to 9 as every writing script, though nothing of the conversation changes
---       10 how many messages, then for each ':<id>' and digest;
+--       10 revision when they were read   11 how many messages, then for each the field of its place and its id;
 --       then for each its document: how many fields and values, and these
 --
 -- Returns how many were written. A message that has left or changed since it was read is left out: who changed it has
 -- written its document, or the next search will. So is a former summary: what it stood for has documents itself.
 use_documents()
-local count, FIELDS = tonumber(ARGV[10]), 5
+use_places()
+local read_at, count, FIELDS = tonumber(ARGV[10]), tonumber(ARGV[11]), 5
 local fields, marks = {'e', 'i', 'l', 's', 'w'}, {}
 for i = 1, count do
-  fields[FIELDS + i] = ARGV[9 + 2 * i]
-  marks[i] = '^' .. string.sub(ARGV[9 + 2 * i], 2)
+  fields[FIELDS + i] = ARGV[10 + 2 * i]
+  marks[i] = '^' .. ARGV[11 + 2 * i]
 end
 local known = redis.call('HMGET', state, unpack(fields))
 if not known[1] then return 0 end
@@ -22,7 +23,7 @@ if not generation then
   redis.call('HSET', state, 'i', generation)
 end
 if known[3] then ends = document_ends(now, known[3]) end
-local prefix, at = documents_of(generation), 11 + 2 * count
+local prefix, at = documents_of(generation), 12 + 2 * count
 local archives = archives_in(known[5])
 
 -- Whether a message is archived now: it may have moved since it was read.
@@ -37,12 +38,15 @@ end
 
 for i = 1, count do
   local place, to = known[FIELDS + i], at + ARGV[at]
-  local live_summary = ARGV[9 + 2 * i] == ':' .. (known[4] or '')
-  if place and string.sub(place, 36, 51) == ARGV[10 + 2 * i] and (live_summary or not marks[i]) then
-    local _, _, sequence, _, timestamp = struct.unpack('>BBI8Bi8', place)
-    local archived = not live_summary and is_archived(timestamp, sequence, string.sub(ARGV[9 + 2 * i], 2))
-    document(prefix, generation, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, false, archived)
-    written = written + 1
+  local id = ARGV[11 + 2 * i]
+  local live_summary = id == known[4]
+  if place and (live_summary or not marks[i]) then
+    local timestamp, sequence, revision = place_of(place)
+    if revision <= read_at then
+      local archived = not live_summary and is_archived(timestamp, sequence, id)
+      document(prefix, generation, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, false, archived)
+      written = written + 1
+    end
   end
   at = to + 1
 end

@@ -7,6 +7,7 @@
 --
 -- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move waits any more.
 use_archives()
+use_places()
 local AT_ONCE = 50 -- 5 to 8 ms, as each document that changes is indexed anew
 local known = redis.call('HMGET', KEYS[1], 'i', 'j', 's')
 local moves = archives_in(known[2])
@@ -22,13 +23,13 @@ local set, standing = KEYS[2], nil
 if archived then
   set = archive_of(KEYS[1], revision)
 elseif known[3] then -- the live summary has the sequence of a message in its archive
-  standing = sequence_of(redis.call('HGET', KEYS[1], ':' .. known[3]) or '')
+  standing = sequence_at(KEYS[1], known[3])
 end
 local timestamp, sequence = string.format('%.0f', first), 0
 if ARGV[2] == revision then timestamp, sequence = ARGV[3], tonumber(ARGV[4]) end
 local rank = rank_of(set, timestamp, sequence)
 local members = redis.call('ZRANGE', set, rank, rank + AT_ONCE - 1, 'WITHSCORES')
-local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. known[1] .. ':'
+local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. known[1] .. ':'
 local more, readable = #members == 2 * AT_ONCE, false
 for i = 1, #members, 2 do
   if tonumber(members[i + 1]) > last then

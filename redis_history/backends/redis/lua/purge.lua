@@ -1,4 +1,4 @@
--- Removes search documents of messages that were all removed at once. See _document.lua.
+-- Removes search documents of messages that were all removed at once. See _document.lua. After _member.lua.
 --
 -- KEYS  1 pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
 --       2 pending delete (sorted set: the messages that were removed)
@@ -8,8 +8,8 @@ local prefix = redis.call('HGET', KEYS[1], ARGV[1])
 if not prefix then return 0 end
 local popped, keys = redis.call('ZPOPMIN', KEYS[2], ARGV[2]), {}
 for i = 1, #popped, 2 do
-  if #popped[i] >= 19 then
-    local sequence = struct.unpack('>I8', string.sub(popped[i], 3, 10))
+  local sequence = sequence_of(popped[i])
+  if sequence > 0 then
     keys[#keys + 1] = prefix .. sequence
     keys[#keys + 1] = prefix .. '-' .. sequence -- if it was a summary
   end

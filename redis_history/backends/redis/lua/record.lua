@@ -1,7 +1,7 @@
 -- Creates a conversation with its record, or changes fields of it, as one change. After _change.lua and
 -- _document.lua.
 --
--- ARGV  10 payload of the log entry   then pairs of a record field and its value
+-- ARGV  10 names of the fields, a letter each   then pairs of a field and its value
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
@@ -13,20 +13,20 @@ if reply then return reply end
 
 local now = clock()
 revision = revision + 1
-local hset = {'r', revision, 'x', token, 'u', now}
+local newest = head_of_entry(RECORD_WRITTEN, now)
+local hset = {'r', revision, 'u', now, 'x', newest}
 for i = 11, #ARGV do
   hset[#hset + 1] = ARGV[i]
 end
-if epoch then
-  write_log(revision, 'record', ARGV[10])
-else
-  for _, value in ipairs({'v', 1, 'e', token, 'b', now, 'q', 0, 't', 0, 'n', 0, 'c', 0, 'k', 0}) do
+if not epoch then
+  for _, value in ipairs({'v', 2, 'e', token, 'b', now, 'q', 0, 't', 0, 'n', 0, 'c', 0, 'k', 0}) do
     hset[#hset + 1] = value
   end
 end
 redis.call('HSET', state, unpack(hset))
 if not epoch then
-  write_log(revision, 'record', ARGV[10], begin())
+  begin()
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
+write_log(newest, ARGV[10])
 return close_change(seen, revision, revision, now, known[3], known[4], known[5])

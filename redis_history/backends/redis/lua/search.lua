@@ -14,7 +14,7 @@ local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0)
 if generation == '' then return {generation, count, 0} end
 if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
 local answer, at = {generation, count, 0}, 2
-local prefix = 'rhd' .. string.sub(KEYS[1], 3, -2) .. generation .. ':'
+local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. generation .. ':'
 
 -- Of keys and scores as text: a fifth of the time that the caller would need to read them one by one.
 local function short(reply)

@@ -1,0 +1,53 @@
+"""zstd, from the standard library (Python 3.14) or the package `zstandard` (the extra `zstd`)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from redis_history.errors import CorruptDataError, MissingExtraError
+
+_LEVEL = 3
+
+
+def _library() -> Any:
+    for name in ("compression.zstd", "zstandard"):
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise MissingExtraError(
+        "messages compressed with zstd need a package that is not installed: pip install 'redis_history[zstd]'"
+    )
+
+
+def check_zstd() -> None:
+    """Raises MissingExtraError."""
+    _library()
+
+
+def compress(data: bytes) -> bytes:
+    """One frame, which says how long `data` is. Raises MissingExtraError."""
+    frame: bytes = _library().compress(data, _LEVEL)
+    return frame
+
+
+def decompress(frame: bytes, most: int) -> bytes:
+    """Raises CorruptDataError for anything but one frame that says that it holds at most `most` bytes, and
+    MissingExtraError."""
+    library = _library()
+    try:
+        if library.__name__ == "zstandard":
+            size = library.frame_content_size(frame)
+            reader = library.ZstdDecompressor().decompressobj()
+        else:
+            size = library.get_frame_info(frame).decompressed_size
+            reader = library.ZstdDecompressor()
+        if size is None or not 0 <= size <= most:
+            raise CorruptDataError(f"a compressed message has {size} bytes, the cap is {most:,}")
+        data: bytes = reader.decompress(frame)
+    except (library.ZstdError, ValueError) as error:
+        raise CorruptDataError(f"a compressed message cannot be read: {error}") from error
+    if not reader.eof or reader.unused_data or len(data) != size:
+        raise CorruptDataError("a compressed message is not one whole frame")
+    return data

@@ -1,0 +1,223 @@
+"""Messages as rows of values, which are stored, and as maps, which people read.
+
+Both leave out what has its default. What a newer version added is kept: fields with a name and parts with a type in
+maps; further values and parts with unknown numbers in rows. In `extra` a further value has the name "&" and its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from redis_history.errors import CorruptDataError
+from redis_history.model.message import Message, Participant, Source
+from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
+
+__all__ = ["NAMES", "known_fields", "map_of", "named", "row_of", "settled"]
+
+#: The order of a message's fields in maps.
+NAMES: Final = (
+    *("id", "role", "parts", "participant", "timestamp", "scope", "metadata", "sources", "trace_id", "provider_meta"),
+    "sequence",
+)
+_AT = {name: place for place, name in enumerate(Message.__struct_fields__)}
+#: The fields that hold structs.
+_PARTS, _PARTICIPANT, _SOURCES = _AT["parts"], _AT["participant"], _AT["sources"]
+_BEYOND = re.compile(r"&([1-9]?[0-9])")
+_PATH = re.compile(r"`\$((?:\[[0-9]+\])+)")
+
+
+def _defaults(kind: type[OpenStruct]) -> list[Any]:
+    fields = msgspec.structs.fields(kind)
+    made = [
+        field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory() for field in fields
+    ]
+    return [[] if default == () else default for default in made]  # as in a row
+
+
+_KINDS: tuple[type[OpenStruct], ...] = (*PART_TYPES.values(), Participant, Source, Message)
+_DEFAULTS = {kind: _defaults(kind) for kind in _KINDS}
+_TAGS = {kind: kind.__struct_config__.tag for kind in _KINDS}
+_NUMBERS = frozenset({UnknownPart.__struct_config__.tag, *_TAGS.values()})
+
+
+def row_of(struct: OpenStruct) -> list[Any]:
+    """The values of a struct in their order, without those at the end that have their default."""
+    kind = type(struct)
+    if kind is TextPart and struct.provider_meta is None and struct.extra is None:  # type: ignore[attr-defined]
+        return [1, struct.text]  # type: ignore[attr-defined]
+    if kind is UnknownPart:
+        return _unknown_row(struct)  # type: ignore[arg-type]
+    row = [*msgspec.structs.astuple(struct)]
+    if kind is Message:
+        row[0], row[1] = 0, None
+        row[_PARTS] = [row_of(part) for part in row[_PARTS]]
+        row[_SOURCES] = [row_of(source) for source in row[_SOURCES]]
+        if row[_PARTICIPANT] is not None:
+            row[_PARTICIPANT] = row_of(row[_PARTICIPANT])
+    if row[-1] is not None:
+        row[-1], beyond = _split_extra(row[-1], kind)
+        row += beyond
+    defaults = _DEFAULTS[kind]
+    if len(row) == len(defaults):
+        while row and row[-1] == defaults[len(row) - 1] and type(row[-1]) in (type(defaults[len(row) - 1]), dict):
+            row.pop()
+    tag = _TAGS[kind]
+    return row if tag is None else [tag, *row]
+
+
+def _split_extra(extra: Any, kind: type[OpenStruct]) -> tuple[dict[str, Any] | None, list[Any]]:
+    """The unknown fields with a name, and those of a longer array, which follow `extra` in the row."""
+    _check_extra(extra, kind)
+    places = {int(match[1]): name for name in extra if (match := _BEYOND.fullmatch(name))}
+    if not places:
+        return extra, []
+    named = {name: value for name, value in extra.items() if name not in places.values()}
+    beyond = range(len(kind.__struct_fields__), max(places) + 1)
+    return named or None, [extra[places[place]] if place in places else None for place in beyond]
+
+
+def _check_extra(extra: Any, kind: type[OpenStruct]) -> None:
+    if not isinstance(extra, dict) or not all(isinstance(name, str) for name in extra):
+        raise TypeError("extra is a map of unknown fields")
+    fields = kind.__struct_fields__
+    own = {*fields[:-1], *(f"&{place}" for place in range(len(fields)))} | ({"type"} if _TAGS[kind] else set())
+    if taken := sorted(own & extra.keys()):
+        raise TypeError(f"extra has {', '.join(taken)}, which is a field of its own")
+
+
+def _unknown_row(part: UnknownPart) -> list[Any]:
+    data = part.data
+    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
+        raise TypeError("the data of an unknown part is a map with a type")
+    if data["type"] in PART_TYPES:
+        raise TypeError(f"a part of type {data['type']!r} is not unknown; use its class")
+    match = _BEYOND.fullmatch(data["type"])
+    if match is None:
+        return [UnknownPart.__struct_config__.tag, data]
+    if data.keys() != {"type", "fields"} or type(data["fields"]) is not list or int(match[1]) in _NUMBERS:
+        raise TypeError(f"an unknown part of type {data['type']!r} has a list of fields, and a number that is unknown")
+    return [int(match[1]), *data["fields"]]
+
+
+def settled(row: Any) -> Any:
+    """The row of a message with all that a newer version added where this version keeps it."""
+    if type(row) is not list:
+        raise CorruptDataError("it is no array")
+    row = _folded(row, Message)
+    for at, convert in ((_PARTS, _known_part), (_SOURCES, _source)):
+        if len(row) > at and type(row[at]) is list:
+            row[at] = list(map(convert, row[at]))
+    if len(row) > _PARTICIPANT:
+        row[_PARTICIPANT] = _folded(row[_PARTICIPANT], Participant)
+    return row
+
+
+def _folded(row: Any, kind: type[OpenStruct]) -> Any:
+    """A row without what a newer version added at its end, which is kept in `extra`."""
+    count = len(kind.__struct_fields__)
+    if type(row) is not list or len(row) <= count:
+        return row
+    if len(row) > 100:
+        raise CorruptDataError("it has more than 100 fields")
+    beyond = {f"&{count + place}": value for place, value in enumerate(row[count:])}
+    return [*row[: count - 1], {**(row[count - 1] or {}), **beyond}]
+
+
+def _source(row: Any) -> Any:
+    return _folded(row, Source)
+
+
+def _known_part(row: Any) -> Any:
+    """The row of a part, or of an UnknownPart for a number that only a newer version knows."""
+    if type(row) is not list or not row or type(row[0]) is not int:
+        return row
+    number, *values = row
+    for kind, tag in _TAGS.items():
+        if tag == number:
+            return [tag, *_folded(values, kind)]
+    unknown = UnknownPart.__struct_config__.tag
+    return row if number in (unknown,) or not 0 < number < 100 else [unknown, {"type": f"&{number}", "fields": values}]
+
+
+def map_of(struct: Any, names: Iterable[str]) -> dict[str, Any]:
+    kind = type(struct)
+    if kind is UnknownPart:
+        _unknown_row(struct)
+        return dict(struct.data)
+    fields: dict[str, Any] = {"type": struct.type} if _TAGS[kind] else {}
+    defaults = dict(zip(kind.__struct_fields__, _DEFAULTS[kind], strict=True))
+    for name in names:
+        value = getattr(struct, name)
+        if isinstance(value, tuple):
+            value = [map_of(item, type(item).__struct_fields__[:-1]) for item in value]
+        elif isinstance(value, OpenStruct):
+            value = map_of(value, value.__struct_fields__[:-1])
+        if value != defaults[name] or (type(value) is not type(defaults[name]) and type(value) is not dict):
+            fields[name] = value
+    if struct.extra is not None:
+        _check_extra(struct.extra, kind)
+        fields |= struct.extra
+    return fields
+
+
+def named(error: str, message: Message) -> str:
+    """The text of a decoder's error, with the names of the fields instead of their places."""
+    match = _PATH.search(error)
+    if match is None:
+        return error
+    value: Any = message
+    path = ""
+    for place in map(int, match[1][1:-1].split("][")):
+        if isinstance(value, msgspec.Struct):
+            name = value.__struct_fields__[place - (value.__struct_config__.tag is not None)]
+            path, value = f"{path}.{name}" if path else name, getattr(value, name)
+        else:
+            path, value = f"{path}[{place}]", value[place] if isinstance(value, list | tuple) else None
+    return f"{error[: match.start()]}`{path}{error[match.end() :]}"
+
+
+def known_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the message of a map: its fields, with structs in place of maps, and `extra`."""
+    known, extra = _split({name: value for name, value in fields.items() if name != "schema_version"}, Message)
+    if known.get("parts") is not None:
+        known["parts"] = tuple(map(_part, known["parts"]))
+    if known.get("participant") is not None:
+        known["participant"] = _struct(known["participant"], Participant)
+    if known.get("sources") is not None:
+        known["sources"] = tuple(_struct(source, Source) for source in known["sources"])
+    return {**known, "extra": extra}
+
+
+def _part(fields: Any) -> Any:
+    if isinstance(fields, msgspec.Struct):  # only from users; `Message` checks its type
+        return fields
+    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+        raise TypeError("a part is a map with a type")
+    kind = PART_TYPES.get(fields["type"])
+    if kind is None:
+        return UnknownPart(data=fields)
+    return _struct({name: value for name, value in fields.items() if name != "type"}, kind)
+
+
+def _struct(fields: Any, kind: Callable[..., Any]) -> Any:
+    if isinstance(fields, msgspec.Struct):
+        return fields
+    if not isinstance(fields, dict):
+        raise TypeError(f"a {kind.__name__} is a map")
+    known, extra = _split(fields, kind)
+    return kind(**known, extra=extra)
+
+
+def _split(fields: dict[str, Any], kind: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    names = kind.__struct_fields__[:-1]
+    known, extra = {}, {}
+    for name, value in fields.items():
+        if name in names:
+            known[name] = value
+        else:
+            extra[name] = value
+    return known, extra or None
