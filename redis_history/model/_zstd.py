@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,7 @@ from redis_history.errors import CorruptDataError, MissingExtraError
 _LEVEL = 3
 
 
+@cache  # a failed import is slow
 def _library() -> Any:
     for name in ("compression.zstd", "zstandard"):
         try:

@@ -23,6 +23,7 @@ from redis_history.model import (
     TextPart,
     ToolUsePart,
     UnknownPart,
+    _zstd,
     assistant,
     tool_use,
     user,
@@ -320,7 +321,7 @@ def test_the_prefix_is_read_without_decoding() -> None:
 @pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])
 def test_compressed_bodies_are_read_back(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = pytest.importorskip(library)
-    monkeypatch.setattr("redis_history.model._zstd.import_module", lambda _: found)
+    monkeypatch.setattr("redis_history.model._zstd._library", lambda: found)
     message = user("to be or not to be " * 100, id="é" * 200, metadata={"a": 1})
     body = encode_body(message)
     smaller = compress_body(body)
@@ -352,6 +353,7 @@ def test_damaged_frames_are_corrupt(damage: str) -> None:
 
 def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     member = encode_member(1, 5000, COMPRESSED, 0, compress_body(encode_body(user("x" * 5000))) or b"")
+    monkeypatch.setattr("redis_history.model._zstd._library", _zstd._library.__wrapped__)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     for read in (decode_member, body_of, lambda member: decode_members([member])):
