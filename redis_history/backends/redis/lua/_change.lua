@@ -10,6 +10,7 @@
 -- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the log of a former life was there
 -- when this one began, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
+-- O '' if none of i, l, a, m, w and g is there, so that appends need not look for them;
 -- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- g when the journal was last written (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
@@ -69,7 +70,7 @@ local renew_documents, renew_archives -- of _document.lua
 -- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `generation`: of its
 -- search documents, `archived`: until when its archives live, if there are any.
 local function live(ttl, now, before, generation, archived)
-  if ttl ~= '' then redis.call('HSET', state, 'l', ttl) else ttl = before end
+  if ttl ~= '' then redis.call('HSET', state, 'l', ttl, 'O', '1') else ttl = before end
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
   redis.call('PEXPIREAT', state, ends)

@@ -98,7 +98,7 @@ local function use_journal()
     if redis.call('HSET', key, 'b', seen.period, ...) > select('#', ...) / 2 then
       redis.call('PEXPIRE', key, 2 * LIFETIME / 1000)
     end
-    if exists then redis.call('HSET', state, 'g', seen.now) end
+    if exists then redis.call('HSET', state, 'g', seen.now, 'O', '1') end
   end
 
   -- Keeps the outcome of this call for its later copies; the outcome.

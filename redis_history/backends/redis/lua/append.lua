@@ -11,16 +11,22 @@
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 5, 16
+local FIRST, WIDTH, FIELDS = 15, 5, 11
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
-local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'l', 'i', 'a', 'm', 'w', 'u', 'g', 'p'}
+local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'O', 'u', 'p'}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-local epoch, revision, written = known[1], tonumber(known[2] or 0), known[15]
+local epoch, revision, updated = known[1], tonumber(known[2] or 0), known[10]
+-- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
+-- read only if one of them may be there.
+local lives, generation, archives_end, archived_count, archives, written
+if epoch and known[9] ~= '' then
+  lives, generation, archives_end, archived_count, archives, written = unpack(redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g'))
+end
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
 
@@ -51,14 +57,14 @@ end
 -- An outcome without a change, kept for later copies.
 local function ended(seen, outcome)
   use_journal()
-  return unchanged(seen or look(known[14], written), epoch, outcome)
+  return unchanged(seen or look(updated, written), epoch, outcome)
 end
 
 local stored, before_count, seen
 if replace then
   use_journal()
   local reply
-  seen, reply = decided(known[14], written)
+  seen, reply = decided(updated, written)
   if reply then return reply end
   for i = 1, count do known[FIELDS + i] = false end
   before_count, known[5] = known[5] or 0, 0
@@ -78,7 +84,7 @@ else
       local timestamp, sequence, changed, whose = place_of(place)
       local time, own = format('%.0f', timestamp), whose == mark
       local there = locate_live(messages, time, sequence, ARGV[at + 1]) or
-                    find_archived(state, known[13], time, sequence, ARGV[at + 1])
+                    find_archived(state, archives, time, sequence, ARGV[at + 1])
       if there and not is_same(there, ARGV[at + 3], ARGV[at + 4]) or
          ARGV[at + 2] ~= '' and tonumber(ARGV[at + 2]) ~= timestamp then
         conflict = conflict or ARGV[at + 1]
@@ -91,13 +97,13 @@ else
     end
   end
   local mine = owned > 0
-  local window = known[15] and (repeated or sent <= tonumber(written))
+  local window = written and (repeated or sent <= tonumber(written))
   if mine and window or (conflict or owned < count) and (mine or window or not epoch or sent > now) then
     -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
     -- edited back.
     use_journal()
     use_places()
-    seen = look(known[14], written)
+    seen = look(updated, written)
     if seen.outcome then
       force_write()
       return seen.outcome
@@ -152,7 +158,7 @@ local outcome = revision .. ' ' .. sequence + 1 .. ' ' .. format('%.0f', stamp)
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
 local period = math.floor(now / LIFETIME)
 local begun, at_its_start, at_start_before = 0, 0, 0
-if known[16] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[16]) end
+if known[11] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[11]) end
 local new_period = begun < period
 if new_period then
   at_start_before = begun == period - 1 and at_its_start or sequence
@@ -163,7 +169,7 @@ local hset = {'r', revision, 'x', '', 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', cha
 local zadd, times, added, next_field = {}, {}, 0, 17
 local documents, next_document = {}, FIRST + WIDTH * count
 local searched = #ARGV >= next_document
-if replace or searched or known[10] or known[11] then use_documents() end
+if replace or searched or generation or archives_end then use_documents() end
 local changed = pack_number(revision)
 for i = 1, count do
   local from, to = next_document + 1, nil
@@ -194,7 +200,7 @@ local held = added + (known[5] or 0)
 hset[8], hset[12] = sequence, held
 hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 
-local generation, pending = known[10], nil
+local pending
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
 local excess = ARGV[11] ~= '' and held - ARGV[11] or 0
 local one = added == 1 and not replace and excess <= 0 and type(times[1]) == 'number'
@@ -211,7 +217,7 @@ if epoch then
   -- Which ids a cap removes is known when the messages are in; so the log is written later then.
   if excess <= 0 then write_log(newest_entry, entry) end
 else
-  redis.call('HSET', state, 'v', 2, 'e', token, 'b', now)
+  redis.call('HSET', state, 'v', 2, 'e', token, 'b', now, 'O', '')
   begin()
   if excess <= 0 then write_log(newest_entry, entry) end
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
@@ -219,9 +225,9 @@ end
 if replace then
   if epoch then
     if excess > 0 then redis.call('HSET', state, 'x', newest_entry) end -- takes memory, so that a full server refuses here
-    pending, generation = schedule_purge(generation, before_count + (known[12] or 0), known[9] or ARGV[6], known[13]), nil
-    empty(known[13], seen)
-    known[11] = nil
+    pending, generation = schedule_purge(generation, before_count + (archived_count or 0), lives or ARGV[6], archives), nil
+    empty(archives, seen)
+    archives_end = nil
   end
   hset[#hset + 1] = 'h'
   hset[#hset + 1] = revision
@@ -229,6 +235,8 @@ end
 if not epoch and seen and #seen.hashes > 0 then -- what the journal says of a former life counts for this one, too
   hset[#hset + 1] = 'g'
   hset[#hset + 1] = seen.now
+  hset[#hset + 1] = 'O'
+  hset[#hset + 1] = '1'
 end
 if new_period then
   hset[#hset + 1] = 'p'
@@ -238,6 +246,8 @@ if not generation and #documents > 0 then
   generation = token
   hset[#hset + 1] = 'i'
   hset[#hset + 1] = generation
+  hset[#hset + 1] = 'O'
+  hset[#hset + 1] = '1'
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
@@ -251,7 +261,7 @@ else
   redis.call('HSET', state, unpack(hset))
 end
 if #documents > 0 then
-  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[9], nil
+  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or lives, nil
   if ttl then ends = document_ends(now, ttl) end
   local prefix = documents_of(generation)
   for _, of in ipairs(documents) do
@@ -270,17 +280,17 @@ if excess > 0 then
   end
   if #recent > 0 then
     -- The journal of this period is there, or of a former one.
-    local begun = written and math.floor(written / LIFETIME) == period and tonumber(known[14]) <= now
-    note_places(begun and {now = now, period = period, begun = true} or look(known[14], written), true, recent)
+    local begun = written and math.floor(written / LIFETIME) == period and tonumber(updated) <= now
+    note_places(begun and {now = now, period = period, begun = true} or look(updated, written), true, recent)
   end
   write_log(newest_entry, entry)
 end
 announce(revision, now)
-if ARGV[6] ~= '' or known[9] then live(ARGV[6], now, known[9], generation, known[11]) end
+if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 -- What others had stored is not recognised by the marks of this call.
 if replace or stored then
   use_journal()
-  concluded(seen or look(known[14], written), true, outcome)
+  concluded(seen or look(updated, written), true, outcome)
 end
 return outcome

@@ -78,7 +78,7 @@ if former then size = size .. ' ' .. former end
 local characters = struct.unpack('>I3', ARGV[13])
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - replaced + 1,
            'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + math.ceil(characters / 4), 'h', revision, 's', id,
-           'w', (known[10] or '') .. listed, 'm', (known[12] or 0) + replaced - (former and 1 or 0),
+           'w', (known[10] or '') .. listed, 'O', '1', 'm', (known[12] or 0) + replaced - (former and 1 or 0),
            ARGV[24], pack_place(ARGV[21], mark, tonumber(ARGV[22]), revision) .. string.sub(ARGV[13], 6), '^' .. id, revision, '#' .. revision, size)
 local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
 if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
@@ -90,7 +90,7 @@ end
 if #ARGV >= at then
   if not generation then
     generation = token
-    redis.call('HSET', state, 'i', generation)
+    redis.call('HSET', state, 'i', generation, 'O', '1')
   end
   document(documents_of(generation), generation, '-' .. ARGV[22], ARGV[21], at, #ARGV, ttl and document_ends(now, ttl))
 end

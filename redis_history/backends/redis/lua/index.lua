@@ -20,7 +20,7 @@ marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {}
 local now, generation, written, ends = clock(), known[2], 0, nil
 if not generation then
   generation = token
-  redis.call('HSET', state, 'i', generation)
+  redis.call('HSET', state, 'i', generation, 'O', '1')
 end
 if known[3] then ends = document_ends(now, known[3]) end
 local prefix, at = documents_of(generation), 12 + 2 * count

@@ -47,7 +47,7 @@ local generation, named = known[7], id == known[9] and -sequence or sequence
 if #ARGV > 13 then
   if not generation then
     generation = token
-    redis.call('HSET', state, 'i', generation)
+    redis.call('HSET', state, 'i', generation, 'O', '1')
   end
   local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[5], nil
   if ttl then ends = document_ends(now, ttl) end
