@@ -33,7 +33,7 @@ _COMMANDS = {
     "rename": ("edit", "Set the title of a conversation."),
     "delete": ("edit", "Delete conversations with all their messages, also archived ones."),
     "stats": ("edit", "Show how much a namespace contains, and its largest conversations."),
-    "import": ("exchange", "Import conversations from files."),
+    "import": ("exchange", "Import conversations from files, or from the keys of an agent framework."),
     "export": ("exchange", "Export conversations, or a whole namespace, to a file."),
     "migrate": ("migrate", "Migrate a namespace from version 0.1."),
     "compress": ("maintain", "Replace the older part of long conversations with summaries."),

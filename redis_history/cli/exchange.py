@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec import structs
 
+from redis_history.backends.redis.urls import parse_url
 from redis_history.cli import _options
 from redis_history.cli._completion import conversation_ids
 from redis_history.cli._options import Id
@@ -24,7 +25,9 @@ from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import InvalidInputError
 from redis_history.importers import (
     FORMATS,
+    FRAMEWORKS,
     Exported,
+    FrameworkSource,
     Imported,
     ImportLimits,
     ImportProblem,
@@ -35,6 +38,7 @@ from redis_history.importers import (
 )
 
 _CHUNK = 1 << 16  # bytes
+_PATH = click.Path(allow_dash=True, exists=True)
 _LONGEST_NAME = 255  # bytes of the name of a file
 _MOST_PROBLEMS = 20  # to print; further ones are only counted
 
@@ -60,7 +64,18 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @define("import")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True, exists=True))
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--from",
+    "framework",
+    type=click.Choice(FRAMEWORKS),
+    help="Import what this framework's own class has stored in Redis. FILE is the URL of that server.",
+)
+@click.option(
+    "--key-prefix",
+    metavar="TEXT",
+    help="With --from: what the framework's keys begin with.  [default: that of the framework]",
+)
 @click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto", show_default=True,
               help="The format of the files. auto: detect it from the first records.")  # fmt: skip
 @click.option("--name", "stdin_name", default="stdin", show_default=True, metavar="NAME",
@@ -75,6 +90,8 @@ def import_command(
     context: Context,
     /,
     files: tuple[str, ...],
+    framework: str | None,
+    key_prefix: str | None,
     format: str,
     stdin_name: str,
     batch: int,
@@ -83,7 +100,7 @@ def import_command(
     quiet: bool,
     **given: int,
 ) -> None:
-    """Import conversations from files.
+    """Import conversations from files, or from the keys of an agent framework.
 
     Reads the JSON or JSONL files of chats, agents and other tools, also gzipped, and detects their format. FILE may be
     a folder or a zip archive, a pipe, or - for standard input. A repeated import adds only new messages. If a file
@@ -91,6 +108,17 @@ def import_command(
     """
     check_url(context)
     problems = _Problems(context)
+    if framework is not None:
+        if len(files) > 1 or "://" not in files[0]:
+            raise click.UsageError("--from takes one URL, such as redis://localhost:6379/0")
+        _import_framework(context, framework, files[0], key_prefix, batch, language, dry_run=dry_run, quiet=quiet)
+        return
+    if key_prefix is not None:
+        raise click.UsageError("--key-prefix needs --from")
+    for given_path in files:
+        if "://" in given_path:
+            raise click.UsageError(f"{name(given_path)!r} is a URL: name the framework that wrote there with --from")
+        _PATH.convert(given_path, None, click.get_current_context())
     limits = ImportLimits(**given)
     with _opened(files, stdin_name, limits) as opened:
         # Read the start of all files before storing anything.
@@ -127,6 +155,37 @@ def import_command(
         raise SystemExit(FAILED)
 
 
+def _import_framework(
+    context: Context, framework: str, url: str, key_prefix: str | None, batch: int, language: str | None,
+    *, dry_run: bool, quiet: bool,
+) -> None:  # fmt: skip
+    problems = _Problems(context)
+    address = parse_url(url).address  # without the password
+    report = problems.of(_File(address, Path(url)))
+    source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=report)
+    counts = Imported()
+    with progress("reading" if dry_run else "importing", context, quiet=quiet) as update:
+
+        def show(done: Imported) -> None:
+            update(done.conversations, len(source), counted(done.messages, "message"))
+
+        if dry_run:
+            for transcript in source:
+                counts = Imported(counts.conversations + 1, counts.messages + len(transcript.messages))
+                show(counts)
+        else:
+            with open_store(context, lasting=True, searches=language) as store:
+                counts = import_messages(source, store, batch=batch, on_error=report, on_progress=show)
+    counts = structs.replace(counts, problems=problems.count)
+    text = f"{address} ({framework}): {_words(counts, dry_run)}"
+    context.say(text, kind="ended", path=address, format=framework, dry_run=dry_run, **structs.asdict(counts))
+    problems.end()
+    if not len(source):
+        complain(f"no conversations of {framework} found there", "Name another database in the URL, or --key-prefix")
+    if problems.count:
+        raise SystemExit(FAILED)
+
+
 class _File(NamedTuple):
     """`shown`: the name to show; `path`: the file to read."""
 
@@ -147,22 +206,22 @@ class _Problems:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._count = 0
+        self.count = 0
 
     def of(self, file: _File) -> OnError:
         def report(problem: ImportProblem) -> None:
-            self._count += 1
+            self.count += 1
             path = problem.path.replace(str(file.path), file.shown, 1)
             if self._context.json:
                 self._context.emit({"kind": "problem", "path": path, "line": problem.line, "reason": problem.reason})
-            elif self._count <= _MOST_PROBLEMS:
+            elif self.count <= _MOST_PROBLEMS:
                 click.echo(one_line(f"{path}:{problem.line}: skipped: {problem.reason}"), err=True)
 
         return report
 
     def end(self) -> None:
-        if self._count > _MOST_PROBLEMS and not self._context.json:
-            more = self._count - _MOST_PROBLEMS
+        if self.count > _MOST_PROBLEMS and not self._context.json:
+            more = self.count - _MOST_PROBLEMS
             click.echo(f"… and {more:,} more problems; --json reports all of them", err=True)
 
 

@@ -1,5 +1,6 @@
-"""Import transcripts of other tools from files into a store, and export a store to a file."""
+"""Import transcripts of other tools into a store, from files or from Redis, and export a store to a file."""
 
+from redis_history.importers.frameworks import FRAMEWORKS, FrameworkSource
 from redis_history.importers.reader import FORMATS, Importer, read_transcripts
 from redis_history.importers.source import ImportLimits, Source
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, Turn, build
@@ -15,7 +16,9 @@ from redis_history.importers.transfer import (
 
 __all__ = [
     "FORMATS",
+    "FRAMEWORKS",
     "Exported",
+    "FrameworkSource",
     "ImportLimits",
     "ImportProblem",
     "Imported",

@@ -116,7 +116,7 @@ def build(
         conversation_id=conversation_id,
         format=format,
         messages=messages,
-        title=title or _title(messages),
+        title=title or title_of(messages),
         metadata=dict(metadata or {}),
         form=form,
         originals=originals,
@@ -153,7 +153,8 @@ def _capped(text: str) -> str:
     return f"{data[:400].decode('utf-8', 'ignore')}~{digest}"
 
 
-def _title(messages: Iterable[Message]) -> str | None:
+def title_of(messages: Iterable[Message]) -> str | None:
+    """The beginning of the first text of a user."""
     for message in messages:
         if message.role == "user" and (text := " ".join(message.text.split())):
             return text if len(text) <= _TITLE_CHARACTERS else text[: _TITLE_CHARACTERS - 1] + "…"

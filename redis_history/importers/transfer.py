@@ -69,7 +69,7 @@ _Steps = Generator[_Step, Any, Any]
 
 
 def import_messages(
-    source: str | PathLike[str],
+    source: str | PathLike[str] | Iterable[Transcript],
     store: HistoryStore,
     *,
     format: str = "auto",
@@ -79,6 +79,8 @@ def import_messages(
     on_progress: OnProgress | None = None,
 ) -> Imported:
     """Import the conversations of `source` into `store`, one at a time, in batches of `batch` messages (1 to 1,000).
+
+    `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
     A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
     messages. A new conversation gets the title and metadata of the source. Archived messages of an export are archived
@@ -96,7 +98,7 @@ def import_messages(
 
 
 async def async_import_messages(
-    source: str | PathLike[str],
+    source: str | PathLike[str] | Iterable[Transcript],
     store: AsyncHistoryStore,
     *,
     format: str = "auto",
@@ -197,7 +199,7 @@ class _Import:
     def __init__(
         self,
         store: HistoryStore | AsyncHistoryStore,
-        source: str | PathLike[str],
+        source: str | PathLike[str] | Iterable[Transcript],
         batch: int,
         on_error: OnError | None,
         on_progress: OnProgress | None,
@@ -208,7 +210,9 @@ class _Import:
         self._counts = Imported()
         self._number = 0  # of the conversation
 
-    def read(self, format: str, limits: ImportLimits | None) -> Iterator[Transcript]:
+    def read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
+        if not isinstance(self._source, str | PathLike):
+            return self._source
         return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
 
     def steps(self, transcripts: Iterable[Transcript]) -> _Steps:
@@ -265,7 +269,8 @@ class _Import:
         self._counts = msgspec.structs.replace(self._counts, **changed)
 
     def _problem(self, reason: str) -> None:
-        self._report(ImportProblem(str(self._source), self._number, reason))
+        path = str(self._source) if isinstance(self._source, str | PathLike) else "transcripts"
+        self._report(ImportProblem(path, self._number, reason))
 
     def _report(self, problem: ImportProblem) -> None:
         self._add(problems=1)

@@ -83,7 +83,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
         """Replace all messages. Up to 1,000 messages are one atomic change."""
-        self._store.restore(key, [_ours(message) for message in messages])
+        self._store.restore(key, [from_llama_index(message) for message in messages])
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first; an empty list for an unknown key."""
@@ -91,7 +91,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Append a message."""
-        self._store.append(key, _ours(message))
+        self._store.append(key, from_llama_index(message))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete the conversation and return its messages; None if it does not exist."""
@@ -276,11 +276,12 @@ def _marked(message: Message) -> Message:
 
 
 def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list[Message]:
-    ours = map(_ours, messages)
+    ours = map(from_llama_index, messages)
     return [_marked(message) for message in ours] if status == MessageStatus.ARCHIVED else list(ours)
 
 
-def _ours(theirs: ChatMessage) -> Message:
+def from_llama_index(theirs: ChatMessage) -> Message:
+    """A ChatMessage as a message of this package."""
     dump = theirs.model_dump(mode="json")
     dump["additional_kwargs"] = plain_or(theirs.additional_kwargs, dump["additional_kwargs"])
     for block, dumped in zip(theirs.blocks, dump["blocks"], strict=True):

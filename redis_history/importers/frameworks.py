@@ -1,0 +1,292 @@
+"""Conversations that agent frameworks have stored in Redis with their own classes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b32decode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from redis_history import HistoryStore
+from redis_history._ids import MAX_ID_BYTES, check_conversation_id
+from redis_history._validation import check_choice
+from redis_history.backends.redis.urls import parse_url
+from redis_history.errors import InvalidInputError
+from redis_history.formats import from_langchain, from_openai_responses, to_openai_responses
+from redis_history.importers.source import report
+from redis_history.importers.transcript import ImportProblem, OnError, Transcript, title_of, unique_id
+from redis_history.model import Message
+
+_COUNT = b"1000"  # keys in a step of SCAN
+_PAGE = 500  # keys or list items in a request
+
+
+class _Entry(NamedTuple):
+    """A stored message: its key, its number in the conversation, its bytes and their value."""
+
+    key: str
+    number: int
+    raw: bytes
+    value: Any
+
+
+#: Converts entries, and yields each message with the entry it begins with.
+_Convert = Callable[[Sequence[_Entry]], Iterable[tuple[_Entry, Message]]]
+
+
+class _Layout(NamedTuple):
+    """Keys of the type `kind` that begin with `prefix`. `name` gives the conversation of what follows it, or None.
+    `matches`: whether the first entry of a list belongs to the framework."""
+
+    prefix: str
+    kind: str
+    name: Callable[[str, str], str | None]
+    convert: _Convert
+    newest_first: bool = False
+    matches: Callable[[Any], bool] | None = None
+
+
+class FrameworkSource:
+    """The conversations that the own Redis class of `framework` stored on the server at `url`: one of FRAMEWORKS.
+
+    Iterate it for a `Transcript` of each conversation, or pass it to `import_messages`. `len()` is their number. The
+    server is only read. Conversations keep their names. The ids of messages are those of the framework, or derived from
+    their content, so that a repeated import adds only what is new. `key_prefix` is what the keys begin with, if that is
+    not the framework's default. Bad entries are skipped and passed to `on_error` (without it, logged as warnings).
+
+    Raises InvalidInputError for an unknown framework, ConfigurationError for an invalid URL, and the errors of a store.
+    """
+
+    def __init__(
+        self, framework: str, url: str, *, key_prefix: str | None = None, on_error: OnError | None = None
+    ) -> None:
+        check_choice(framework, "framework", FRAMEWORKS, InvalidInputError)
+        if parse_url(url).scheme == "memory":
+            raise InvalidInputError("url: memory:// holds no conversations of other programs; name a Redis server")
+        self._framework, self._url, self._prefix, self._on_error = framework, url, key_prefix, on_error
+        self._found: dict[str, tuple[_Layout, list[str]]] = {}
+        with self._open() as store:
+            for layout in _LAYOUTS[framework]:
+                self._find(store, layout)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Transcript]:
+        with self._open() as store:
+            for name, (layout, keys) in sorted(self._found.items()):
+                yield self._transcript(name, layout, self._entries(store, layout, keys))
+
+    def _open(self) -> HistoryStore:
+        return HistoryStore(self._url, search="off")
+
+    def _find(self, store: HistoryStore, layout: _Layout) -> None:
+        prefix = layout.prefix if self._prefix is None else self._prefix
+        several = layout.kind != "list"  # keys make up one conversation
+        for keys in _scan(store, prefix, layout.kind):
+            firsts = _ask(store, [[b"LINDEX", key, b"0"] for key in keys]) if layout.matches else [None] * len(keys)
+            for raw_key, first in zip(keys, firsts, strict=True):
+                if layout.matches and not layout.matches(_value(first)):
+                    continue
+                key = raw_key.decode(errors="replace")
+                name = layout.name(prefix, key.removeprefix(prefix))
+                try:
+                    if name is None or "\ufffd" in key:
+                        raise InvalidInputError(f"the key does not look like one of {self._framework}")
+                    check_conversation_id(name)
+                except InvalidInputError as error:
+                    self._problem(key, 1, str(error))
+                    continue
+                known, of = self._found.setdefault(name, (layout, []))
+                if known is layout and (several or not of or key in of):
+                    of += [] if key in of else [key]
+                else:
+                    self._problem(key, 1, f"{of[0]} has the same session; import each with its own --key-prefix")
+
+    def _entries(self, store: HistoryStore, layout: _Layout, keys: list[str]) -> Iterator[_Entry]:
+        if layout.kind == "list":
+            for number, raw in enumerate(_items(store, keys[0].encode(), newest_first=layout.newest_first), 1):
+                yield from self._entry(keys[0], number, raw)
+            return
+        found: list[_Entry] = []
+        for at in range(0, len(keys), _PAGE):
+            page = keys[at : at + _PAGE]
+            for key, raw in zip(page, _ask(store, [[b"JSON.GET", key.encode()] for key in page]), strict=True):
+                found += self._entry(key, 1, raw)
+        yield from sorted(found, key=lambda one: (_time(one) or 0, one.key))
+
+    def _entry(self, key: str, number: int, raw: Any) -> Iterator[_Entry]:
+        value = _value(raw)
+        if isinstance(value, dict):
+            yield _Entry(key, number, raw, value)
+        elif raw is not None:  # None: it expired since the scan
+            self._problem(key, number, "not a JSON object")
+
+    def _transcript(self, name: str, layout: _Layout, entries: Iterator[_Entry]) -> Transcript:
+        prefix = hashlib.blake2b(f"{self._framework}:{name}".encode(), digest_size=8).hexdigest()
+        seen: dict[str, int] = {}
+        messages = []
+        for entry, message in self._converted(layout.convert, list(entries)):
+            own = message.id if layout.convert is _langchain and message.id == _own_id(entry.value) else None
+            digest = hashlib.blake2b(entry.raw, digest_size=12).hexdigest()
+            messages.append(replace(message, id=unique_id(own or f"{prefix}-{digest}", seen)))
+        return Transcript(
+            conversation_id=name, format=self._framework, messages=tuple(messages), title=title_of(messages)
+        )
+
+    def _converted(self, convert: _Convert, entries: list[_Entry]) -> Iterable[tuple[_Entry, Message]]:
+        try:
+            return list(convert(entries))
+        except (ValueError, LookupError, TypeError) as error:  # InvalidInputError is a ValueError
+            if len(entries) == 1:
+                self._problem(entries[0].key, entries[0].number, str(error).partition("\n")[0])
+                return []
+        good = [entry for entry in entries if self._converted(convert, [entry])]
+        return list(convert(good))
+
+    def _problem(self, key: str, number: int, reason: str) -> None:
+        report(ImportProblem(key, number, reason), self._on_error)
+
+
+def _scan(store: HistoryStore, prefix: str, kind: str) -> Iterator[list[bytes]]:
+    pattern = re.sub(r"([][*?\\])", r"\\\1", prefix).encode() + b"*"
+    cursor = b"0"
+    while True:
+        [reply] = _ask(store, [[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _COUNT, b"TYPE", kind.encode()]])
+        cursor, keys = reply
+        for at in range(0, len(keys), _PAGE):
+            yield keys[at : at + _PAGE]
+        if int(cursor) == 0:
+            return
+
+
+def _items(store: HistoryStore, key: bytes, *, newest_first: bool) -> Iterator[bytes]:
+    """The items of a list, the oldest first, by pages."""
+    [length] = _ask(store, [[b"LLEN", key]])
+    for at in range(0, length, _PAGE):
+        first, last = (-at - _PAGE, -at - 1) if newest_first else (at, at + _PAGE - 1)
+        [page] = _ask(store, [[b"LRANGE", key, str(first).encode(), str(last).encode()]])
+        yield from reversed(page) if newest_first else page
+
+
+def _ask(store: HistoryStore, commands: list[list[bytes]]) -> list[Any]:
+    """Replies to commands that change nothing."""
+    backend: Any = store._backend
+    replies = backend.ask(commands) if commands else [[]]
+    if len(replies) > 1:
+        raise InvalidInputError("url: a cluster is read node by node; give the redis:// URL of each primary")
+    for reply in replies[0]:
+        if isinstance(reply, Exception):
+            raise InvalidInputError(f"url: the server cannot answer {commands[0][0].decode()}: {reply}") from reply
+    found: list[Any] = replies[0]
+    return found
+
+
+def _value(raw: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _own_id(value: Any) -> str | None:
+    """The id of a LangChain message, if it can be an id of a message here."""
+    id_ = value["data"].get("id") if isinstance(value.get("data"), dict) else None
+    return id_ if isinstance(id_, str) and id_ and len(id_.encode(errors="replace")) <= MAX_ID_BYTES else None
+
+
+def _time(entry: _Entry) -> float | None:
+    time = entry.value.get("timestamp")
+    return float(time) if isinstance(time, int | float) else None
+
+
+def _langchain(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Message]]:
+    times = [_time(entry) for entry in entries]
+    for entry in entries:
+        data = entry.value.get("data")
+        if not isinstance(data, dict):
+            raise InvalidInputError("not a serialized LangChain message: it has no data")
+        data = dict(data)
+        id_ = _own_id(entry.value)
+        if id_ is not None:
+            del data["id"]  # as LangChainHistory stores it
+        said = (data.get("additional_kwargs") or {}).get("tool_calls")
+        if said and "tool_calls" not in data:  # langchain-redis keeps only the provider's own form of the calls
+            data["tool_calls"] = [
+                {
+                    "name": call["function"]["name"],
+                    "args": msgspec.json.decode(call["function"]["arguments"]),
+                    "id": call["id"],
+                    "type": "tool_call",
+                }
+                for call in said
+            ]
+        [message] = from_langchain([{"type": entry.value.get("type"), "data": data}])
+        time = _time(entry) if None not in times else None
+        at = None if time is None else datetime.fromtimestamp(time, UTC)
+        yield entry, replace(message, id=id_ or message.id, timestamp=at)
+
+
+def _openai_agents(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Message]]:
+    at = 0
+    for message in from_openai_responses([entry.value for entry in entries]):  # a reply is one message
+        yield entries[at], message
+        at += len(to_openai_responses([message], shape="original"))
+
+
+def _llama_index(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Message]]:
+    from redis_history.integrations.llama_index import ChatMessage, from_llama_index  # type: ignore[attr-defined]
+
+    for entry in entries:
+        yield entry, from_llama_index(ChatMessage.model_validate(entry.value))
+
+
+def _agent_framework(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Message]]:
+    from redis_history.integrations import agent_framework as adapter
+
+    theirs = [adapter.FrameworkMessage.from_dict(entry.value) for entry in entries]  # type: ignore[attr-defined]
+    yield from zip(entries, adapter.from_agent_framework(theirs), strict=True)
+
+
+def _session_of_agents(prefix: str, rest: str) -> str | None:
+    """`agents:session:<session>:messages`. The class has other keys with this prefix."""
+    rest = rest if prefix.endswith(":") else rest.removeprefix(":")
+    return rest.removesuffix(":messages") if rest.endswith(":messages") else None
+
+
+def _session_of_agent_framework(prefix: str, rest: str) -> str | None:
+    """`chat_messages:<session>`, or `chat_messages|v2|<tenant>|<application>|<agent>|<source>|<session>`."""
+    if "|v2|" not in prefix + rest:
+        return (rest if prefix.endswith(":") else rest.removeprefix(":")) or None
+    segment = rest.rpartition("|")[2]
+    code = segment.removeprefix("~redis-session-")
+    if code == segment or not code.isalnum():  # a plain id, or the digest of a long one
+        return segment
+    return b32decode(code.upper() + "=" * (-len(code) % 8)).decode(errors="replace")
+
+
+def _whole(prefix: str, rest: str) -> str | None:
+    return rest or None
+
+
+_LAYOUTS = {
+    "langchain": (
+        _Layout("message_store:", "list", _whole, _langchain, newest_first=True),
+        _Layout("chat:", "ReJSON-RL", lambda prefix, rest: rest.rpartition(":")[0] or None, _langchain),
+    ),
+    "openai-agents": (_Layout("agents:session:", "list", _session_of_agents, _openai_agents),),
+    # Its keys are the sessions themselves, so its lists are recognized by their content.
+    "llama-index": (
+        _Layout("", "list", _whole, _llama_index, matches=lambda value: isinstance(value, dict)
+                and {"role", "additional_kwargs"} <= value.keys()),
+    ),
+    "agent-framework": (_Layout("chat_messages", "list", _session_of_agent_framework, _agent_framework),),
+}  # fmt: skip
+
+#: Frameworks whose own classes a `FrameworkSource` reads.
+FRAMEWORKS: tuple[str, ...] = tuple(_LAYOUTS)

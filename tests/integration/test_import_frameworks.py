@@ -1,0 +1,238 @@
+"""`redis-history import --from`, on a real server with keys of the frameworks' own classes.
+
+langchain-redis and agent-framework-redis need an older redis-py: their keys are written here as their source does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from agent_framework import Content
+from agent_framework import Message as FrameworkMessage
+from agents.extensions.memory import RedisSession
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.storage.chat_store.redis import RedisChatStore
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history.errors import InvalidInputError
+from redis_history.importers import FrameworkSource, import_messages
+from redis_history.integrations.agent_framework import AgentFrameworkHistory
+from redis_history.integrations.langchain import LangChainHistory
+from redis_history.integrations.llama_index import LlamaIndexChatStore
+from redis_history.integrations.openai_agents import AgentsSession
+from tests.support.commands import Done, run
+from tests.support.servers import Start, binary
+
+CALL = {"name": "find", "args": {"order": 42}, "id": "call-1", "type": "tool_call"}
+SAID: list[BaseMessage] = [
+    SystemMessage("Be brief."),
+    HumanMessage("Где мой заказ?", id="theirs"),
+    AIMessage("", tool_calls=[CALL]),
+    ToolMessage("on its way", tool_call_id="call-1"),
+    AIMessage([{"type": "text", "text": "On its way."}]),
+]
+ITEMS: list[Any] = [
+    {"role": "user", "content": "Where is it?"},
+    {"type": "function_call", "call_id": "call-1", "name": "find", "arguments": '{"order":42}', "id": "fc-1"},
+    {"type": "function_call_output", "call_id": "call-1", "output": "on its way"},
+    {"role": "user", "content": "Thanks."},
+    {"role": "user", "content": "Thanks."},
+]
+
+Import = Callable[..., Done]
+
+
+@pytest.fixture
+def old(own_server: Start) -> Iterator[Any]:
+    """A client of a server with search and JSON, as langchain-redis needs it."""
+    [search] = (Path(module) for module in binary("redis").modules)
+    server = own_server(options=("--loadmodule", str(search.with_name("rejson.so"))))
+    with redis.Redis(unix_socket_path=str(server.socket), decode_responses=True) as client:
+        client.url = server.url
+        yield client
+
+
+@pytest.fixture
+def store(old: Any) -> Iterator[HistoryStore]:
+    with HistoryStore(old.url, namespace="new") as store:
+        yield store
+
+
+@pytest.fixture
+def brought(old: Any) -> Import:
+    """Runs the command, which must not change an old key."""
+
+    def brought(framework: str, *options: str) -> Done:
+        before = _old_keys(old)
+        done = run("--url", old.url, "--namespace", "new", "import", "--from", framework, old.url, *options)
+        assert _old_keys(old) == before
+        return done
+
+    return brought
+
+
+def _old_keys(old: Any) -> dict[bytes, bytes]:
+    with redis.Redis(unix_socket_path=old.url.removeprefix("unix://")) as client:
+        return {key: client.dump(key) for key in client.scan_iter(count=1000) if not key.startswith(b"rh")}
+
+
+def _counts(done: Done) -> str:
+    return done.stdout.partition("): ")[2].rstrip()
+
+
+def _bare(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Without ids: where the old package had none, the import makes one."""
+    return [message.model_copy(update={"id": None}) for message in messages]
+
+
+def _langchain_community(old: Any, session: str, messages: list[BaseMessage]) -> None:
+    from langchain_community.chat_message_histories import RedisChatMessageHistory
+
+    history = RedisChatMessageHistory(session, url=old.url)
+    try:
+        history.add_messages(messages)
+    finally:
+        history.redis_client.close()
+
+
+@pytest.mark.proves("migration")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_langchain_community(old: Any, store: HistoryStore, brought: Import) -> None:
+    _langchain_community(old, "a:b", SAID)
+    _langchain_community(old, "two", SAID[:1])
+    assert _counts(brought("langchain", "--dry-run")) == "2 conversations, 6 messages"
+    assert _counts(brought("langchain")) == "2 conversations, 6 messages: 6 new, 0 known"
+    history = LangChainHistory("a:b", store)
+    assert _bare(history.messages) == _bare(SAID)
+    assert [record.message_count for record in store.list_conversations()] == [1, 5]
+    assert history.messages[1].id == "theirs"
+    history.add_messages(history.messages)  # as after a step of LangGraph
+    assert len(history.messages) == 5
+
+    _langchain_community(old, "two", SAID[1:3])  # the old one goes on for a while
+    assert _counts(brought("langchain")) == "2 conversations, 8 messages: 2 new, 6 known"
+    assert _bare(LangChainHistory("two", store).messages) == _bare(SAID[:3])
+
+
+@pytest.mark.proves("migration")
+def test_langchain_redis(old: Any, store: HistoryStore, brought: Import) -> None:
+    said = [*SAID[:2], AIMessage("", additional_kwargs={"tool_calls": [
+        {"id": "call-1", "type": "function", "function": {"name": "find", "arguments": '{"order":42}'}}
+    ]}), *SAID[3:]]  # fmt: skip
+    for number, message in reversed(list(enumerate(said))):
+        data = {"content": message.content, "additional_kwargs": message.additional_kwargs, "type": message.type}
+        if isinstance(message, ToolMessage):
+            data |= {"tool_call_id": message.tool_call_id, "status": message.status}
+        entry = {"type": message.type, "message_id": f"01K{number}", "data": data, "session_id": "s:1"}
+        entry["timestamp"] = 1769860800.25 + number // 2  # two of one moment sort by their ids
+        old.execute_command("JSON.SET", f"chat:s:1:01K{number}", "$", json.dumps(entry))
+    earlier = {"type": "human", "data": {"content": "Hi", "additional_kwargs": {}, "type": "human"}}
+    earlier |= {"session_id": "s:1", "timestamp": 1769860700.5}  # without an id, as up to 0.2.1
+    old.execute_command("JSON.SET", "chat:s:1:1769860700.5", "$", json.dumps(earlier))
+
+    for counts in ("6 new, 0 known", "0 new, 6 known"):
+        assert _counts(brought("langchain")) == f"1 conversation, 6 messages: {counts}"
+    assert _bare(LangChainHistory("s:1", store).messages) == _bare([HumanMessage("Hi"), *said])
+    messages = store.get("s:1")
+    assert messages[3].tool_uses[0].input == {"order": 42}
+    assert [str(message.timestamp)[11:22] for message in messages[:3]] == ["11:58:20.50", "12:00:00.25", "12:00:00.25"]
+
+
+@pytest.mark.proves("migration")
+async def test_openai_agents(old: Any, store: HistoryStore, brought: Import) -> None:
+    async with redis.asyncio.Redis(unix_socket_path=old.url.removeprefix("unix://")) as client:
+        session = RedisSession("s:1", redis_client=client)
+        await session.add_items(ITEMS)
+        await RedisSession("other", redis_client=client, key_prefix="bot[1]").add_items(ITEMS[:1])
+        theirs = await session.get_items()
+    for counts in ("5 new, 0 known", "0 new, 5 known"):
+        assert _counts(brought("openai-agents")) == f"1 conversation, 5 messages: {counts}"
+    assert _counts(brought("openai-agents", "--key-prefix", "bot[1]")).endswith("1 new, 0 known")
+    async with AsyncHistoryStore(old.url, namespace="new") as asynchronous:
+        assert await AgentsSession("s:1", asynchronous).get_items() == theirs == ITEMS
+        assert await AgentsSession("other", asynchronous).get_items() == ITEMS[:1]
+
+
+@pytest.mark.proves("migration")
+def test_llama_index(old: Any, store: HistoryStore, brought: Import) -> None:
+    said = [ChatMessage(role="user", content="Where?"), ChatMessage(role="assistant", content="Here.")]
+    clients = {
+        "redis_client": redis.Redis(unix_socket_path=old.url.removeprefix("unix://")),
+        "aredis_client": redis.asyncio.Redis(unix_socket_path=old.url.removeprefix("unix://")),
+    }
+    theirs = RedisChatStore(**clients)
+    theirs.set_messages("s", said)
+    old.rpush("unrelated", "x", '{"role": "user"}')
+    for counts in ("2 new, 0 known", "0 new, 2 known"):
+        assert _counts(brought("llama-index")) == f"1 conversation, 2 messages: {counts}"
+    assert LlamaIndexChatStore(store).get_messages("s") == theirs.get_messages("s") == said
+    assert store.get_conversation("s").title == "Where?"  # type: ignore[union-attr]
+    clients["redis_client"].close()
+
+
+@pytest.mark.proves("migration")
+@pytest.mark.parametrize(
+    ("key", "session"),
+    [
+        ("chat_messages:a:b", "a:b"),
+        ("chat_messages|v2|~none|app|~none|redis_memory|s1", "s1"),
+        (
+            "chat_messages|v2|~none|~redis-application-jv4saqlqoa|~none|redis_memory"
+            "|~redis-session-knuxi6tvnztsbq4ef4yq",
+            "Sitzung Ä/1",
+        ),
+    ],
+)
+async def test_agent_framework(old: Any, store: HistoryStore, brought: Import, key: str, session: str) -> None:
+    call = Content.from_function_call("c1", "find", arguments='{"order": 42}')
+    result = Content.from_function_result("c1", result="on its way")
+    said = [
+        FrameworkMessage("user", ["Where?"], message_id="m1"),
+        FrameworkMessage("assistant", [call]),
+        FrameworkMessage("tool", [result]),
+    ]
+    old.rpush(key, *(json.dumps(message.to_dict()) for message in said))
+    for counts in ("3 new, 0 known", "0 new, 3 known"):
+        assert _counts(brought("agent-framework")) == f"1 conversation, 3 messages: {counts}"
+    async with AsyncHistoryStore(old.url, namespace="new") as asynchronous:
+        found = await AgentFrameworkHistory(asynchronous).get_messages(session)
+    assert [one.to_dict() for one in found] == [one.to_dict() for one in said]
+
+
+def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore, brought: Import) -> None:
+    good = '{"type": "human", "data": {"content": "good"}}'
+    bad = ["no JSON", "[]", '{"type": "human"}', '{"type": "human", "data": {"content": 5}}']
+    old.lpush("message_store:s", good, *bad, json.dumps({"type": "human", "data": {"content": "x" * 5_000_000}}))
+    old.lpush("message_store:same", good)
+    old.execute_command("JSON.SET", "chat:same:1", "$", good)
+    done = brought("langchain")
+    assert done.returncode == 1
+    assert _counts(done) == "2 conversations, 3 messages: 2 new, 0 known; 6 problems"
+    skipped = [line.partition(": skipped")[0] for line in done.stderr.splitlines()]
+    assert skipped[0] == "chat:same:1:1"
+    assert skipped[1:5] == [f"message_store:s:{number}" for number in (2, 3, 4, 5)]
+    assert [message.text for message in store.get("s")] == ["good"]
+
+
+def test_wrong_uses_are_rejected(old: Any) -> None:
+    for arguments in (("--from", "langchain", "file.jsonl"), (old.url,), ("--key-prefix", "x", "/dev/null")):
+        done = run("--url", old.url, "import", *arguments)
+        assert done.returncode == 2
+        assert "--from" in done.stderr
+    with pytest.raises(InvalidInputError, match="framework"):
+        FrameworkSource("other", old.url)
+    done = run("--url", old.url, "import", "--from", "langchain", old.url)
+    assert (done.returncode, done.stdout.count("0 conversations")) == (0, 1)
+
+
+def test_in_a_program(old: Any, store: HistoryStore) -> None:
+    old.lpush("message_store:s", '{"type": "human", "data": {"content": "Hi"}}')
+    source = FrameworkSource("langchain", old.url)
+    assert (len(source), import_messages(source, store).new, store.get("s")[0].text) == (1, 1, "Hi")
