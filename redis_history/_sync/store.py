@@ -47,6 +47,8 @@ class HistoryStore(Writing, Reading):
     - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
       (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds, 0.001 to
       3,600, DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
+    - `compress`: "zstd" stores messages of more than 1,000 bytes compressed; every store reads them. It needs
+      `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. With `vectors`
@@ -56,9 +58,6 @@ class HistoryStore(Writing, Reading):
 
     An asynchronous store belongs to the event loop that first uses it: while that loop runs, calls in another one raise
     EventLoopError.
-
-    `compress="zstd"` stores messages of more than 1,000 bytes compressed; every store reads them. It needs
-    `pip install 'redis_history[zstd]'`.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
