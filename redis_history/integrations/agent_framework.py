@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from redis_history import AsyncHistoryStore, Message
+from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history.formats._content import dump_arguments, parse_arguments
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import (
@@ -19,6 +19,7 @@ from redis_history.formats._notes import (
     write_block,
 )
 from redis_history.integrations._extras import checked_id, missing
+from redis_history.integrations._search_runner import search_runner
 from redis_history.model import (
     AttachmentPart,
     Part,
@@ -31,14 +32,16 @@ from redis_history.model import (
 )
 from redis_history.model.message import content_text
 from redis_history.model.pairs import without_lone_results
+from redis_history.tokens import TokenCounter
+from redis_history.tools import Include
 
 try:
-    from agent_framework import HistoryProvider
+    from agent_framework import FunctionInvocationContext, FunctionTool, HistoryProvider
     from agent_framework import Message as FrameworkMessage
 except ImportError as error:
     raise missing("agent-framework", error) from error
 
-__all__ = ["AgentFrameworkHistory", "from_agent_framework", "to_agent_framework"]
+__all__ = ["AgentFrameworkHistory", "from_agent_framework", "search_tool", "to_agent_framework"]
 
 _FORM = "agent_framework"
 _BATCH = 500  # messages in one atomic change
@@ -93,6 +96,31 @@ class AgentFrameworkHistory(HistoryProvider):
         new = from_agent_framework(_new(to_agent_framework(newest), messages))
         for at in range(0, len(new), _BATCH):
             await self._store.append_many(session_id, new[at : at + _BATCH])
+
+
+def search_tool(
+    store: HistoryStore | AsyncHistoryStore,
+    conversation_id: str | None = None,
+    *,
+    token_cap: int | None = 2000,
+    token_counter: TokenCounter | None = None,
+    include: Iterable[Include] = (),
+) -> FunctionTool:
+    """The tool `conversation_search` of `conversation_search_tool`, as a tool of Agent Framework.
+
+    `conversation_id` None: the conversation of the session in which the agent runs. The other options and the errors
+    are those of `conversation_search_tool`.
+    """
+    options = (token_cap, token_counter, tuple(include))
+    tool, _ = search_runner(store, conversation_id or "any", *options)
+
+    async def search(ctx: FunctionInvocationContext, **arguments: Any) -> str:
+        session_id = conversation_id or (ctx.session.session_id if ctx.session is not None else None)
+        if session_id is None:
+            return "There is no earlier conversation to search."
+        return await search_runner(store, session_id, *options)[1](arguments)
+
+    return FunctionTool(name=tool.name, description=tool.description, input_model=tool.parameters, func=search)
 
 
 def from_agent_framework(messages: Sequence[FrameworkMessage]) -> list[Message]:

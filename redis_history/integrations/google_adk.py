@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from redis_history import AsyncHistoryStore, Conversation, Message, Participant
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant
 from redis_history._ids import new_id
 from redis_history.errors import (
     ConversationExistsError,
@@ -21,6 +21,9 @@ from redis_history.errors import (
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import stored_value
 from redis_history.integrations._extras import missing
+from redis_history.integrations._search_runner import search_runner
+from redis_history.tokens import TokenCounter
+from redis_history.tools import Include
 
 try:
     from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -28,10 +31,13 @@ try:
     from google.adk.events import Event
     from google.adk.sessions import BaseSessionService, Session, State
     from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+    from google.adk.tools.base_tool import BaseTool
+    from google.adk.tools.tool_context import ToolContext
+    from google.genai.types import FunctionDeclaration
 except ImportError as error:
     raise missing("google-adk", error) from error
 
-__all__ = ["AdkSessionService"]
+__all__ = ["AdkSessionService", "search_tool"]
 
 _KEY = "adk"  # of metadata and of provider_meta
 _PAGE = 1000
@@ -176,6 +182,43 @@ class AdkSessionService(BaseSessionService):
                 return
             except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
                 continue
+
+
+def search_tool(
+    store: HistoryStore | AsyncHistoryStore,
+    conversation_id: str | None = None,
+    *,
+    token_cap: int | None = 2000,
+    token_counter: TokenCounter | None = None,
+    include: Iterable[Include] = (),
+) -> BaseTool:
+    """The tool `conversation_search` of `conversation_search_tool`, as a tool of ADK.
+
+    `conversation_id` None: the session in which the agent runs. The other options and the errors are those of
+    `conversation_search_tool`.
+    """
+    return _SearchTool(store, conversation_id, (token_cap, token_counter, tuple(include)))
+
+
+class _SearchTool(BaseTool):
+    def __init__(self, store: HistoryStore | AsyncHistoryStore, conversation_id: str | None, options: Any) -> None:
+        tool, _ = search_runner(store, conversation_id or "any", *options)
+        super().__init__(name=tool.name, description=tool.description)
+        self._parameters, self._store, self._conversation_id, self._options = (
+            tool.parameters, store, conversation_id, options
+        )  # fmt: skip
+
+    def _get_declaration(self) -> FunctionDeclaration:
+        return FunctionDeclaration(
+            name=self.name, description=self.description, parameters_json_schema=self._parameters
+        )
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> str:
+        conversation_id = self._conversation_id
+        if conversation_id is None:
+            session = tool_context.session
+            conversation_id = _id(session.app_name, session.user_id, session.id)
+        return await search_runner(self._store, conversation_id, *self._options)[1](args)
 
 
 def _id(*names: str) -> str:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agent_framework import AgentSession, FunctionInvocationContext
+from google.adk.sessions import Session
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
 from redis_history import AsyncHistoryStore, HistoryStore, assistant, user
-from redis_history.integrations import langchain, llama_index, openai_agents, pydantic_ai
+from redis_history.integrations import (
+    agent_framework,
+    google_adk,
+    langchain,
+    llama_index,
+    openai_agents,
+    pydantic_ai,
+)
 
-MODULES = [langchain, llama_index, openai_agents, pydantic_ai]
+MODULES = [agent_framework, google_adk, langchain, llama_index, openai_agents, pydantic_ai]
 
 
 # The tool leaves out the turn in progress, so a question follows.
@@ -43,6 +53,11 @@ async def ask(module: Any, store: Any, arguments: dict[str, Any]) -> str:
         return str(await tool.ainvoke(arguments))
     if module is llama_index:
         return str((await tool.acall(**arguments)).content)
+    if module is agent_framework:
+        return str((await tool.invoke(arguments=arguments))[0].text)
+    if module is google_adk:
+        assert tool._get_declaration().parameters_json_schema["required"] == ["query"]
+        return str(await tool.run_async(args=arguments, tool_context=None))
     if module is openai_agents:
         return str(await tool.on_invoke_tool(None, str(arguments).replace("'", '"')))
 
@@ -72,3 +87,17 @@ def test_synchronous_calls() -> None:
         store.append_many("trip", STORED["trip"])
         assert "Oslo" in langchain.search_tool(store, "trip").invoke({"query": "hotel"})
         assert "Oslo" in str(llama_index.search_tool(store, "trip").call(query="hotel").content)
+
+
+async def test_the_session_in_which_the_agent_runs() -> None:
+    async with AsyncHistoryStore("memory://") as store:
+        await store.append_many("trip", STORED["trip"])
+        await store.append_many("adk/shop/ann/1", STORED["trip"])
+        tool = agent_framework.search_tool(store)
+        session = AgentSession(session_id="trip")
+        context = FunctionInvocationContext(tool, {"query": "hotel"}, session=session)
+        assert "Oslo" in (await tool.invoke(context=context))[0].text
+        assert "Oslo" not in (await tool.invoke(arguments={"query": "hotel"}))[0].text
+        adk = google_adk.search_tool(store)
+        where: Any = SimpleNamespace(session=Session(app_name="shop", user_id="ann", id="1"))
+        assert "Oslo" in await adk.run_async(args={"query": "hotel"}, tool_context=where)
