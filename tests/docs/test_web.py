@@ -37,7 +37,7 @@ def test_every_path_with_its_rights_parameters_and_fields() -> None:
 
 
 def test_every_action() -> None:
-    described = {row[0].strip('`"') for row in rows(SECTIONS["In an application of yours"])}
+    described = {row[0].strip('`"') for row in rows(SECTIONS["In your application"])}
     assert described == set(get_args(Action))
 
 
