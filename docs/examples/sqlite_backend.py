@@ -22,6 +22,8 @@ LOWEST, HIGHEST = Position(-(2**63), 0), Position(2**63 - 1, 0)
 ALL = ""  # in place of a conversation's id: they have one character at least
 POLL = 0.05  # seconds until changes by other processes are noticed
 OUTLIVES = 60_000_000  # microseconds that the log of a deleted conversation stays, for those who watch
+OF_MESSAGES = "(SELECT {}(timestamp) FROM messages WHERE conversation = conversations.id)"
+COLUMNS = f"*, {OF_MESSAGES.format('min')} AS first, {OF_MESSAGES.format('max')} AS last"
 SCHEMA = """
 PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS conversations (
@@ -144,7 +146,8 @@ class SQLiteBackend(Backend):
         self._run("DELETE FROM conversations WHERE ends <= ?", self._now)
 
     def _find(self, name: str) -> Any:
-        return self._run("SELECT * FROM conversations WHERE id = ? AND ifnull(ends > ?, 1)", name, self._now).fetchone()
+        statement = f"SELECT {COLUMNS} FROM conversations WHERE id = ? AND ifnull(ends > ?, 1)"  # noqa: S608
+        return self._run(statement, name, self._now).fetchone()
 
     def _stored(self, name: str, message_id: str) -> Any:
         return self._run("SELECT * FROM messages WHERE conversation = ? AND id = ?", name, message_id).fetchone()
@@ -284,8 +287,8 @@ class SQLiteBackend(Backend):
         return _conversation(found) if (found := self._find(op.conversation_id)) else None
 
     def _listconversations(self, op: ops.ListConversations) -> list[Conversation]:
-        statement = """SELECT * FROM conversations WHERE ifnull(ends > ?1, 1) AND ifnull(user_id = ?2, ?2 IS NULL)
-            AND ifnull(agent_name = ?3, ?3 IS NULL) ORDER BY updated DESC LIMIT ?4 OFFSET ?5"""
+        statement = f"""SELECT {COLUMNS} FROM conversations WHERE ifnull(ends > ?1, 1) AND ifnull(user_id = ?2, ?2 IS NULL)
+            AND ifnull(agent_name = ?3, ?3 IS NULL) ORDER BY updated DESC LIMIT ?4 OFFSET ?5"""  # noqa: S608
         return list(map(_conversation, self._run(statement, self._now, op.user_id, op.agent_name, op.limit, op.offset)))
 
     def _findmessage(self, op: ops.FindMessage) -> Message | None:
@@ -359,5 +362,6 @@ def _message(row: Any) -> Message:
 
 def _conversation(row: Any) -> Conversation:
     kept: dict[str, Any] = {name: row[name] for name in ("message_count", "characters", "tokens", "revision")}
-    kept |= {f"{name}_at": from_microseconds(row[name]) for name in ("created", "updated")}
+    times = {"created_at": "created", "updated_at": "updated", "first_message_at": "first", "last_message_at": "last"}
+    kept |= {name: None if row[at] is None else from_microseconds(row[at]) for name, at in times.items()}
     return Conversation(row["id"], **msgspec.msgpack.decode(row["record"]), **kept)

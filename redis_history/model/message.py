@@ -275,7 +275,9 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     The caller sets the first six fields: `conversation_id`, the owner `user_id`, `agent_name`, `title`, `metadata` (a
     dict of JSON values) and `auditing_id`. `user_id` and `auditing_id` are text or an integer of 64 bits: 1 and "1" are
     different owners. The store sets the other fields with each change: `message_count`, `characters` and estimated
-    `tokens` of the messages, `created_at`, `updated_at` (the last change), `revision`, `schema_version`.
+    `tokens` of the messages, `created_at`, `updated_at` (the last change), `first_message_at` and
+    `last_message_at` (the earliest and latest time of a message since the last `clear` or `restore`, so the dates of an
+    import are those of the conversation), `revision`, `schema_version`.
     """
 
     conversation_id: str
@@ -289,6 +291,8 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     tokens: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    first_message_at: datetime | None = None
+    last_message_at: datetime | None = None
     revision: int = 0
     schema_version: int = 1
 

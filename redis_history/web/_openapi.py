@@ -34,7 +34,8 @@ _OWNER: Final = {"type": ["string", "integer", "null"]}
 _PARTICIPANT: Final = _object({"kind": _TEXT, "id": _TEXT}, display_name=_MAYBE)
 _CONVERSATION: Final = {
     "id": _TEXT, "title": _MAYBE, "user_id": _OWNER, "agent_name": _MAYBE, "auditing_id": _OWNER,
-    "message_count": _COUNT, "characters": _COUNT, "tokens": _COUNT, "created_at": _MAYBE, "updated_at": _MAYBE,
+    "message_count": _COUNT, "characters": _COUNT, "tokens": _COUNT,
+    "created_at": _MAYBE, "updated_at": _MAYBE, "first_message_at": _MAYBE, "last_message_at": _MAYBE,
     "revision": _COUNT, "metadata": {"type": "object"},
 }  # fmt: skip
 _SCHEMAS: Final = {

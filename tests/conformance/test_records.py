@@ -206,6 +206,41 @@ async def test_an_owner_can_change_its_type(stores: Any) -> None:
     assert (await writer.update_conversation("c", user_id=None)).user_id is None
 
 
+async def test_lists_of_owners_and_agents(store: Any) -> None:
+    for number in range(12):
+        owner, agent = ("ann", 7)[number % 2], ("support", None)[number % 3 == 0]
+        await store.create_conversation(Conversation(f"c{number}", user_id=owner, agent_name=agent))
+    await store.append("c2", user("x"))
+    await store.update_conversation("c4", user_id=None)
+    await store.update_conversation("c5", user_id="ann", agent_name="other")
+    await store.delete_conversation("c6")
+    assert await _ids(store, user_id="ann") == ["c5", "c2", "c10", "c8", "c0"]
+    assert await _ids(store, user_id="ann", agent_name="support") == ["c2", "c10", "c8"]
+    assert await _ids(store, agent_name="support", limit=2, offset=1) == ["c2", "c11"]
+    assert await _ids(store, user_id=7) == ["c11", "c9", "c7", "c3", "c1"]
+    assert await _ids(store, user_id="7") == await _ids(store, agent_name="nobody") == []
+
+
+async def test_the_dates_of_a_conversation_are_those_of_its_messages(store: Any) -> None:
+    created = await store.create_conversation(Conversation("c"))
+    assert created.first_message_at is created.last_message_at is None
+    old = [
+        user("a", id="a", timestamp="2020-01-02"),
+        user("b", timestamp="2019-05-01"),
+        user("c", timestamp="1960-01-01"),
+    ]
+    await store.append_many("c", old)
+    [found] = await store.list_conversations()
+    assert (str(found.first_message_at.date()), str(found.last_message_at.date())) == ("1960-01-01", "2020-01-02")
+    appended = await store.append("c", user("now"))
+    assert (await store.get_conversation("c")).last_message_at == appended.message.timestamp
+    await store.restore("c", old[:1])
+    found = await store.get_conversation("c")
+    assert found.first_message_at == found.last_message_at == old[0].timestamp
+    await store.clear("c")
+    assert (await store.get_conversation("c")).first_message_at is None
+
+
 async def test_the_schema_version_of_a_conversation_is_1(store: Any) -> None:
     assert Conversation("c").schema_version == 1
     assert (await store.create_conversation(Conversation("c", schema_version=9))).schema_version == 1

@@ -37,6 +37,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<generation>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":o:[0-9a-f]{16}$", ":o:<token>", name)
+                name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
                 name = re.sub(r":j[01]$", ":j<minute>", name)
                 name = re.sub(r":a:\d+$", ":a:<revision>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
@@ -52,6 +53,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         assert store._backend.execute(TakeLease("a b", 30)) is not None
         look()
         assert len(found) == 8
+        store.update_conversation("a b", user_id=1, agent_name="a")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, first_call(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after

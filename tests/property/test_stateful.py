@@ -74,7 +74,8 @@ def told(outcome: Any) -> Any:
         stamped = outcome.timestamp is not None and 2000 < outcome.timestamp.year < 2200
         return replace(outcome, timestamp=None) if stamped else outcome
     if isinstance(outcome, Conversation):
-        return replace(outcome, created_at=None, updated_at=None)
+        dates = ("created_at", "updated_at", "first_message_at", "last_message_at")
+        return replace(outcome, **dict.fromkeys(dates))
     if isinstance(outcome, list):
         return [told(item) for item in outcome]
     if isinstance(outcome, Compacted):

@@ -38,7 +38,7 @@ async def test_every_kind_of_event(make: Any, store: Any) -> None:
     assert len({one["cursor"] for one in data}) == 9
     assert stream.last_id == data[-1]["cursor"]
     assert [one["id"] for one in data[1]["messages"]] == ["m1", "m2", "m3"]
-    assert (data[1]["messages"][0]["text"], data[1]["removed_ids"]) == ("1", [])
+    assert (data[1]["messages"][0]["text"], data[1]["removed_ids"]) == ("1b", []), "as it is when it is read"
     assert data[1]["messages"][2]["position"] == str(first[2].message.position)
     assert data[2]["message"]["text"] == "1b"
     assert data[0]["record"]["title"] in ("T", None)  # the record as it is when the event is read

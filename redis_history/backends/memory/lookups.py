@@ -50,6 +50,8 @@ def _read_conversation(space: Space, op: ReadConversation) -> Conversation | Non
         tokens=conversation.tokens,
         created_at=from_microseconds(conversation.created),
         updated_at=from_microseconds(conversation.updated),
+        first_message_at=from_microseconds(conversation.times[0]) if conversation.times else None,
+        last_message_at=from_microseconds(conversation.times[1]) if conversation.times else None,
         revision=conversation.revision,
     )
 

@@ -84,6 +84,8 @@ class ConversationState:
     ends: float = float("inf")
     characters: int = 0
     tokens: int = 0
+    #: Of the earliest and the latest message since the last clear or restore.
+    times: tuple[int, int] | None = None
     record: dict[str, Any] = field(default_factory=dict)
     order: list[Position] = field(default_factory=list)
     ids: dict[Position, str] = field(default_factory=dict)
@@ -122,6 +124,8 @@ class ConversationState:
         if timestamp is None:
             timestamp = self.stamp = max(clock, self.stamp + 1)
         self.sequence += 1
+        first, last = self.times or (timestamp, timestamp)
+        self.times = min(first, timestamp), max(last, timestamp)
         position = Position(timestamp, self.sequence)
         insort(self.order, position)
         self.ids[position] = entry.message.id
@@ -184,6 +188,7 @@ class ConversationState:
         self.order, self.ids, self.stored = [], {}, {}
         self.archives, self.archived, self.summary = [], {}, None
         self.characters = self.tokens = 0
+        self.times = None
 
     def count(self, entry: Entry, sign: int) -> None:
         self.characters += sign * entry.characters

@@ -56,6 +56,8 @@ class Migration:
         self.keys: ConversationKeys = keyspace.keys_of(self.conversation_id)
         self.messages = self.unreadable = 0
         self._client = client
+        self._keyspace = keyspace
+        self._times: set[int] = set()
         self._state = former_key(self.keys.state)
 
     def run(self) -> Outcome:
@@ -89,11 +91,15 @@ class Migration:
         staged = {key: key + b"~" for key in (keys.state, keys.messages, *archives)}
         pipe.unlink(*staged.values())
         self.messages = self.unreadable = 0
+        self._times.clear()
         count, characters, tokens = self._stage(pipe, keys.messages)
         for archive in archives:
             self._stage(pipe, archive)
         head = (_RESTORED << 52 | int(state[b"u"])).to_bytes(7, "big") + bytes.fromhex(newest[:6].decode())
         state |= {b"v": b"2", b"x": head, b"n": b"%d" % count, b"c": b"%d" % characters, b"k": b"%d" % tokens}
+        if self._times:
+            bounds = (min(self._times), max(self._times))
+            state[b"F"] = b"".join(time.to_bytes(7, "big", signed=True) for time in bounds)
         sizes = [b"#%d" % revision for revision in _archives(state)]
         state |= {field: size for field in sizes if (size := pipe.hget(self._state, field)) is not None}
         score = pipe.zscore(name, keys.name) or int(state[b"u"])
@@ -110,6 +116,11 @@ class Migration:
             else:
                 pipe.persist(key)
         pipe.zadd(keys.registry, {keys.name: score})
+        owners: tuple[tuple[Literal["u", "v"], bytes], ...] = (("u", b"U"), ("v", b"A"))
+        for kind, field in owners:
+            if (owner := msgspec.msgpack.decode(state.get(field, b"\xc0"))) is not None:
+                lists = self._keyspace.lists(kind, owner)
+                pipe.zadd(lists[self._keyspace.bucket_of(self.conversation_id)], {keys.name: score})
         if ttl <= 0:
             pipe.persist(keys.registry)
         elif registry_ends == -2 or 0 <= registry_ends < ttl:
@@ -132,6 +143,7 @@ class Migration:
                 if compaction is not None:
                     places[b"^" + message.id.encode()] = compaction
                 count, characters, tokens = count + 1, characters + size, tokens + estimate_tokens(size)
+                self._times = {min(score, *self._times), max(score, *self._times)} if self._times else {score}
             if members:
                 pipe.zadd(key + b"~", members)
                 pipe.hset(self.keys.state + b"~", mapping=places)

@@ -6,6 +6,7 @@
     rh2:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
     rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
+    rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name), by its SHA-1
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: a pending delete: messages whose documents must go;
                                                   of an archive, with a dot and its revision behind the generation
@@ -23,8 +24,10 @@ from __future__ import annotations
 import hashlib
 import zlib
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from redis_history._ids import check_conversation_id
 from redis_history.errors import ConfigurationError, InvalidInputError
@@ -101,6 +104,11 @@ class Keyspace:
     def registries(self) -> list[bytes]:
         """The key of each bucket's list of conversations."""
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    def lists(self, kind: Literal["u", "v"], owner: int | str) -> list[bytes]:
+        """The key of each bucket's list of the conversations of an owner ("u") or of an agent ("v")."""
+        digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+        return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""

@@ -45,7 +45,11 @@ class _Bucket:
 def list_conversations(op: ListConversations, settings: Settings) -> Steps[list[Conversation]]:
     """Yields calls to be made, is sent their outcomes, and returns the conversations."""
     keyspace = settings.keyspace
-    buckets = [_Bucket(key) for key in keyspace.registries()]
+    if op.user_id is not None:
+        lists = keyspace.lists("u", op.user_id)
+    else:
+        lists = keyspace.registries() if op.agent_name is None else keyspace.lists("v", op.agent_name)
+    buckets = [_Bucket(key) for key in lists]
     wanted = op.offset + op.limit
     count = min(max(8, -(-2 * wanted // BUCKETS)), _MOST)
     found: list[Conversation] = []
@@ -59,8 +63,8 @@ def list_conversations(op: ListConversations, settings: Settings) -> Steps[list[
         merged = _merge(buckets)
         start = 0
         while start < len(merged) and len(found) < wanted:
-            # Without a filter nearly all fit, and no more are read than are wanted.
-            size = _CHUNK if (op.user_id, op.agent_name) != (None, None) else min(_CHUNK, wanted - len(found))
+            # Nearly all fit, and no more are read than are wanted, unless the list of an owner is filtered by agent.
+            size = _CHUNK if None not in (op.user_id, op.agent_name) else min(_CHUNK, wanted - len(found))
             # A conversation that changes meanwhile comes up again; where it was first stands.
             chunk = [item for item in merged[start : start + size] if item[1] not in seen]
             start += size

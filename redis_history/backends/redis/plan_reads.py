@@ -27,7 +27,7 @@ _decode_value = msgspec.msgpack.Decoder().decode
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
 #: The fields of the state that make a Conversation: revision, totals, times, record.
-STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", *RECORD_KEYS.values())
+STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", *RECORD_KEYS.values())
 #: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
 CHANGES_BYTES: Final = b"1000000"
 
@@ -172,7 +172,9 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
         return None
     try:
         revision, count, characters, tokens, created, updated = (int(value or 0) for value in values[:6])
-        named = zip(RECORD_KEYS, values[6:], strict=True)
+        named = zip(RECORD_KEYS, values[7:], strict=True)
+        times = [values[6][:7], values[6][7:]] if values[6] else []
+        first, last = [from_microseconds(int.from_bytes(time, "big", signed=True)) for time in times] or (None, None)
         return msgspec.convert(
             {
                 "conversation_id": conversation_id,
@@ -182,6 +184,8 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
                 "tokens": tokens,
                 "created_at": from_microseconds(created),
                 "updated_at": from_microseconds(updated),
+                "first_message_at": first,
+                "last_message_at": last,
                 "revision": revision,
             },
             type=Conversation,

@@ -10,7 +10,8 @@
 -- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the log of a former life was there
 -- when this one began, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
--- O '' if none of i, l, a, m, w and g is there, so that appends need not look for them;
+-- F times of the first and the last message since the last restore or clear (7 bytes each);
+-- O '' if none of i, l, a, m, w, g, U and A is there, so that appends need not look for them;
 -- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- g when the journal was last written (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
@@ -65,6 +66,17 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
+-- The lists of the bucket's conversations of this owner and of this agent (values of the record).
+local function lists_of(owners)
+  local lists = {}
+  for i, kind in ipairs({'u:', 'v:'}) do
+    if owners[i] and owners[i] ~= '\192' then
+      lists[#lists + 1] = string.sub(registry, 1, -2) .. kind .. redis.sha1hex(owners[i])
+    end
+  end
+  return lists
+end
+
 local renew_documents, renew_archives -- of _document.lua
 
 -- Lets everything of the conversation end together, `ttl` milliseconds from now; other writers keep to it. `generation`: of its
@@ -76,10 +88,12 @@ local function live(ttl, now, before, generation, archived)
   redis.call('PEXPIREAT', state, ends)
   redis.call('PEXPIREAT', messages, ends)
   redis.call('PEXPIREAT', log, ends)
-  -- The registry lives as long as the longest of its conversations, and for ever if one of them does.
-  local left = redis.call('PTTL', registry)
-  if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', registry) == 1 then
-    redis.call('PEXPIREAT', registry, ends)
+  -- A list lives as long as the longest of its conversations, and for ever if one of them does.
+  for _, list in ipairs({registry, unpack(lists_of(redis.call('HMGET', state, 'U', 'A')))}) do
+    local left = redis.call('PTTL', list)
+    if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', list) == 1 then
+      redis.call('PEXPIREAT', list, ends)
+    end
   end
   if archived and tonumber(archived) < math.floor(now / 1000) + ttl then renew_archives(now, ttl) end
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
@@ -98,14 +112,20 @@ local function write_log(head, rest)
   if length > most + math.min(math.max(most, 16), 256) then redis.call('LTRIM', log, -most, -1) end
 end
 
--- The place in the registry, and the signal to those who wait on the channel; the last writes of a change. (Lua writes
--- whole numbers below 2^53 exactly into a command; only `..` rounds them.)
-local function announce(revision, now)
+-- The place in the registry and in the lists of its owners (fields U and A of the state), and the signal to those who wait
+-- on the channel; the last writes of a change. (Lua writes whole numbers below 2^53 exactly into a command; only `..` rounds
+-- them.)
+local function announce(revision, now, owners)
   -- Above all others of the bucket, also when the clock was set back or is another server's: a reader that asks for changes
   -- since the highest score it knows misses nothing.
   local highest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')[2]
   if highest and tonumber(highest) >= now then now = tonumber(highest) + 1 end
   redis.call('ZADD', registry, now, ARGV[5])
+  if owners[1] or owners[2] then
+    for _, list in ipairs(lists_of(owners)) do
+      if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
+    end
+  end
   if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision) end
 end
 

@@ -11,11 +11,11 @@
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 5, 11
+local FIRST, WIDTH, FIELDS = 15, 5, 12
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
-local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'O', 'u', 'p'}
+local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'O', 'u', 'p', 'F'}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
@@ -23,9 +23,10 @@ local known = redis.call('HMGET', state, unpack(fields))
 local epoch, revision, updated = known[1], tonumber(known[2] or 0), known[10]
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
-local lives, generation, archives_end, archived_count, archives, written
+local lives, generation, archives_end, archived_count, archives, written, owner, agent
 if epoch and known[9] ~= '' then
-  lives, generation, archives_end, archived_count, archives, written = unpack(redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g'))
+  lives, generation, archives_end, archived_count, archives, written, owner, agent = unpack(
+    redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A'))
 end
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
@@ -171,6 +172,8 @@ local documents, next_document = {}, FIRST + WIDTH * count
 local searched = #ARGV >= next_document
 if replace or searched or generation or archives_end then use_documents() end
 local changed = pack_number(revision)
+local earliest, latest
+if known[12] and not replace then earliest, latest = struct.unpack('>i7i7', known[12]) end
 for i = 1, count do
   local from, to = next_document + 1, nil
   if searched then
@@ -186,6 +189,9 @@ for i = 1, count do
     end
     sequence = sequence + 1
     added = added + 1
+    local time = tonumber(timestamp)
+    if not earliest or time < earliest then earliest = time end
+    if not latest or time > latest then latest = time end
     local what = ARGV[at + 3]
     times[added] = timestamp
     zadd[2 * added - 1] = timestamp
@@ -198,6 +204,10 @@ for i = 1, count do
 end
 local held = added + (known[5] or 0)
 hset[8], hset[12] = sequence, held
+if earliest then
+  hset[#hset + 1] = 'F'
+  hset[#hset + 1] = pack('>i7i7', earliest, latest)
+end
 hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 
 local pending
@@ -285,7 +295,7 @@ if excess > 0 then
   end
   write_log(newest_entry, entry)
 end
-announce(revision, now)
+announce(revision, now, {owner, agent})
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 -- What others had stored is not recognised by the marks of this call.

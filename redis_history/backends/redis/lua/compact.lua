@@ -97,7 +97,7 @@ end
 if generation then
   redis.call('HSET', state, 'j', note_move(known[18], revision, tonumber(oldest[2]), tonumber(last[2]), ttl))
 end
-announce(revision, now)
+announce(revision, now, redis.call('HMGET', state, 'U', 'A'))
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the others may be there for long enough
   live(ARGV[6], now, known[6], generation, known[11] or '0')

@@ -1,6 +1,6 @@
--- Takes conversations that have expired out of a registry.
+-- Takes conversations that have expired out of a registry, or out of the list of an owner.
 --
--- KEYS  1 registry (sorted set), then the state (hash) of each conversation
+-- KEYS  1 registry or list (sorted set), then the state (hash) of each conversation
 -- ARGV  their names, in the same order
 -- Returns how many were taken out.
 local gone = 0

@@ -6,7 +6,7 @@
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A')
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
@@ -14,7 +14,7 @@ if reply then return reply end
 local now = clock()
 revision = revision + 1
 local newest = head_of_entry(RECORD_WRITTEN, now)
-local hset = {'r', revision, 'u', now, 'x', newest}
+local hset = {'r', revision, 'u', now, 'x', newest, 'O', '1'}
 for i = 11, #ARGV do
   hset[#hset + 1] = ARGV[i]
 end
@@ -24,6 +24,11 @@ if not epoch then
   end
 end
 redis.call('HSET', state, unpack(hset))
+local lists = {}
+for _, list in ipairs(lists_of(redis.call('HMGET', state, 'U', 'A'))) do lists[list] = true end
+for _, list in ipairs(lists_of({known[8], known[9]})) do
+  if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
+end
 if not epoch then
   begin()
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
