@@ -288,7 +288,8 @@ class SQLiteBackend(Backend):
 
     def _listconversations(self, op: ops.ListConversations) -> list[Conversation]:
         statement = f"""SELECT {COLUMNS} FROM conversations
-            WHERE ifnull(ends > ?1, 1) AND ifnull(user_id = ?2, ?2 IS NULL) AND ifnull(agent_name = ?3, ?3 IS NULL) ORDER BY updated DESC LIMIT ?4 OFFSET ?5"""  # noqa: S608
+            WHERE ifnull(ends > ?1, 1) AND ifnull(user_id = ?2, ?2 IS NULL) AND ifnull(agent_name = ?3, ?3 IS NULL)
+            ORDER BY updated DESC LIMIT ?4 OFFSET ?5"""  # noqa: S608
         return list(map(_conversation, self._run(statement, self._now, op.user_id, op.agent_name, op.limit, op.offset)))
 
     def _findmessage(self, op: ops.FindMessage) -> Message | None:
