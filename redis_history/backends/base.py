@@ -107,6 +107,8 @@ class _Declares(Protocol):
 
 
 class AsyncBackend(_Declares, Protocol):
+    """Executes operations, and wakes subscriptions. Deriving from it gives the defaults of `Features`."""
+
     async def execute(self, op: Op[T]) -> T:
         """The outcome of `op`; raises errors of `redis_history.errors` only."""
         ...
@@ -157,6 +159,8 @@ class AsyncFollowsAll(Protocol):
 
 
 class Backend(_Declares, Protocol):
+    """The same methods as `AsyncBackend`, not awaited."""
+
     def execute(self, op: Op[T]) -> T: ...
 
     def watch(self, conversation_id: str, wake: Wake) -> None: ...
@@ -168,11 +172,15 @@ class Backend(_Declares, Protocol):
 
 @runtime_checkable
 class Describes(Protocol):
+    """Like `AsyncDescribes`."""
+
     def capabilities(self) -> Capabilities: ...
 
 
 @runtime_checkable
 class FollowsAll(Protocol):
+    """Like `AsyncFollowsAll`."""
+
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads: ...
 
     def watch_all(self, wake: WakeAll) -> None: ...
