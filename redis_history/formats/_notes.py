@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -37,6 +38,7 @@ _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "dat
 _CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_content"}
 _ASSUMED = frozenset(("detail", "status"))  # required by a provider's types, but missing in some originals
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
 
 
@@ -85,6 +87,8 @@ def rebuild(
     they were null. This satisfies the provider's types even if the original did not.
     """
     out = dict(ours)
+    if not note:
+        return out
     fixed = out.keys() - set(free) if valid else ()
     for key in note.get("without", ()):
         if key in out and (not out[key] or key in _ENVELOPE or key in _ASSUMED) and key not in fixed:
@@ -154,8 +158,8 @@ def note_of(holder: Any, form: str) -> Mapping[str, Any]:
     """The note that `holder` (a message or part) has for `form`; {} if there is none."""
     meta = getattr(holder, "provider_meta", None)
     note = meta.get(form) if meta else None
-    if not isinstance(note, Mapping):
-        return {}
+    if not note or not isinstance(note, Mapping):
+        return _NOTHING
     return {**note, **json.loads(note["json"])} if isinstance(note.get("json"), str) else note
 
 

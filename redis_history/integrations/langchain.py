@@ -5,8 +5,10 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
+from operator import methodcaller
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,6 +18,8 @@ from redis_history import (
     ConversationSearchTool,
     HistoryStore,
     Message,
+    Role,
+    TextPart,
 )
 from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError
@@ -28,7 +32,15 @@ from redis_history.tools import Include
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
-    from langchain_core.messages import BaseMessage, RemoveMessage, messages_from_dict, messages_to_dict
+    from langchain_core.messages import (
+        AIMessage,
+        BaseMessage,
+        HumanMessage,
+        RemoveMessage,
+        SystemMessage,
+        message_to_dict,
+        messages_from_dict,
+    )
     from langchain_core.tools import StructuredTool
 except ImportError as error:
     raise missing("langchain", error) from error
@@ -37,6 +49,11 @@ __all__ = ["LangChainHistory", "search_tool"]
 
 _BATCH = 500  # messages in one atomic change
 _ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
+_ROLES: dict[type[BaseMessage], Role] = {HumanMessage: "user", AIMessage: "assistant", SystemMessage: "system"}
+_CLASSES = {role: kind for kind, role in _ROLES.items()}
+_KEPT = ("content", "tool_calls", "status", "id")  # fields to store also if they have their default
+#: A call of a store, and the types of exceptions to send back as its answer.
+_Steps = Generator[tuple[Callable[[Any], Any], tuple[type[Exception], ...]], Any, None]
 _PART = "#part-"  # in ids of messages that are parts of one stored message
 
 
@@ -85,22 +102,15 @@ class LangChainHistory(BaseChatMessageHistory):
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
-        store, key = self._sync(), self.session_id
-        for change in _changes(messages):
-            if change is None:
-                store.clear(key)
-            elif isinstance(change, str):
-                store.delete_messages(key, [change])
-            else:
-                if _is_short(change):
-                    with suppress(MessageConflictError):
-                        store.append_many(key, _ours(change))
-                        continue
-                changed, new = _difference(change, store.get(key, include_archived=True))
-                for message in changed:
-                    with suppress(MessageNotFoundError):  # it was compacted or deleted
-                        store.update_message(key, message)
-                store.append_many(key, new)
+        store = self._sync()
+        steps, answer = _writes(self.session_id, messages), None
+        with suppress(StopIteration):
+            while True:
+                call, known = steps.send(answer)
+                try:
+                    answer = call(store)
+                except known as error:
+                    answer = error
 
     def clear(self) -> None:
         """Remove all messages, but keep the conversation."""
@@ -119,22 +129,14 @@ class LangChainHistory(BaseChatMessageHistory):
         if store is None:
             await super().aadd_messages(messages)
             return
-        key = self.session_id
-        for change in _changes(messages):
-            if change is None:
-                await store.clear(key)
-            elif isinstance(change, str):
-                await store.delete_messages(key, [change])
-            else:
-                if _is_short(change):
-                    with suppress(MessageConflictError):
-                        await store.append_many(key, _ours(change))
-                        continue
-                changed, new = _difference(change, await store.get(key, include_archived=True))
-                for message in changed:
-                    with suppress(MessageNotFoundError):  # it was compacted or deleted
-                        await store.update_message(key, message)
-                await store.append_many(key, new)
+        steps, answer = _writes(self.session_id, messages), None
+        with suppress(StopIteration):
+            while True:
+                call, known = steps.send(answer)
+                try:
+                    answer = await call(store)
+                except known as error:
+                    answer = error
 
     async def aclear(self) -> None:
         """See `clear`."""
@@ -203,6 +205,25 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | st
         yield list(batch.values())
 
 
+def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
+    """The calls of a store that add these messages."""
+    for change in _changes(messages):
+        if change is None:
+            yield methodcaller("clear", key), ()
+        elif isinstance(change, str):
+            yield methodcaller("delete_messages", key, [change]), ()
+        else:
+            if _is_short(change):
+                answer = yield methodcaller("append_many", key, _ours(change)), (MessageConflictError,)
+                if not isinstance(answer, MessageConflictError):
+                    continue
+            stored = yield methodcaller("get", key, include_archived=True), ()
+            changed, new = _difference(change, stored)
+            for message in changed:  # it may have been compacted or deleted
+                yield methodcaller("update_message", key, message), (MessageNotFoundError,)
+            yield methodcaller("append_many", key, new), ()
+
+
 def _is_short(messages: list[BaseMessage]) -> bool:
     """Whether these are probably new, and not a state that is saved again: then reading what is stored can wait."""
     return len(messages) <= 2 and not any(_PART in (message.id or "") for message in messages)
@@ -219,18 +240,39 @@ def _difference(messages: list[BaseMessage], stored: list[Message]) -> tuple[lis
 
 
 def _ours(messages: Sequence[BaseMessage]) -> list[Message]:
-    found = []
-    for dump in messages_to_dict(messages):
-        id_ = dump["data"].get("id")
-        usable = isinstance(id_, str) and id_ != "" and len(id_.encode(errors="replace")) <= MAX_ID_BYTES
-        if usable:
-            dump["data"].pop("id")
-        (message,) = from_langchain([dump])
-        found.append(replace(message, id=id_) if usable else message)
-    return found
+    return [_our(message) for message in messages]
+
+
+def _our(theirs: BaseMessage) -> Message:
+    id_ = theirs.id
+    usable = isinstance(id_, str) and id_ != "" and len(id_.encode(errors="replace")) <= MAX_ID_BYTES
+    own: dict[str, Any] = {"id": id_} if usable else {}
+    defaults = [name for name, default in _defaults(type(theirs)) if getattr(theirs, name) == default]
+    role = _ROLES.get(type(theirs))
+    if role is not None and len(defaults) == len(_defaults(type(theirs))) and (usable or id_ is None):
+        text, more = theirs.content, theirs.model_extra or getattr(theirs, "tool_calls", None)
+        if isinstance(text, str) and text and not more:  # most messages, in a fraction of the time
+            return Message(role=role, parts=(TextPart(text=text),), provider_meta={"langchain": {}}, **own)
+    dump = message_to_dict(theirs)
+    for name in (*defaults, *(["id"] if usable or id_ is None else ())):  # LangChain restores them
+        dump["data"].pop(name, None)
+    (message,) = from_langchain([dump])
+    return replace(message, **own)
+
+
+@cache
+def _defaults(kind: type[BaseMessage]) -> tuple[tuple[str, Any], ...]:
+    """The fields that need not be stored if they have their default."""
+    fields = ((name, field.get_default(call_default_factory=True)) for name, field in kind.model_fields.items())
+    return tuple((name, default) for name, default in fields if name not in _KEPT)
 
 
 def _theirs(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:
+    kind = _CLASSES.get(message.role)
+    if kind is not None and len(message.parts) == 1 and not message.provider_meta.get("langchain"):
+        [part] = message.parts
+        if type(part) is TextPart and not part.provider_meta:  # most messages, in a fraction of the time
+            return [kind(content=part.text, id=message.id)]
     found: list[BaseMessage] = messages_from_dict(to_langchain([message], on_loss=on_loss))
     for index, theirs in enumerate(found):
         theirs.id = theirs.id or (f"{message.id}{_PART}{index}" if index else message.id)
