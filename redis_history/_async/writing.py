@@ -17,6 +17,7 @@ from redis_history.backends.base import features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.message import RECORD_FIELDS
+from redis_history.model.ranges import stays
 from redis_history.operations import (
     Appended,
     Clear,
@@ -27,8 +28,10 @@ from redis_history.operations import (
     FindMessage,
     Op,
     ReadConversation,
+    ReadPage,
     WriteRecord,
 )
+from redis_history.paging import PAGE, next_page
 
 T = TypeVar("T")
 
@@ -121,6 +124,40 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         if not op.message_ids:
             return 0
         return await self._write(op)
+
+    async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> None:
+        """Remove messages and every copy of their content: in archives, in search documents, and in summaries that
+        replaced them. None: all messages. Unknown ids are ignored.
+
+        A summary that may quote an erased message is expanded: what else it replaced is live again. Several changes;
+        after an error, the same call again completes it. Raises BatchTooLargeError above 1,000 ids.
+        """
+        if ids is None:
+            await self.clear(conversation_id)
+            return
+        op = requests.delete_messages(conversation_id, ids)
+        reads = [await self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
+        places = [message.position for message in reads if message is not None and not stays(message)]
+        oldest = min(filter(None, places), default=None)
+        if oldest is not None and features(self._backend).compacts:
+            # The summaries go first: a repeated call finds them as long as the messages are there.
+            summaries = await self._summaries_from(conversation_id, oldest)
+            while summaries:
+                expanded = await self._write(Expand(conversation_id, summaries.pop().id))
+                if expanded is not None:  # a former summary may be live again
+                    summaries = await self._summaries_from(conversation_id, oldest)
+        if op.message_ids:
+            await self._write(op)
+
+    async def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
+        before = position._replace(sequence=position.sequence - 1)
+        op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
+        found = []
+        while op is not None:
+            page = await self._backend.execute(op)
+            found += [message for message in page.messages if message.is_summary]
+            op = next_page(op, page, PAGE)
+        return found
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""

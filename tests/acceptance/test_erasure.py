@@ -1,0 +1,72 @@
+"""What was deleted, edited or erased is nowhere on the server any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from redis_history import Conversation, HistoryStore, user
+from tests.support.servers import RealServer
+
+SECRET = "swordfish-7391"
+
+
+def _values(client: Any) -> Iterator[tuple[bytes, Any]]:
+    read: dict[bytes, Callable[[bytes], Any]] = {
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"zset": lambda key: client.zrange(key, 0, -1),
+        b"list": lambda key: client.lrange(key, 0, -1),
+    }
+    for key in client.scan_iter(count=1000):
+        yield key, read[client.type(key)](key)
+
+
+def _where(client: Any) -> list[bytes]:
+    return sorted(key for key, value in _values(client) if SECRET in str(value) or SECRET in key.decode())
+
+
+def _summary(text: str) -> Any:
+    return user(text, metadata={"is_summary": True})
+
+
+CHANGES: dict[str, Callable[[HistoryStore], object]] = {
+    "delete": lambda store: store.delete_messages("c", ["1"]),
+    "update": lambda store: store.update_message("c", user("mended", id="1")),
+    "clear": lambda store: store.clear("c"),
+    "restore": lambda store: store.restore("c", [user("other")]),
+    "delete the conversation": lambda store: store.delete_conversation("c"),
+    "erase": lambda store: store.erase("c", ["1", "unknown"]),
+    "erase all": lambda store: store.erase("c"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("compress", [None, "zstd"])
+def test_nothing_is_left(server: RealServer, namespace: str, what: str, compress: Any) -> None:
+    if compress:
+        pytest.importorskip("zstandard")
+    with HistoryStore(server.url, namespace=namespace, compress=compress) as store, server.client() as client:
+        store.create_conversation(Conversation("c"))
+        with store.subscribe("c"):  # so that the log of a deleted conversation stays
+            store.append_many("c", [user(f"the password is {SECRET}", id="1"), user("hello", id="2")])
+            store.append("c", user(f"the password is {SECRET}", id="1"))
+            assert [key for key in _where(client) if namespace.encode() in key]
+            CHANGES[what](store)
+            assert [key for key in _where(client) if namespace.encode() in key] == []
+
+
+def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        store.append_many("c", [user(SECRET if n == 2 else str(n), id=str(n)) for n in range(8)])
+        store.compact("c", through="3", summary=_summary(f"the password is {SECRET}"))
+        store.compact("c", through="5", summary=_summary(f"still {SECRET}"))
+        store.erase("c", ["2"])
+        assert [key for key in _where(client) if namespace.encode() in key] == []
+        assert [message.id for message in store.get("c", include_archived=True)] == ["0", "1", "3", "4", "5", "6", "7"]
+        store.compact("c", through="5", summary=_summary("now without it"))
+        store.erase("c", ["6"])
+        kept = [message.text for message in store.get("c")]
+        assert kept == ["now without it", "7"], "a summary that cannot have its content stays"
