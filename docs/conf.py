@@ -30,6 +30,7 @@ myst_heading_anchors = 6  # named as a forge names them, so that a link with a f
 default_role = "py:obj"  # of `name` in docstrings: code, and a link if the name is public
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
+smartquotes = False  # quotes in docstrings are code
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True}
@@ -70,8 +71,20 @@ def _read(_app: Any, page: str, source: list[str]) -> None:
 def _docstring(_app: Any, _kind: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
     """Docstrings are plain text: names of errors and paths of pages become links here."""
     for at, line in enumerate(lines):
+        if line.startswith("    "):  # preformatted
+            continue
         line = _ERROR.sub(rf":py:exc:`~{errors.__name__}.\1`", line)
         lines[at] = _DOCUMENT.sub(r":doc:`/\1`", line)
+
+
+def _signature(
+    _app: Any, _kind: str, _name: str, _object: Any, _options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Sphinx gives up on defaults such as <factory>, and shows all types as they are in the code."""
+    if signature and "<factory>" in signature:
+        signature = re.sub(r"~?(?:\w+\.)+(\w+)", r"\1", signature.replace("<factory>", "..."))
+        signature = re.sub(r"Annotated\[(\w+), Meta\([^)]*\)\]", r"\1", signature)
+    return signature, returned
 
 
 def _resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
@@ -89,5 +102,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_lexer("acl", TextLexer)
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _docstring)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("missing-reference", _resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
