@@ -43,7 +43,7 @@
 -- The first write of a script decides: a full server refuses it, and nothing was written. Scripts that remove data call
 -- free() first, because a full server lets pass what follows a write that takes no memory.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
-local pack, format = struct.pack, string.format
+local pack, format, char, sub = struct.pack, string.format, string.char, string.sub
 local RECORD = {'U', 'A', 'T', 'D', 'M'}
 local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
@@ -131,11 +131,10 @@ end
 
 -- A number of 7 bits in each byte, low ones first.
 local function pack_number(number)
-  local bytes = ''
-  while number >= 128 do
-    bytes, number = bytes .. string.char(number % 128 + 128), math.floor(number / 128)
-  end
-  return bytes .. string.char(number)
+  if number < 128 then return char(number) end
+  local low = number % 128
+  if number < 16384 then return char(low + 128, (number - low) / 128) end
+  return char(low + 128) .. pack_number((number - low) / 128)
 end
 
 -- A place without tool marks.
@@ -143,17 +142,21 @@ local function pack_place(timestamp, mark, sequence, revision)
   return pack('>i7I3', timestamp, mark) .. pack_number(sequence) .. pack_number(revision)
 end
 
--- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body.
+-- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body. (Few calls: a batch makes
+-- a thousand members.)
 local function member_of(sequence, timestamp, what, rest)
-  local seconds = math.floor(timestamp / 1000000)
-  local nanoseconds = (timestamp - seconds * 1000000) * 1000
-  local time
-  if seconds >= 0 then -- below 2^34 for all times that a score can hold
-    time = pack('>BBI4I4', 0xd7, 0xff, nanoseconds * 4 + math.floor(seconds / 4294967296), seconds % 4294967296)
-  else
-    time = pack('>BBBI4i8', 0xc7, 12, 0xff, nanoseconds, seconds)
+  local microseconds = timestamp % 1000000
+  local seconds = (timestamp - microseconds) / 1000000
+  local own, time = pack('>I4', sequence), nil
+  if seconds < 0 then
+    time = pack('>BBBI4i8', 0xc7, 12, 0xff, microseconds * 1000, seconds)
+  elseif seconds < 4294967296 then -- until 2106
+    time = '\215\255' .. pack('>I4I4', microseconds * 4000, seconds)
+  else -- below 2^34 for all times that a score can hold
+    local low = seconds % 4294967296
+    time = '\215\255' .. pack('>I4I4', microseconds * 4000 + (seconds - low) / 4294967296, low)
   end
-  return pack('>I4', sequence) .. string.sub(what, 1, 5) .. pack('>BI4', 0xce, sequence) .. time .. rest
+  return own .. sub(what, 1, 5) .. '\206' .. own .. time .. rest
 end
 
 -- Makes room for a new life: what a former one left behind must not come back. If its log was still there, the state

@@ -173,6 +173,7 @@ local searched = #ARGV >= next_document
 if replace or searched or generation or archives_end then use_documents() end
 local changed = pack_number(revision)
 local earliest, latest
+local stamped = true -- all at the server's time
 if known[12] and not replace then earliest, latest = struct.unpack('>i7i7', known[12]) end
 for i = 1, count do
   local from, to = next_document + 1, nil
@@ -189,15 +190,21 @@ for i = 1, count do
     end
     sequence = sequence + 1
     added = added + 1
-    local time = tonumber(timestamp)
+    local time = timestamp
+    if type(time) == 'string' then
+      time = tonumber(time)
+      stamped = false
+    end
     if not earliest or time < earliest then earliest = time end
     if not latest or time > latest then latest = time end
     local what = ARGV[at + 3]
-    times[added] = timestamp
+    times[added] = time
     zadd[2 * added - 1] = timestamp
-    zadd[2 * added] = member_of(sequence, timestamp, what, ARGV[at + 4])
+    zadd[2 * added] = member_of(sequence, time, what, ARGV[at + 4])
     hset[next_field] = ARGV[at]
-    hset[next_field + 1] = pack('>i7I3', timestamp, mark) .. pack_number(sequence) .. changed .. string.sub(what, 6)
+    local place = pack('>i7I3', time, mark) .. pack_number(sequence) .. changed
+    if #what > 5 then place = place .. sub(what, 6) end
+    hset[next_field + 1] = place
     next_field = next_field + 2
     if to then documents[added] = {sequence, timestamp, from, to} end
   end
@@ -213,14 +220,13 @@ hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 local pending
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
 local excess = ARGV[11] ~= '' and held - ARGV[11] or 0
-local one = added == 1 and not replace and excess <= 0 and type(times[1]) == 'number'
+local one = added == 1 and not replace and excess <= 0 and stamped
 local newest_entry = head_of_entry(replace and RESTORED or one and APPENDED_ONE or APPENDED, one and times[1] or now)
 local entry
 hset[4] = newest_entry
 if one then
   entry = pack(sequence < 65536 and '>I2' or '>I4', sequence)
 else
-  for i, time in ipairs(times) do times[i] = tonumber(time) end
   entry = {sequence - added + 1, times, {}, {}}
 end
 if epoch then
