@@ -149,7 +149,7 @@ class ClusterNodes:
         connection = await connections.acquire()
         try:
             await connections.send(connection, _SLOTS)
-            reply = await connection.read_response(disable_decoding=True)
+            reply = await connections.read(connection)
         except BaseException as error:  # a cancelled task too
             await connections.discard(connection)
             connections.check(error)

@@ -115,6 +115,7 @@ def _client(url: str) -> Redis:
             retry=Retry(NoBackoff(), 0),
             max_connections=MAX_CONNECTIONS,
             driver_info=_driver(),
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),  # calls are repeated anyway
         )
         pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its own options
     except (ValueError, TypeError) as error:

@@ -13,16 +13,29 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from redis.asyncio import connection as redis_connection
 from redis.asyncio.connection import ConnectionPool as RedisPool
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_history._async._runtime import LoopLocal, at_the_end, ending
+from redis_history.backends.redis.resp import NEED_MORE, ReplyReader
 
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
 MOST: Final = 64
 
 #: Said of calls whose connections are closed under them.
 CLOSED: Final = "the connections were closed"
+
+#: The parsers of redis-py that are slower than ours, and leave all bytes behind a reply to the stream.
+_SLOW: Final = tuple(
+    getattr(redis_connection, name)
+    for name in ("_AsyncRESP2Parser", "_AsyncRESP3Parser")
+    if hasattr(redis_connection, name)
+)
+#: More than a stream holds: each read takes all that has arrived.
+_ALL: Final = 1024 * 1024
+_READER: Final = "_redis_history_reader"
 
 
 class _Ready:
@@ -96,10 +109,52 @@ class ConnectionPool:
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
 
+    async def read(self, connection: Any, patience: float | None = None) -> Any:
+        """The next reply, which may take `patience` seconds longer than others. Raises ResponseError if it is one."""
+        seconds = connection.socket_timeout
+        longer = {}
+        if patience is not None and seconds is not None:
+            seconds += patience
+            longer["timeout"] = seconds
+        stream, reader = self._reader(connection)
+        if reader is None:
+            reply = await connection.read_response(disable_decoding=True, **longer)
+            if longer and reply is None:  # in place of an error, and its next reply would be this one
+                raise RedisTimeoutError("Timeout reading from socket")
+            return reply
+        reply = reader.take()
+        if reply is NEED_MORE:
+            try:
+                async with asyncio.timeout(seconds):
+                    while reply is NEED_MORE:
+                        if not (data := await stream.read(_ALL)):
+                            raise ConnectionError("Connection closed by server.")
+                        reader.feed(data)
+                        reply = reader.take()
+            except TimeoutError as error:
+                raise RedisTimeoutError("Timeout reading from socket") from error
+            except OSError as error:
+                raise ConnectionError(f"Error while reading from socket: {error.args}") from error
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def _reader(self, connection: Any) -> tuple[Any, ReplyReader | None]:
+        """The stream of a connection and what reads its replies; None if redis-py does."""
+        stream = getattr(connection, "_reader", None) if self._keep else None
+        before, reader = getattr(connection, _READER, (None, None))
+        if before is not stream:  # redis-py has connected, or disconnected
+            ours = stream is not None and isinstance(getattr(connection, "_parser", None), _SLOW)
+            reader = ReplyReader(connection._parser.parse_error) if ours else None
+            setattr(connection, _READER, (stream, reader))
+        return stream, reader
+
     async def release(self, connection: Any) -> None:
         """Return a connection after a whole reply."""
         ready = self._ready.get()
-        if ready.closed or connection.should_reconnect():  # or the server said that it moves elsewhere
+        _, reader = self._reader(connection)
+        unread = reader is not None and not reader.empty  # nobody has asked for it
+        if ready.closed or unread or connection.should_reconnect():  # or the server said that it moves elsewhere
             await self.discard(connection)
             return
         ready.turns.release()
@@ -114,6 +169,7 @@ class ConnectionPool:
         ready.turns.release()
         with contextlib.suppress(RedisError, OSError):
             await connection.disconnect(nowait=True)
+        self._reader(connection)  # forgets what was read
         await ready.pool.release(connection)
 
     def check(self, error: BaseException) -> None:

@@ -466,7 +466,7 @@ class AsyncRedisBackend:
             if attempt is not None:
                 attempt.uncertain = True  # until there is a reply
             await connections.send(connection, packed)
-            reply = await self._read(connection, count, patience)
+            reply = await self._read(connections, connection, count, patience)
         except ResponseError as error:
             _answered(attempt, connection, error, before)
             # The reply was read whole. But a server that is no longer a primary must be left.
@@ -486,27 +486,20 @@ class AsyncRedisBackend:
         known = server_time(connection)
         if known is None:
             await connections.send(connection, _TIME)
-            seconds, microseconds = await connection.read_response(disable_decoding=True)
+            seconds, microseconds = await connections.read(connection)
             known = int(seconds) * 1_000_000 + int(microseconds)
             learn_clock(connection, known)
         return known
 
-    async def _read(self, connection: Any, count: int, patience: float | None) -> Any:
+    async def _read(self, connections: ConnectionPool, connection: Any, count: int, patience: float | None) -> Any:
         if not count:
-            return await connection.read_response(disable_decoding=True)
+            return await connections.read(connection)
         replies: list[Any] = []
-        for index in range(count):
-            longer: dict[str, float] = {}
-            if patience is not None and index == count - 1 and connection.socket_timeout is not None:
-                longer["timeout"] = connection.socket_timeout + patience
+        for left in range(count, 0, -1):
             try:
-                reply = await connection.read_response(disable_decoding=True, **longer)
+                replies.append(await connections.read(connection, patience if left == 1 else None))
             except ResponseError as error:
-                reply = error
-            if longer and reply is None:
-                # redis-py's async connection gives None instead of an error, and its next reply would be this one.
-                raise TimeoutError("the confirmation of a write took too long")
-            replies.append(reply)
+                replies.append(error)
         return replies
 
 

@@ -150,7 +150,7 @@ class ClusterNodes:
         connection = connections.acquire()
         try:
             connections.send(connection, _SLOTS)
-            reply = connection.read_response(disable_decoding=True)
+            reply = connections.read(connection)
         except BaseException as error:  # a cancelled task too
             connections.discard(connection)
             connections.check(error)

@@ -56,6 +56,12 @@ class ConnectionPool:
     def send(self, connection: Any, packed: bytes) -> None:
         connection.send_packed_command([packed])
 
+    def read(self, connection: Any, patience: float | None = None) -> Any:
+        """The next reply, which may take `patience` seconds longer than others. Raises ResponseError if it is one."""
+        if patience is None or connection.socket_timeout is None:
+            return connection.read_response(disable_decoding=True)
+        return connection.read_response(disable_decoding=True, timeout=connection.socket_timeout + patience)
+
     def release(self, connection: Any) -> None:
         """Return a connection after a whole reply."""
         if self._closed or connection.should_reconnect():  # or the server said that it moves elsewhere

@@ -465,7 +465,7 @@ class RedisBackend:
             if attempt is not None:
                 attempt.uncertain = True  # until there is a reply
             connections.send(connection, packed)
-            reply = self._read(connection, count, patience)
+            reply = self._read(connections, connection, count, patience)
         except ResponseError as error:
             _answered(attempt, connection, error, before)
             # The reply was read whole. But a server that is no longer a primary must be left.
@@ -485,27 +485,20 @@ class RedisBackend:
         known = server_time(connection)
         if known is None:
             connections.send(connection, _TIME)
-            seconds, microseconds = connection.read_response(disable_decoding=True)
+            seconds, microseconds = connections.read(connection)
             known = int(seconds) * 1_000_000 + int(microseconds)
             learn_clock(connection, known)
         return known
 
-    def _read(self, connection: Any, count: int, patience: float | None) -> Any:
+    def _read(self, connections: ConnectionPool, connection: Any, count: int, patience: float | None) -> Any:
         if not count:
-            return connection.read_response(disable_decoding=True)
+            return connections.read(connection)
         replies: list[Any] = []
-        for index in range(count):
-            longer: dict[str, float] = {}
-            if patience is not None and index == count - 1 and connection.socket_timeout is not None:
-                longer["timeout"] = connection.socket_timeout + patience
+        for left in range(count, 0, -1):
             try:
-                reply = connection.read_response(disable_decoding=True, **longer)
+                replies.append(connections.read(connection, patience if left == 1 else None))
             except ResponseError as error:
-                reply = error
-            if longer and reply is None:
-                # redis-py's async connection gives None instead of an error, and its next reply would be this one.
-                raise TimeoutError("the confirmation of a write took too long")
-            replies.append(reply)
+                replies.append(error)
         return replies
 
 

@@ -16,25 +16,13 @@ LOSS = 0.1
 def lose_replies(store: Any, when: Callable[[], bool]) -> None:
     """Lose the reply to each call of a store, of either kind, for which `when()` is true."""
     pool = store._backend._connections
-    acquire = pool.acquire
+    acquire, read = pool.acquire, pool.read
+    spoilt: set[Any] = set()
 
     def spoil(connection: Any) -> Any:
         if when():
-            read = connection.read_response
-
-            def lost(*args: Any, **options: Any) -> Any:
-                del connection.read_response
-                reply = read(*args, **options)
-                if inspect.isawaitable(reply):
-                    return lost_later(reply)
-                raise ConnectionError("the reply was lost")
-
-            connection.read_response = lost
+            spoilt.add(connection)
         return connection
-
-    async def lost_later(reply: Any) -> None:
-        await reply
-        raise ConnectionError("the reply was lost")
 
     async def spoil_later(acquired: Any) -> Any:
         return spoil(await acquired)
@@ -43,7 +31,21 @@ def lose_replies(store: Any, when: Callable[[], bool]) -> None:
         acquired = acquire()
         return spoil_later(acquired) if inspect.isawaitable(acquired) else spoil(acquired)
 
+    async def lost_later(reply: Any) -> None:
+        await reply
+        raise ConnectionError("the reply was lost")
+
+    def read_and_lose(connection: Any, *patience: Any) -> Any:
+        reply = read(connection, *patience)
+        if connection not in spoilt:
+            return reply
+        spoilt.remove(connection)
+        if inspect.isawaitable(reply):
+            return lost_later(reply)
+        raise ConnectionError("the reply was lost")
+
     pool.acquire = acquire_and_spoil
+    pool.read = read_and_lose
 
 
 def lose_one_reply(store: Any) -> None:
