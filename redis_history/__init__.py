@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         Appended as Appended,
         Compacted as Compacted,
         Expanded as Expanded,
+        Preview as Preview,
         Snapshot as Snapshot,
     )
     from redis_history.prompt import (
@@ -161,7 +162,7 @@ else:  # a type checker that sees a __getattr__ believes in every name
             "TextPart ToolResultPart ToolUsePart UnknownPart assistant system text tool tool_result tool_use "
             "user"
         ),
-        "operations": "Appended Compacted Expanded Snapshot",
+        "operations": "Appended Compacted Expanded Preview Snapshot",
         "prompt": (
             "Addressed AddressedReason AssembledPrompt LeftOut LeftOutReason PromptOptions PromptReport "
             "assemble_messages assemble_prompt"

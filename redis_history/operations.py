@@ -33,9 +33,11 @@ __all__ = [
     "KeepLease",
     "Lease",
     "ListConversations",
+    "ListPreviews",
     "Op",
     "Page",
     "Precondition",
+    "Preview",
     "ReadChanges",
     "ReadConversation",
     "ReadHead",
@@ -263,6 +265,24 @@ class ScanConversations(Struct, Op[Scanned], frozen=True):
 
 class ListConversations(Struct, Op[list[Conversation]], frozen=True):
     """Conversations by time of their last change, newest first; of one owner or agent, if given."""
+
+    user_id: int | str | None
+    agent_name: str | None
+    limit: int
+    offset: int
+
+
+class Preview(Struct, frozen=True):
+    """What a list shows of a `conversation`: its `title` (if it has none, the beginning of the first message of a user,
+    of at most 80 characters; "" without one), and its newest message, `last_message`."""
+
+    conversation: Conversation
+    title: str
+    last_message: Message | None
+
+
+class ListPreviews(Struct, Op[list[Preview]], frozen=True):
+    """The same as ListConversations, with previews. For backends with `reads_together`."""
 
     user_id: int | str | None
     agent_name: str | None

@@ -10,10 +10,13 @@ from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._sync._listing import read
 from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
 from redis_history.backends.base import Backend, features
+from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.operations import (
     FindMessage,
     ListConversations,
+    ListPreviews,
+    Preview,
     ReadConversation,
     ReadHead,
     ReadPage,
@@ -126,7 +129,7 @@ class Reading:
         `offset`; of the owner `user_id` or the agent `agent_name` if given.
 
         Not a snapshot: a conversation that changes meanwhile keeps the place where it was first seen. The cost grows
-        with `offset + limit`, and with the number of conversations that a filter skips: see docs/operations.md.
+        with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         check_owner(user_id, "user_id")
         check_name(agent_name, "agent_name")
@@ -134,6 +137,26 @@ class Reading:
         if limit == 0:
             return []
         return self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
+
+    def list_previews(
+        self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
+    ) -> list[Preview]:
+        """What a sidebar shows, in two round trips: conversations as `list_conversations` gives them, each with a
+        `title` (its own, or the beginning of the first message of a user) and its `last_message`.
+
+        There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.
+        """
+        if not features(self._backend).reads_together:
+            found = []
+            for one in self.list_conversations(user_id=user_id, agent_name=agent_name, limit=limit, offset=offset):
+                first = self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
+                last = self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
+                found.append(preview(one, first.messages, last.messages))
+            return found
+        check_owner(user_id, "user_id")
+        check_name(agent_name, "agent_name")
+        check_range(limit, offset)
+        return self._backend.execute(ListPreviews(user_id, agent_name, limit, offset)) if limit else []
 
     def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from redis_history.errors import (
     CompactionConflictError,
@@ -14,10 +15,10 @@ from redis_history.errors import (
     RevisionConflictError,
     TornPairError,
 )
-from redis_history.model import Message, Position
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.ranges import good_ends, stays
 from redis_history.model.wire import body_digest, encode_body
-from redis_history.operations import Compact, Page, ReadPage
+from redis_history.operations import Compact, Page, Preview, ReadPage
 
 
 def message_conflict(conversation_id: str, message_id: str) -> MessageConflictError:
@@ -88,6 +89,17 @@ def _difference(here: dict[str, bytes], seen: dict[str, bytes]) -> str:
         return f"message {min(new)[:64]!r} is there as well"
     changed = min(message_id for message_id, digest in here.items() if seen[message_id] != digest)
     return f"message {changed[:64]!r} has other content"
+
+
+#: Messages read of the beginning of a conversation, to find a title.
+FIRST_MESSAGES: Final = 4
+
+
+def preview(conversation: Conversation, first: Iterable[Message], newest: Sequence[Message]) -> Preview:
+    """The preview of a conversation with these first messages and this newest one."""
+    text = next((" ".join(one.text.split()) for one in first if one.role == "user" and not one.is_summary), "")
+    title = conversation.title or (text if len(text) <= 80 else text[:79].rstrip() + "…")
+    return Preview(conversation, title, newest[-1] if newest else None)
 
 
 def check_summary(op: Compact, standing: Position | None) -> None:

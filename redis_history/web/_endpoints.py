@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from redis_history._version import __version__
+from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.json_form import message_of
-from redis_history.model import Conversation, Message, Position
+from redis_history.model import Message, Position
+from redis_history.operations import Preview
 from redis_history.requests import owner_of
 from redis_history.web._http import MOST, Asked, Refused, answer, answer_of_state
 from redis_history.web._shape import conversation_shape, dumps, glimpse, hit_shape, message_shape
@@ -50,24 +52,19 @@ async def conversations(view: View, asked: Asked) -> Response:
     limit, offset = asked.number("limit", 50, 1, MOST), asked.number("cursor", 0, 0, _LIST_END)
     named, agent = asked.text("user_id"), asked.text("agent_name")
     owner = None if named is None else owner_of(named)
-    count = limit if view.access.open and owner is None and agent is None else _EXAMINED
-    found = await view.store.list_conversations(limit=count + 1, offset=offset)
-    kept: list[Conversation] = []
+    count = limit if view.access.open else _EXAMINED
+    found = await view.store.list_previews(user_id=owner, agent_name=agent, limit=count + 1, offset=offset)
+    kept: list[Preview] = []
     examined = 0
     for one in found[:count]:
         if len(kept) == limit:
             break
         examined += 1
-        if (
-            (owner is None or (owner == one.user_id and type(owner) is type(one.user_id)))
-            and (agent is None or agent == one.agent_name)
-            and await view.access.allows(asked.request, one.conversation_id, "read")
-        ):
+        if await view.access.allows(asked.request, one.conversation.conversation_id, "read"):
             kept.append(one)
-    shapes = list(map(conversation_shape, kept))
+    shapes = [conversation_shape(one.conversation) | {"label": one.title} for one in kept]
     if asked.flag("last"):
-        newest = await view.store.newest_messages([one.conversation_id for one in kept])
-        shapes = [shape | {"last": glimpse(last)} for shape, last in zip(shapes, newest, strict=True)]
+        shapes = [shape | {"last": glimpse(one.last_message)} for shape, one in zip(shapes, kept, strict=True)]
     offset += examined
     more = examined < len(found) and offset <= _LIST_END
     return answer({"conversations": shapes, "next": str(offset) if more else None})
@@ -79,7 +76,14 @@ async def conversation(view: View, asked: Asked) -> Response:
     found = await view.store.get_conversation(name)
     if found is None:
         raise _unknown(name)
-    return answer_of_state(asked, conversation_shape(found) | {"cursor": str(cursor)}, cursor)
+    first: list[Message] = []
+    if not found.title:
+        async for message in view.store.iter(name, batch=FIRST_MESSAGES):
+            first.append(message)
+            if len(first) == FIRST_MESSAGES:
+                break
+    shape = conversation_shape(found) | {"label": preview(found, first, []).title, "cursor": str(cursor)}
+    return answer_of_state(asked, shape, cursor)
 
 
 async def search(view: View, asked: Asked) -> Response:

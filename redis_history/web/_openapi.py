@@ -45,7 +45,7 @@ _SCHEMAS: Final = {
         "capabilities": {"type": "object"}, "summary_prefix": _TEXT,
     }),
     "Conversation": _object(
-        _CONVERSATION, cursor=_TEXT, last={"type": ["object", "null"]}, metadata_cut=_COUNT
+        _CONVERSATION, cursor=_TEXT, last={"type": ["object", "null"]}, label=_TEXT, metadata_cut=_COUNT
     ),
     "Part": {**_object({"type": _TEXT}, cut=_COUNT), "description": "a part; of an unknown one, its `data`"},
     "Message": _object({

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, ConversationUpdated, MessagesAppended, assistant, tool_use, user
+from redis_history import Conversation, ConversationUpdated, MessagesAppended, assistant, system, tool_use, user
 from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,
@@ -219,6 +219,23 @@ async def test_lists_of_owners_and_agents(store: Any) -> None:
     assert await _ids(store, agent_name="support", limit=2, offset=1) == ["c2", "c11"]
     assert await _ids(store, user_id=7) == ["c11", "c9", "c7", "c3", "c1"]
     assert await _ids(store, user_id="7") == await _ids(store, agent_name="nobody") == []
+
+
+async def test_previews(store: Any) -> None:
+    await store.create_conversation(Conversation("titled", title="Mine", user_id=1))
+    await store.create_conversation(Conversation("long", user_id=1))
+    await store.append_many(
+        "long", [system("be kind"), assistant("Hello!"), user("Where is\n my " + "very " * 20 + "order?")]
+    )
+    last = await store.append("long", assistant("Here."))
+    await store.append("other", user("x"))
+    long, titled = await store.list_previews(user_id=1)
+    assert (titled.title, titled.last_message) == ("Mine", None)
+    assert long.title.startswith("Where is my very very")
+    assert len(long.title) <= 80
+    assert long.last_message == last.message
+    assert long.conversation == await store.get_conversation("long")
+    assert [one.title for one in await store.list_previews(limit=1)] == ["x"]
 
 
 async def test_the_dates_of_a_conversation_are_those_of_its_messages(store: Any) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Final, NamedTuple
 from redis_history.backends.base import ChangedHeads, ChangeQuery
 from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
-from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of
+from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of, page_of, readable
+from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
-from redis_history.operations import ListConversations, ScanConversations, Scanned
+from redis_history.operations import ListConversations, ListPreviews, Preview, ScanConversations, Scanned
 
 #: States read in one go.
 _CHUNK: Final = 500
@@ -44,6 +45,15 @@ class _Bucket:
 
 def list_conversations(op: ListConversations, settings: Settings) -> Steps[list[Conversation]]:
     """Yields calls to be made, is sent their outcomes, and returns the conversations."""
+    return [one.conversation for one in (yield from _listed(op, settings))]
+
+
+def list_previews(op: ListPreviews, settings: Settings) -> Steps[list[Preview]]:
+    """The same, with previews."""
+    return (yield from _listed(op, settings))
+
+
+def _listed(op: ListConversations | ListPreviews, settings: Settings) -> Steps[list[Preview]]:
     keyspace = settings.keyspace
     if op.user_id is not None:
         lists = keyspace.lists("u", op.user_id)
@@ -52,7 +62,7 @@ def list_conversations(op: ListConversations, settings: Settings) -> Steps[list[
     buckets = [_Bucket(key) for key in lists]
     wanted = op.offset + op.limit
     count = min(max(8, -(-2 * wanted // BUCKETS)), _MOST)
-    found: list[Conversation] = []
+    found: list[Preview] = []
     seen: set[bytes] = set()
     while len(found) < wanted and not all(bucket.exhausted and not bucket.ahead for bucket in buckets):
         short = [bucket for bucket in buckets if not bucket.exhausted]
@@ -98,7 +108,7 @@ def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scann
     found = []
     for start in range(0, len(names), _CHUNK):
         found += yield from _read_records(ListConversations(None, None, 0, 0), settings, names[start : start + _CHUNK])
-    return Scanned(found, left or None)
+    return Scanned([one.conversation for one in found], left or None)
 
 
 def _members(rest: _Unread, count: int) -> Call:
@@ -120,20 +130,28 @@ def _merge(buckets: list[_Bucket]) -> list[tuple[float, bytes, bytes]]:
 
 
 def _read_records(
-    op: ListConversations, settings: Settings, chunk: list[tuple[float, bytes, bytes]]
-) -> Steps[list[Conversation]]:
+    op: ListConversations | ListPreviews, settings: Settings, chunk: list[tuple[float, bytes, bytes]]
+) -> Steps[list[Preview]]:
     if not chunk:
         return []
     ids = [settings.keyspace.name_to_id(name) for _, name, _ in chunk]
-    states = [settings.keyspace.conversation(conversation_id).state for conversation_id in ids]
-    values = yield [Call(None, b"", [b"HMGET", state, *STATE_FIELDS], as_is) for state in states]
+    keys = [settings.keyspace.conversation(conversation_id) for conversation_id in ids]
+    states = [one.state for one in keys]
+    calls = [Call(None, b"", [b"HMGET", state, *STATE_FIELDS], as_is) for state in states]
+    if type(op) is ListPreviews:
+        calls += [page_of(one, 1, newest=True) for one in keys]
+        calls += [page_of(one, FIRST_MESSAGES, newest=False) for one in keys]
+    values = yield calls
+    newest, first = values[len(keys) : 2 * len(keys)], values[2 * len(keys) :]
     found, stale = [], []
-    for (_, name, registry), conversation_id, state, value in zip(chunk, ids, states, values, strict=True):
+    for at, ((_, name, registry), conversation_id, state) in enumerate(zip(chunk, ids, states, strict=True)):
+        value = values[at]
         conversation = conversation_of(conversation_id, value)
         if conversation is None:
             stale.append(Call(FORGET, pack_keys(registry, state), [name], as_is))
         elif op.user_id in (None, conversation.user_id) and op.agent_name in (None, conversation.agent_name):
-            found.append(conversation)
+            last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
+            found.append(preview(conversation, beginning, last))
     if stale:  # expired, where others of the bucket live on
         yield Upkeep(once(stale))
     return found

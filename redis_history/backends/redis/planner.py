@@ -9,13 +9,14 @@ from redis_history.backends.redis import plan_reads, plan_search, plan_writes
 from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_compaction import compact, expand
-from redis_history.backends.redis.plan_listing import list_conversations, scan_conversations
+from redis_history.backends.redis.plan_listing import list_conversations, list_previews, scan_conversations
 from redis_history.operations import (
     Compact,
     Expand,
     KeepLease,
     Lease,
     ListConversations,
+    ListPreviews,
     Op,
     ReadTogether,
     ScanConversations,
@@ -60,6 +61,7 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     Compact: compact,
     Expand: expand,
     ListConversations: list_conversations,
+    ListPreviews: list_previews,
     ReadTogether: _read_together,
     ScanConversations: scan_conversations,
 }

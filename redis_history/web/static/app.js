@@ -32,7 +32,7 @@ const timeline = new Timeline({
 });
 const search = new Search({
   here: () => timeline.id,
-  titleOf: (id) => sidebar.info(id)?.title,
+  titleOf: (id) => sidebar.info(id)?.title || sidebar.info(id)?.label,
   onOpen: (hit, words) => {
     found = { id: hit.message.id, position: hit.message.position, words };
   },
@@ -47,7 +47,8 @@ function showCount(count) {
 
 function showTitle() {
   const conversation = timeline.id === null ? null : (timeline.conversation.info ?? sidebar.info(timeline.id));
-  const name = conversation ? conversation.title || conversation.id : (status?.namespace ?? "Conversations");
+  const label = conversation && (conversation.title || conversation.label || sidebar.info(conversation.id)?.label || conversation.id);
+  const name = label ?? status?.namespace ?? "Conversations";
   const title = `${unseen ? `(${unseen > 999 ? "999+" : number(unseen)}) ` : ""}${name} · redis-history`;
   if (document.title !== title) document.title = title;
 }

@@ -48,7 +48,7 @@ export class Header {
   }
 
   info(info) {
-    const title = info.title || info.id;
+    const title = info.title || info.label || info.id;
     setText(this.title, shorten(oneLine(title) || "(blank)", 300));
     this.title.title = shorten(title, 1000);
     if (info.message_count === undefined) return;

@@ -251,7 +251,7 @@ export class Sidebar {
       el(
         "span",
         { class: "card-top" },
-        el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.id), 160) }),
+        el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.label || conversation.id), 160) }),
         el("time", { datetime: at, title: exact(at), text: ago(at) }),
       ),
       el("span", { class: "card-last" }, ...lastLine(item.last)),
@@ -284,7 +284,7 @@ export class Sidebar {
 const ascending = (left, right) => Number(left > right) - Number(left < right);
 
 function matches({ conversation, last }, words) {
-  const text = [conversation.title, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
+  const text = [conversation.title, conversation.label, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
     "\n",
   );
   return text.toLowerCase().includes(words);
