@@ -135,6 +135,83 @@ class OurAgentsSession(OnALoop):
         super().close()
 
 
+class AgentFramework(OnALoop):
+    """Microsoft Agent Framework's own provider."""
+
+    def provider(self) -> Any:
+        from agent_framework_redis import RedisHistoryProvider
+
+        return RedisHistoryProvider(redis_url=self.url, application_id="compare")
+
+    def conversation(self, name: str) -> Any:
+        from agent_framework import Message
+
+        provider = self.provider()
+        numbers = iter(range(10**9))
+
+        def messages(count: int) -> list[Any]:
+            return [Message("user", [TEXT], message_id=f"m{next(numbers)}") for _ in range(count)]
+
+        return (
+            lambda: self.run(provider.save_messages(name, messages(1))),
+            lambda: len(self.run(provider.get_messages(name))),
+            lambda count: self.run(provider.save_messages(name, messages(count))),
+        )
+
+
+class OurAgentFramework(AgentFramework):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.store = AsyncHistoryStore(url, namespace="compare-framework", search="off")
+
+    def provider(self) -> Any:
+        from redis_history.integrations.agent_framework import AgentFrameworkHistory
+
+        return AgentFrameworkHistory(self.store)
+
+    def close(self) -> None:
+        self.run(self.store.aclose())
+        super().close()
+
+
+class GoogleADK(OnALoop):
+    """The service for Redis of google-adk-community."""
+
+    def service(self) -> Any:
+        from google.adk_community.sessions.redis_session_service import RedisSessionService
+
+        return RedisSessionService(uri=self.url)
+
+    def conversation(self, name: str) -> Any:
+        from google.adk.events import Event
+        from google.genai.types import Content, Part
+
+        service = self.service()
+        where = {"app_name": "compare", "user_id": "u"}
+        session = self.run(service.create_session(**where, session_id=name))
+
+        def append() -> None:
+            event = Event(author="user", content=Content(role="user", parts=[Part(text=TEXT)]))
+            self.run(service.append_event(session, event))
+
+        return append, lambda: len(self.run(service.get_session(**where, session_id=name)).events), None
+
+
+class OurADK(GoogleADK):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.store = AsyncHistoryStore(url, namespace="compare-adk", search="off")
+
+    def service(self) -> Any:
+        from redis_history.integrations.google_adk import AdkSessionService
+
+        return AdkSessionService(self.store)
+
+    def close(self) -> None:
+        self.run(self.store.aclose())
+        super().close()
+
+
 class OurLangChain(Ours):
     def conversation(self, name: str) -> Any:
         from langchain_core.messages import HumanMessage
@@ -225,6 +302,10 @@ PACKAGES: list[tuple[str, str, type[Package]]] = [
     ("langchain-community", "langchain-community", LangChainCommunity),
     ("our AgentsSession", "", OurAgentsSession),
     ("openai-agents RedisSession", "openai-agents", OpenAIAgents),
+    ("our AgentFrameworkHistory", "", OurAgentFramework),
+    ("agent-framework-redis", "agent-framework-redis", AgentFramework),
+    ("our AdkSessionService", "", OurADK),
+    ("google-adk-community", "google-adk-community", GoogleADK),
     ("langchain-redis, with index", "langchain-redis", LangChainRedis),
     ("redisvl, with index", "redisvl", RedisVL),
 ]

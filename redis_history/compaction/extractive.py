@@ -1,23 +1,23 @@
-"""An extractive summariser: it selects the most central sentences, without a model.
+"""An extractive summariser: it quotes the sentences that tell most, without a model.
 
-No library fits: sumy installs nltk and eight more packages, requires an old setuptools and downloads data; summa and
-lexrank need scipy and are not maintained; pytextrank needs spaCy and a model. Words and stems for all languages come
-from the search package.
+A sentence is worth the words that no quoted sentence has yet, for its length. A word is worth more if the conversation
+comes back to it, if few sentences have it, and if it is a name or a number. So the summary covers what questions will
+be about, and does not repeat itself. Sentences are taken greedily, the best value for the room first; a part of the
+conversation that already has much of the room gets less. `scripts/benchmarks/summaries.py` measures it.
 
-Sentences are ranked by TextRank (Mihalcea and Tarau, 2004): the rank of a sentence depends on the ranks of the
-sentences that share words with it, and rare words count more. The best sentences are selected while they fit, except
-those that mostly repeat a selected one. They are returned in their original order. Sentences of the previous summary
-compete with new ones for a share of the space, so a rolling summary forgets slowly. The remaining space lists tool
-calls (tool, number of calls, inputs), so that agents which only call tools also get a summary.
+Sentences of the previous summary compete with new ones for a share of the space, so a rolling summary forgets slowly. A
+share of the space lists tool calls (tool, number of calls, inputs), so that agents which only call tools also get a
+summary.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from copy import copy
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -39,16 +39,27 @@ _LONGEST: Final = 300
 _RESULT: Final = 1_000
 #: Characters read from one text, or from the previous summary.
 _LONGEST_TEXT: Final = 200_000
-#: At most this number of the newest sentences is ranked, because the time grows with the sentences that share a word.
-_SENTENCES: Final = 4_000
-#: A word that occurs in more sentences than this is ignored.
-_COMMON: Final = 200
-_DAMPING: Final = 0.85
-_ROUNDS: Final = 20
-#: Two sentences with this share of common words are considered repetitions.
-_SAME: Final = 0.6
-#: Sentences with fewer terms (including the speaker's name) are ignored, such as "Yes." and "Thank you!".
-_TELLING: Final = 4
+#: At most this number of the newest sentences is considered.
+_SENTENCES: Final = 20_000
+#: Sentences with fewer terms are ignored, such as "Yes." and "Thank you!".
+_TELLING: Final = 3
+#: What a word is worth: exponents of its frequency and of its rarity, and factors.
+_FREQUENCY: Final = 0.35
+_RARITY: Final = 1.5
+_NAME: Final = 2.0
+_NUMBER: Final = 1.5
+#: Factors of sentences: questions, tool results, what is hardly prose, what users ask of an agent.
+_QUESTION: Final = 0.4
+_TOOL: Final = 0.4
+_LISTING: Final = 0.3
+_ASKED: Final = 0.7
+_WISH: Final = 1.2
+#: The least share of letters in prose.
+_LETTERS: Final = 0.7
+#: The conversation is divided into this number of parts; each has this weight against a part that has its room.
+_PARTS: Final = 20
+_SPREAD: Final = 1.0
+_TIE: Final = 1e-9
 #: Maximum share of the new summary for sentences of the previous one.
 _KEPT: Final = 0.5
 #: Maximum size of a summary, as a share of the replaced messages.
@@ -58,15 +69,21 @@ _SHARE: Final = 0.5
 _LEAST: Final = 16
 #: Characters quoted from each data message without sentences and tool calls.
 _BEGINNING: Final = 60
-#: Tool calls are only added after sentences if at least this number of characters is left.
+#: Share of the room for tool calls, and the least number of characters for them.
+_FOR_CALLS: Final = 0.2
 _ROOM_FOR_CALLS: Final = 80
+#: Words that begin with a capital letter, not at the beginning of a sentence.
+_CAPITALISED: Final = re.compile(r"(?<=[\w,;:(] )[^\W\d_a-z][\w'’-]*")
 
 
 class _Sentence(NamedTuple):
-    line: str
+    """`message`: the number of its message; -1 for a line of the previous summary, whose `who` is empty."""
+
+    who: str
+    text: str
     terms: frozenset[str]
-    place: int
-    earlier: bool
+    message: int
+    factor: float
 
 
 class ExtractiveSummarizer:
@@ -91,15 +108,17 @@ class ExtractiveSummarizer:
         # Including its frame, the summary must be shorter than the messages it replaces.
         most = CHARACTERS_PER_TOKEN * min(self._most, replaced - 1) - len(summary_text(""))
         room = max(_LEAST, min(room, most))
-        scores = _ranked(sentences)
-        order = sorted(range(len(sentences)), key=lambda index: -scores[index])
-        chosen = _chosen([sentences[index] for index in order], room)
-        lines = [one.line for one in sorted(chosen, key=lambda one: one.place)]
+        for_calls = int(_FOR_CALLS * room) if _FOR_CALLS * room >= _ROOM_FOR_CALLS else 0
+        for_calls = sum(len(line) + 1 for line in call_lines(messages, for_calls)) if for_calls else 0
+        worth = self._worth(sentences)
+        chosen = _chosen(sentences, worth, room - for_calls)
+        lines = _lines([sentences[at] for at in sorted(chosen)])
         left = room - sum(len(line) + 1 for line in lines)
-        if left >= _ROOM_FOR_CALLS or not sentences:
+        if left >= min(_ROOM_FOR_CALLS, for_calls or _ROOM_FOR_CALLS) or not sentences:
             lines += call_lines(messages, left)
-        if not lines and sentences:  # not even the best sentence fits
-            return clipped(sentences[order[0]].line, room)
+        if not lines and sentences:  # none fits
+            best = max(sentences, key=lambda one: one.factor * sum(map(worth.__getitem__, one.terms)))
+            return clipped(_lines([best])[0], room)
         if not lines:
             lines = _beginnings(messages, room)
         if not lines:
@@ -108,18 +127,37 @@ class ExtractiveSummarizer:
 
     def _sentences(self, messages: Sequence[Message], previous_summary: str | None) -> list[_Sentence]:
         found: list[_Sentence] = []
-        seen: set[str] = set()
-        earlier_lines = (previous_summary or "")[-_LONGEST_TEXT:].splitlines()[-_SENTENCES:]
-        lines = [(line, True) for line in earlier_lines]
-        newest = list(islice(_newest_lines(messages), _SENTENCES))
-        lines += [(line, False) for line in reversed(newest)]
-        for line, earlier in lines:
-            line = clipped(" ".join(line.split()), _LONGEST)
-            if line and line not in seen:
-                seen.add(line)
-                found.append(_Sentence(line, self._terms(line), len(found), earlier))
+        seen: set[tuple[str, str]] = set()
+        earlier = (previous_summary or "")[-_LONGEST_TEXT:].splitlines()[-_SENTENCES:]
+        lines = [("", line, -1, 1.0) for line in earlier]
+        newest = list(islice(_newest_sentences(messages), _SENTENCES))
+        for who, text, number, factor in [*lines, *reversed(newest)]:
+            text = clipped(" ".join(text.split()), _LONGEST)
+            if text and (who, text) not in seen:
+                seen.add((who, text))
+                found.append(_Sentence(who, text, self._terms(text), number, factor))
         telling = [sentence for sentence in found if len(sentence.terms) >= _TELLING]
         return telling or found
+
+    def _worth(self, sentences: Sequence[_Sentence]) -> dict[str, float]:
+        """What each term is worth."""
+        having = Counter(term for sentence in sentences for term in sentence.terms)
+        names: set[str] = set()
+        speakers: set[str] = set()
+        for who in {sentence.who for sentence in sentences}:
+            speakers |= self._terms(who)
+        for sentence in sentences:
+            for word in _CAPITALISED.findall(sentence.text):
+                names |= self._terms(word)
+        worth = {}
+        for term, count in having.items():
+            value = count**_FREQUENCY * math.log1p(len(sentences) / count) ** _RARITY
+            if term in names:
+                value *= _NAME
+            if any(map(str.isdigit, term)):
+                value *= _NUMBER
+            worth[term] = 0.0 if term in speakers else value
+        return worth
 
     def _terms(self, line: str) -> frozenset[str]:
         found = (word for word in words(line) if word not in self._stop)
@@ -164,76 +202,80 @@ def _beginnings(messages: Sequence[Message], room: int) -> list[str]:
     return lines[::-1]
 
 
-def _newest_lines(messages: Sequence[Message]) -> Iterator[str]:
-    """The sentences with their speakers, newest first."""
-    for message in reversed(messages):
-        who = speaker(message)
+def _newest_sentences(messages: Sequence[Message]) -> Iterator[tuple[str, str, int, float]]:
+    """The sentences, newest first, with speaker, number of the message and factor."""
+    with_agent = any(message.role == "assistant" for message in messages)
+    for number in range(len(messages) - 1, -1, -1):
+        message = messages[number]
+        who, wish = speaker(message), with_agent and message.role == "user"
         for part in reversed(message.parts):
+            factor = _WISH if wish else 1.0
             if isinstance(part, TextPart):
                 text = clipped(part.text, _LONGEST_TEXT)
             elif isinstance(part, ToolResultPart):
-                text = content_text(part.content)[:_RESULT]
+                text, factor = content_text(part.content)[:_RESULT], _TOOL
                 if text.lstrip()[:1] in ("{", "["):  # JSON, not sentences
                     continue
             else:
                 continue
-            for sentence in reversed(_ENDS.split(text)):
+            for sentence in map(str.strip, reversed(_ENDS.split(text))):
                 if sentence and _LETTER.search(sentence):
-                    yield f"{who}: {sentence.strip()}"
+                    yield who, sentence, number, factor * _prose(sentence, asks=wish)
 
 
-def _ranked(sentences: Sequence[_Sentence]) -> list[float]:
-    """The TextRank of each sentence, based on shared words."""
-    count = len(sentences)
-    having: dict[str, list[int]] = defaultdict(list)
-    for index, sentence in enumerate(sentences):
-        for term in sentence.terms:
-            having[term].append(index)
-    links: list[dict[int, float]] = [defaultdict(float) for _ in range(count)]
-    for shared in having.values():
-        if 1 < len(shared) <= _COMMON:
-            weight = math.log1p(count / len(shared))
-            for at, one in enumerate(shared):
-                for other in shared[at + 1 :]:
-                    links[one][other] += weight
-                    links[other][one] += weight
-    # Normalise by length, because long sentences share more words.
-    for one, neighbours in enumerate(links):
-        for other in neighbours:
-            size = math.log(2 + len(sentences[one].terms)) + math.log(2 + len(sentences[other].terms))
-            neighbours[other] /= size
-    totals = [sum(neighbours.values()) for neighbours in links]
-    scores = [1.0] * count
-    for _ in range(_ROUNDS):
-        passed = [score / total if total else 0.0 for score, total in zip(scores, totals, strict=True)]
-        scores = [
-            1 - _DAMPING + _DAMPING * sum(weight * passed[other] for other, weight in neighbours.items())
-            for neighbours in links
-        ]
-    return scores
+def _prose(sentence: str, *, asks: bool) -> float:
+    letters = sum(character.isalpha() or character == " " for character in sentence[:_LONGEST])
+    factor = 1.0 if letters >= _LETTERS * min(len(sentence), _LONGEST) else _LISTING
+    return factor * (_ASKED if asks else _QUESTION) if sentence.endswith(("?", "？")) else factor
 
 
-def _chosen(ordered: Iterable[_Sentence], room: int) -> list[_Sentence]:
-    """The best sentences that fit and do not repeat each other."""
-    chosen: list[_Sentence] = []
+def _chosen(sentences: Sequence[_Sentence], worth: dict[str, float], room: int) -> set[int]:
+    """The indices of the sentences that are worth most for their length, together in `room` characters."""
+    chosen: set[int] = set()
+    covered: set[str] = set()
+    quoted: set[int] = set()  # numbers of messages: a further sentence of the same needs no speaker
+    used = [0] * (_PARTS + 1)
     left, left_for_earlier = room, int(_KEPT * room)
-    for sentence in ordered:
-        size = len(sentence.line) + 1
-        if size > left or (sentence.earlier and size > left_for_earlier):
+    last = max([1, *(sentence.message + 1 for sentence in sentences[-1:])])
+
+    def value(at: int) -> tuple[float, int]:
+        one = sentences[at]
+        known = one.message in quoted or not one.who
+        size = len(one.text) + 1 + (0 if known else len(one.who) + 2)
+        new = sum(worth[term] for term in one.terms if term not in covered)
+        crowd = 1 + _SPREAD * _PARTS * used[one.message * _PARTS // last] / room
+        return new * one.factor / size / crowd, size
+
+    heap = [(-value(at)[0], at) for at in range(len(sentences))]
+    heapify(heap)
+    while heap:
+        _, at = heappop(heap)
+        now, size = value(at)
+        one = sentences[at]
+        if now <= 0 or size > left or (one.message < 0 and size > left_for_earlier):
             continue
-        if any(_repeats(sentence, other) for other in chosen):
+        if heap and now < -heap[0][0] - _TIE:  # worth less than it was: another may be better now
+            heappush(heap, (-now, at))
             continue
-        chosen.append(sentence)
+        chosen.add(at)
+        covered |= one.terms
         left -= size
-        if sentence.earlier:
+        used[one.message * _PARTS // last] += size
+        if one.message < 0:
             left_for_earlier -= size
+        else:
+            quoted.add(one.message)
     return chosen
 
 
-def _repeats(one: _Sentence, other: _Sentence) -> bool:
-    shared = len(one.terms & other.terms)
-    return (
-        bool(shared)
-        and shared >= _SAME * min(len(one.terms), len(other.terms))
-        and min(len(one.terms), len(other.terms)) > 2
-    )
+def _lines(sentences: Sequence[_Sentence]) -> list[str]:
+    """A line for each message, with its speaker."""
+    lines: list[str] = []
+    before = -1
+    for one in sentences:
+        if one.message == before and one.message >= 0:
+            lines[-1] += f" {one.text}"
+        else:
+            lines.append(f"{one.who}: {one.text}" if one.who else one.text)
+        before = one.message
+    return lines

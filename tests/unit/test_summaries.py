@@ -155,6 +155,16 @@ def test_sentences_are_taken_word_for_word_with_their_speakers() -> None:
     assert len(set(lines)) == len(lines)
 
 
+def test_an_extract_keeps_names_numbers_and_wishes_of_all_parts_of_a_long_conversation() -> None:
+    wanted = [("contract", "Okafor"), ("invoice", "Lindqvist"), ("passport", "Moreau"), ("recipe", "Tanaka")]
+    facts = [f"I want the {thing} of Mrs {name} by {day} March." for day, (thing, name) in enumerate(wanted, 11)]
+    chat = ["That sounds really great, thank you so much!", "How do you feel about it these days?", "Of course, sure!"]
+    messages = [user(fact if at == 5 else chat[at % 3]) for fact in facts for at in range(20)]
+    messages += [assistant("I am glad that you feel great about it.")]
+    summary = extractive_summarizer(max_tokens=70)(messages, None)
+    assert all(fact in summary for fact in facts)
+
+
 def test_the_length_of_an_extract_is_limited() -> None:
     for most in (16, 40, 200, 5000):
         summary = extractive_summarizer(max_tokens=most)(TALK, None)
