@@ -13,15 +13,25 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from redis import connection as redis_connection
 from redis.connection import ConnectionPool as RedisPool
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_history._sync._runtime import reset_after_fork
+from redis_history.backends.redis.resp import NEED_MORE, ReplyReader
 
 #: Seconds that a message may take to arrive once it has begun.
 _REST: Final = 5.0
 #: Said of calls whose connections are closed under them.
 CLOSED: Final = "the connections were closed"
+
+#: The parsers of redis-py that are slower than ours.
+_SLOW: Final = tuple(
+    getattr(redis_connection, name) for name in ("_RESP2Parser", "_RESP3Parser") if hasattr(redis_connection, name)
+)
+_AT_ONCE: Final = 256 * 1024
+_READER: Final = "_redis_history_reader"
 
 
 class ConnectionPool:
@@ -58,13 +68,48 @@ class ConnectionPool:
 
     def read(self, connection: Any, patience: float | None = None) -> Any:
         """The next reply, which may take `patience` seconds longer than others. Raises ResponseError if it is one."""
-        if patience is None or connection.socket_timeout is None:
-            return connection.read_response(disable_decoding=True)
-        return connection.read_response(disable_decoding=True, timeout=connection.socket_timeout + patience)
+        seconds = connection.socket_timeout
+        longer = {"timeout": seconds + patience} if patience is not None and seconds is not None else {}
+        sock, reader = self._reader(connection)
+        if reader is None:
+            return connection.read_response(disable_decoding=True, **longer)
+        reply = reader.take()
+        if reply is NEED_MORE:
+            try:
+                if longer:
+                    sock.settimeout(longer["timeout"])
+                while reply is NEED_MORE:
+                    if not (data := sock.recv(_AT_ONCE)):
+                        raise ConnectionError("Connection closed by server.")
+                    reader.feed(data)
+                    reply = reader.take()
+                if longer:
+                    sock.settimeout(seconds)
+            except TimeoutError as error:
+                raise RedisTimeoutError("Timeout reading from socket") from error
+            except OSError as error:
+                raise ConnectionError(f"Error while reading from socket: {error.args}") from error
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def _reader(self, connection: Any) -> tuple[Any, ReplyReader | None]:
+        """The socket of a connection and what reads its replies; None if redis-py does."""
+        sock = getattr(connection, "_sock", None) if self._keep else None
+        before, reader = getattr(connection, _READER, (None, None))
+        if before is not sock:  # redis-py has connected, or disconnected
+            ours = sock is not None and isinstance(getattr(connection, "_parser", None), _SLOW)
+            if ours and connection._parser._buffer.unread_bytes():  # redis-py has read ahead
+                ours = False
+            reader = ReplyReader(connection._parser.parse_error) if ours else None
+            setattr(connection, _READER, (sock, reader))
+        return sock, reader
 
     def release(self, connection: Any) -> None:
         """Return a connection after a whole reply."""
-        if self._closed or connection.should_reconnect():  # or the server said that it moves elsewhere
+        _, reader = self._reader(connection)
+        unread = reader is not None and not reader.empty  # nobody has asked for it
+        if self._closed or unread or connection.should_reconnect():  # or the server said that it moves elsewhere
             self.discard(connection)
         elif self._keep:
             self._idle.append(connection)
@@ -77,6 +122,7 @@ class ConnectionPool:
         """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
         with contextlib.suppress(RedisError, OSError):
             connection.disconnect()
+        self._reader(connection)  # forgets what was read
         self.pool.release(connection)
 
     def check(self, error: BaseException) -> None:

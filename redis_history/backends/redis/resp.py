@@ -1,7 +1,7 @@
 """Replies of a server (RESP2 and RESP3) from the bytes of a connection. No I/O.
 
-redis-py's own asyncio parser calls two coroutines for each string of a reply: that is half the time of a long read.
-Values are those of redis-py, undecoded.
+redis-py's own parsers call several functions, or coroutines, for each string of a reply: that is half the time of a
+long read. Values are those of redis-py, undecoded.
 """
 
 from __future__ import annotations
