@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 from redis_history._sync.store import HistoryStore
-from redis_history.backends.redis.failures import connection_refusal
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.backends.redis.urls import parse_url
+from redis_history.cli._listening import check_listening
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
-from redis_history.errors import BackendUnavailableError, ConfigurationError, ConversationNotFoundError
+from redis_history.errors import ConfigurationError, ConversationNotFoundError
 from redis_history.retry import RetryPolicy
 
 #: For users at a terminal. Long-running commands use the store's default policy once they have connected.
@@ -39,13 +38,7 @@ def open_store(context: Context, *, lasting: bool = False, searches: str | None 
     check_url(context)
     where: dict[str, Any] = {"namespace": context.namespace}
     with ExitStack() as stack:
-        if sys.stderr is not None and sys.stderr.isatty():  # tell a user at once that nothing listens there
-            with HistoryStore(context.url, **where, retry=RetryPolicy(deadline=0), search="off") as probe:
-                try:
-                    probe.list_conversations(limit=1)
-                except BackendUnavailableError as error:
-                    if connection_refusal(error) is not None:
-                        raise
+        check_listening(context.url)
         first = stack.enter_context(HistoryStore(context.url, **where, retry=PATIENCE, search="off"))
         first.list_conversations(limit=1)
         if searches == "off" and not lasting:

@@ -22,6 +22,9 @@ DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3,
 DEFAULT_URL = "redis://localhost:6379/0"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
+#: Commands that do nothing without a server: that nothing listens there is reported before their modules are imported.
+_ONLINE = frozenset(("ls", "show", "tail", "search", "say", "rename", "delete", "stats", "export"))
+
 #: Each command with its module and the first line of its help. The module is imported when the command runs.
 _COMMANDS = {
     "demo": ("demo", "Watch agents write at once, a subscriber follow, and a compressor keep the conversations short."),
@@ -125,6 +128,10 @@ class _Commands(click.Group):
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] in _ONLINE and not ctx.resilient_parsing and not {"-h", "--help"} & set(args):
+            from redis_history.cli._listening import check_listening, url_of
+
+            check_listening(url_of(args) or Context.of(ctx).url)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -15,6 +15,7 @@ from rich.text import Text
 from redis_history import embedded
 from redis_history._sync.store import HistoryStore
 from redis_history.cli import _stores
+from redis_history.cli._listening import check_listening
 from redis_history.cli._output import console, counted, hint, name, visible
 from redis_history.cli.commands import FAILED, HELP_OPTIONS, Context, define
 from redis_history.doctor import Finding, examine, examine_here, try_out
@@ -52,6 +53,7 @@ def doctor_command(context: Context, /, write: bool) -> None:
 
 def _findings(context: Context, write: bool) -> Iterator[Finding]:
     try:
+        check_listening(context.url)
         with HistoryStore(context.url, namespace=context.namespace, retry=_stores.PATIENCE, search="off") as store:
             yield from examine(store, context.url)
         if write:

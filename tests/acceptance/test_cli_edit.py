@@ -108,5 +108,5 @@ def test_a_refused_connection_is_reported_at_once_at_a_terminal() -> None:
         waited = time.monotonic() - began
         assert process.wait(60) == 3
     os.close(ours)
-    assert "nothing listens there" in shown
-    assert waited < 1.9, "without the two seconds for a server that starts"
+    assert "nothing listens" in shown
+    assert waited < 1.0, "without the two seconds for a server that starts, and without importing redis-py"

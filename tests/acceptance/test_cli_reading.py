@@ -351,7 +351,7 @@ def test_a_missing_server_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
     done = run("--url", f"redis://127.0.0.1:{free_port()}", "ls")
     assert done.returncode == 3
-    assert "gave no answer" in done.stderr
+    assert "nothing listens" in done.stderr
     assert "--url embedded://" in done.stderr
 
 

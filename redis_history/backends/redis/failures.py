@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import socket
 
 from redis.exceptions import (
     AskError,
@@ -45,6 +47,7 @@ _PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py 
 # Of TLS, what does not pass. A connection that ends in the middle of a handshake is as passing as any other.
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
 _SENTINEL_SAID = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
+_CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py's words before those of the system
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
@@ -79,14 +82,29 @@ def connection_refusal(error: BaseException | None) -> OSError | None:
     return error
 
 
+def _reason(error: BaseException, text: str) -> str:
+    """What happened, without redis-py's words for it."""
+    if (refusal := connection_refusal(error)) is not None:
+        return f"nothing listens there ({refusal.strerror})"
+    kinds, one = [], error
+    while one is not None:
+        kinds.append(one)
+        one = one.__cause__ or one.__context__  # type: ignore[assignment]
+    if any(isinstance(one, socket.gaierror) for one in kinds):
+        return "its host name cannot be found"
+    if isinstance(error, TimeoutError | builtins.TimeoutError):
+        return "it is silent"
+    if "closed by server" in text or any(isinstance(one, ConnectionResetError | BrokenPipeError) for one in kinds):
+        return "it closed the connection"
+    return _CONNECTING.sub("", text)
+
+
 def translate(error: Exception, server: str) -> BackendError:
     """The error of our own tree that says what `error` means; `server` is the address, without secrets."""
     text = str(error) or type(error).__name__
     if isinstance(error, MasterNotFoundError):  # redis-py shows the whole of its clients
         reasons = dict.fromkeys(_SENTINEL_SAID.findall(text))
         text = ": ".join(filter(None, (text.partition(" : ")[0], "; ".join(reasons))))
-    if type(error) is ConnectionError and (refusal := connection_refusal(error)) is not None:
-        text = f"nothing listens there ({refusal.strerror})"
     if isinstance(error, AuthenticationError | AuthorizationError):
         return BackendRefusedError(f"{server} refused the user name or password: {text}", reason="credentials")
     if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
@@ -102,6 +120,12 @@ def translate(error: Exception, server: str) -> BackendError:
             f"{server} is out of memory; raise maxmemory or delete conversations: {text}", reason="out_of_memory"
         )
     if _is_untrusted(error):
+        text = _CONNECTING.sub("", text)
+        if "WRONG_VERSION_NUMBER" in text:
+            return BackendRefusedError(
+                f"{server} does not speak TLS at this port; use redis:// instead of rediss://, or its port with TLS",
+                reason="certificate",
+            )
         return BackendRefusedError(
             f"no secure connection to {server}: {text}; ssl_ca_certs names who signed the server's certificate, "
             "ssl_certfile and ssl_keyfile the one the server may ask for",
@@ -109,7 +133,7 @@ def translate(error: Exception, server: str) -> BackendError:
         )
     if is_transient(error):
         hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
-        return BackendUnavailableError(f"{server} gave no answer before the deadline: {text}{hint}")
+        return BackendUnavailableError(f"{server} gave no answer before the deadline: {_reason(error, text)}{hint}")
     if isinstance(error, AskError):  # and MovedError
         return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")
     if isinstance(error, InvalidResponse):
