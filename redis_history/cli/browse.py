@@ -297,7 +297,8 @@ def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
     for other in hit.before:
         yield _neighbour(other), 4
     for number, fragment in enumerate(hit.highlights):
-        yield Text("… " * bool(number)) + _marked(fragment), 2
+        after = " …" if number + 1 < len(hit.highlights) else ""
+        yield Text("… " * bool(number)) + _marked(fragment) + Text(after), 2
     if not hit.highlights:
         yield Text(one_line(searchable(message), _SHOWN)), 2
     for other in hit.after:

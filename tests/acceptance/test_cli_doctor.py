@@ -161,7 +161,7 @@ def test_other_servers(server_of: Servers, namespace: str, kind: str) -> None:
     assert done.returncode == 0, done.stdout
     found = {one["check"]: one for one in done.lines}
     assert found["searching"]["state"] == found["following"]["state"] == found["rights"]["state"] == "ok"
-    assert found["version"]["detail"].startswith("valkey" if kind == "valkey" else "redis")
+    assert found["version"]["detail"].startswith("Valkey" if kind == "valkey" else "Redis")
     if kind != "valkey":
         assert found["search"]["state"] == "limited"
     if kind == "cluster":

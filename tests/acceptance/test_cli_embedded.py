@@ -89,9 +89,9 @@ def test_install_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         return Path(target)
 
     monkeypatch.setattr(embedded, "install", install)
-    done = run("embedded", "install", "--target", str(tmp_path))
+    done = run("embedded", "install", "--folder", str(tmp_path))
     assert (done.stdout, done.stderr) == (f"{tmp_path}\n", "fetching ␛[2J\n")
-    assert run("embedded", "install", "--target", "x", "-q", "--json").lines == [{"path": "x"}]
+    assert run("embedded", "install", "--folder", "x", "-q", "--json").lines == [{"path": "x"}]
 
 
 def test_help_imports_little() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
@@ -65,6 +66,17 @@ def demo(*arguments: str) -> Done:
 
 
 @pytest.mark.full
+def test_the_conversations_are_in_a_page_afterwards(url: str) -> None:
+    with running("--url", url, "--conversations", "1", "--serve") as process:
+        assert process.stdout is not None
+        page = next(line.strip() for line in process.stdout if line.startswith("http://"))
+        base, _, token = page.partition("?token=")
+        found = httpx.get(f"{base}v1/conversations", headers={"authorization": f"Bearer {token}"})
+        assert len(found.json()["conversations"]) == 2
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+
+
 def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
     done = demo("--url", url)
     assert done.returncode == 0, done.stderr

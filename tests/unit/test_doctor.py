@@ -59,9 +59,9 @@ def test_a_file_that_was_not_rewritten_since_the_start_is_to_be_rewritten_if_it_
 def test_versions_with_the_hole(backend: str, version: str, first: str | None) -> None:
     found = findings(backend=backend, version=version)["version"]
     if first is None:
-        assert found == Finding("version", "ok", f"{backend} {version}")
+        assert found == Finding("version", "ok", f"{backend.capitalize()} {version}")
     else:
-        assert (found.state, found.fix) == ("limited", f"upgrade to {backend} {first} or newer")
+        assert (found.state, found.fix) == ("limited", f"upgrade to {backend.capitalize()} {first} or newer")
         private = findings(WHERE._replace(private=True), backend=backend, version=version)["version"]
         assert private.state == "ok"
 
@@ -177,6 +177,15 @@ def test_the_private_server_is_set_by_its_own_command() -> None:
     assert private._replace(kept=True).always() == f"redis-history embedded stop /tmp/x && {start}"
     assert private._replace(folder=None).always() == "redis-history embedded start --durability always"
     assert findings(private, notifications=False)["notifications"].fix is None
+
+
+def test_valkey_has_its_own_program_and_module() -> None:
+    where = where_is("redis://h", 0, "valkey")
+    found = findings(where, backend="valkey", aof=False)
+    assert str(found["persistence"].fix).startswith("valkey-cli -h h -p 6379 CONFIG SET appendonly yes")
+    assert "append" not in found["durability"].detail, "each thing once"
+    search = check_search(structs.replace(GOOD, backend="valkey", search_module=None), ANSWERS, where, stored=False)
+    assert "valkey-search" in str(search.fix)
 
 
 def test_a_url_that_is_none() -> None:
