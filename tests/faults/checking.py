@@ -47,8 +47,12 @@ def check(recorded: Recorded, *, shortest_log: int = 1) -> list[str]:
     """The violations, in words; empty if all promises are kept. `shortest_log`: the least number of changes that a
     subscriber may be behind and be sent a Reset because the log was trimmed."""
     changes: dict[str, list[Change]] = defaultdict(list)
+    tokens = {
+        (call.conversation, call.token[:6], KINDS.get(call.kind)): call.token for call in recorded.calls if call.token
+    }
     for change in recorded.changes:
-        changes[change.conversation].append(change)
+        whole = tokens.get((change.conversation, change.token, change.kind), change.token)
+        changes[change.conversation].append(structs.replace(change, token=whole))
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in recorded.calls:
         calls[call.conversation].append(call)
@@ -295,8 +299,8 @@ def _successors(branches: list[list[Change]]) -> dict[str, set[str]]:
     for branch in branches:
         before: dict[str, str] = {}
         for change in branch:
-            found[change.token].add(before.get(change.conversation, _NOTHING))
-            before[change.conversation] = change.token
+            found[change.place].add(before.get(change.conversation, _NOTHING))
+            before[change.conversation] = change.place
     return found
 
 
@@ -308,7 +312,7 @@ class _Feed:
     ) -> None:
         self._name = name
         self._changes = changes
-        self._kinds = {change.token: change.kind for change in changes}
+        self._kinds = {change.place: change.kind for change in changes}
         self._follows = follows
         self._shortest_log = shortest_log
         self._lossy = lossy
@@ -323,8 +327,8 @@ class _Feed:
             before = event
         last = self._changes[-1]
         ended = before.kind == "conversation_deleted" or before.epoch == _NOTHING
-        if (last.kind == "end" and not ended) or (last.kind != "end" and before.token != last.token):
-            problems.append(f"was never sent the last change, {last.revision}:{last.token}: it is at {_shown(before)}")
+        if (last.kind == "end" and not ended) or (last.kind != "end" and before.token != last.place):
+            problems.append(f"was never sent the last change, {last.revision}:{last.place}: it is at {_shown(before)}")
         return problems
 
     def _reset(self, before: Seen, event: Seen) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import sys
@@ -30,6 +31,7 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history._ids import rng
 from redis_history.errors import OutcomeUnknownError, RedisHistoryError
 from redis_history.events import BEGINNING
 from tests.faults.recording import UNKNOWN, Journal, form, lines, record
@@ -400,11 +402,26 @@ def _wait(condition: Any, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def _distinct_tokens(settings: Settings) -> None:
+    """Let no two tokens begin alike: the change log has only the first 24 of 64 bits, by which the checker knows calls."""
+    client = int("".join(filter(str.isdigit, settings.name)) or 0) % 16
+    numbers = itertools.count(settings.life * 50_000)
+    draw = rng.getrandbits
+
+    def getrandbits(bits: int) -> int:
+        if bits != 64:
+            return draw(bits)
+        return (client << 20 | next(numbers) % (1 << 20)) << 40 | draw(40)
+
+    rng.getrandbits = getrandbits  # type: ignore[method-assign]
+
+
 def main(role: str, raw: str) -> None:
     logging.disable(logging.CRITICAL)
     settings = msgspec.json.decode(raw, type=Settings)
     folder = Path(settings.folder)
     if role == "writer":
+        _distinct_tokens(settings)
         # A history that is closed may say so of what it sent last.
         with contextlib.suppress(OutcomeUnknownError), contextlib.ExitStack() as stack:
             Writer(settings, Journal(folder / f"{settings.name}-{settings.life}.calls"), stack).run()

@@ -99,7 +99,7 @@ class Conversation:
             self._begin()
             self._begun = self._invoked
             self.exists, self.epoch = True, change.token
-        self.revision, self.token = change.revision, change.token
+        self.revision, self.token = change.revision, change.place
         outcome = getattr(self, f"_{change.kind}")(change, call, problems)
         if call.status == "ok" and outcome is not None and call.value != outcome:
             problems.append(f"gave {call.value}, and its change is {outcome}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from redis_history.errors import (
     StoreClosedError,
 )
 from redis_history.model import Message, ToolResultPart, ToolUsePart
+from redis_history.model.wire import body_digest
 from redis_history.search import server_search
 
 #: A message as it is recorded: id, text, and its tool calls ("u") and results ("r").
@@ -64,13 +64,19 @@ class Call(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """One entry of a change log. `removed`: the ids that left because of a cap."""
+    """One entry of a change log. `token`: of its call; as an append-only file has it, only the beginning. `head`: its
+    token in the cursors of events. `removed`: the ids that left because of a cap."""
 
     conversation: str
     revision: int
     token: str
     kind: str
     removed: tuple[str, ...] = ()
+    head: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.head or self.token
 
 
 class Seen(Struct, frozen=True):
@@ -214,7 +220,7 @@ def _entry(entry: ops.Entry) -> dict[str, Any]:
     message = entry.message
     return {
         "form": form(message),
-        "digest": entry.digest.hex(),
+        "digest": body_digest(entry.body).hex(),
         "timestamp": entry.timestamp,
         "stays": message.role == "system" and not message.is_summary,
     }
@@ -315,32 +321,43 @@ def _as_form(raw: Any) -> Form:
     return raw[0], raw[1], tuple((kind, call) for kind, call in raw[2])
 
 
-_ENTRY = re.compile(rb"(\d+)-0")
+#: The kinds of entries, by their numbers.
+_KINDS = ("", "append", "append", "restore", "update", "clear", "record", "delete", "compact", "expand", "end")
 
 
 def read_changes(folder: Path, conversations: list[str], namespace: str) -> list[Change | int]:
     """All changes in the append-only files of a server, and the marks (numbers) that `SET mark` left among them."""
-    logs = {Keyspace(namespace).conversation(name).log: name for name in conversations}
+    keys = {name: Keyspace(namespace).conversation(name) for name in conversations}
+    logs = {one.log: name for name, one in keys.items()}
     found: list[Change | int] = []
     for path in sorted(folder.glob("appendonlydir/*.incr.aof"), key=lambda path: int(path.name.split(".")[-3])):
-        for command in _commands(path.read_bytes()):
-            if command[0].upper() == b"SET" and command[1] == b"mark":
-                found.append(int(command[2]))
-            elif command[0].upper() == b"XADD" and command[1] in logs:
-                found.append(_change(logs[command[1]], command[2:]))
+        for together in _transactions(path.read_bytes()):
+            for command in together:
+                if command[0].upper() == b"SET" and command[1] == b"mark":
+                    found.append(int(command[2]))
+                elif command[0].upper() == b"RPUSH" and command[1] in logs:
+                    name = logs[command[1]]
+                    found.append(_change(name, command[2], _revision(together, keys[name].state)))
     return found
 
 
-def _change(conversation: str, rest: list[bytes]) -> Change:
-    at = next(index for index, part in enumerate(rest) if _ENTRY.fullmatch(part))
-    fields = dict(zip(rest[at + 1 :: 2], rest[at + 2 :: 2], strict=True))
-    removed = msgspec.msgpack.decode(fields[b"g"]) if b"g" in fields else ()
-    return Change(conversation, int(rest[at][:-2]), fields[b"t"].decode(), fields[b"k"].decode(), tuple(removed))
+def _revision(together: list[list[bytes]], state: bytes) -> int:
+    """The revision that a transaction writes to a state; 0: none."""
+    written = [command[2:] for command in together if command[0].upper() == b"HSET" and command[1] == state]
+    found = [dict(zip(fields[::2], fields[1::2], strict=True)).get(b"r") for fields in written]
+    return max((int(revision) for revision in found if revision is not None), default=0)
 
 
-def _commands(data: bytes) -> Iterator[list[bytes]]:
-    """The commands of an append-only file. A transaction without its end, which a killed server left, is skipped,
-    as the server does when it starts."""
+def _change(conversation: str, entry: bytes, revision: int) -> Change:
+    kind, head, rest = _KINDS[entry[0] >> 4], entry[:10].hex(), entry[10:]
+    removed = tuple(msgspec.msgpack.decode(rest)[2]) if entry[0] >> 4 in (2, 3) else ()
+    revision = msgspec.msgpack.decode(rest)[0] if kind == "end" else revision
+    return Change(conversation, revision, head[-6:], kind, removed, head)
+
+
+def _transactions(data: bytes) -> Iterator[list[list[bytes]]]:
+    """The commands of an append-only file that were made together. A transaction without its end, which a killed server
+    left, is skipped, as the server does when it starts."""
     at, held = 0, None
     while at < len(data):
         if data[at : at + 1] == b"#":  # an annotation
@@ -363,10 +380,10 @@ def _commands(data: bytes) -> Iterator[list[bytes]]:
         if command[0].upper() == b"MULTI":
             held = []
         elif command[0].upper() == b"EXEC":
-            yield from held or []
+            yield held or []
             held = None
         elif held is None:
-            yield command
+            yield [command]
         else:
             held.append(command)
 
