@@ -403,7 +403,7 @@ def _wait(condition: Any, seconds: float) -> None:
 
 
 def _distinct_tokens(settings: Settings) -> None:
-    """Let no two tokens begin alike: the change log has only the first 24 of 64 bits, by which the checker knows calls."""
+    """Let no two tokens begin alike: the change log has 24 of 64 bits, by which the checker knows calls."""
     client = int("".join(filter(str.isdigit, settings.name)) or 0) % 16
     numbers = itertools.count(settings.life * 50_000)
     draw = rng.getrandbits

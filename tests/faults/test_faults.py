@@ -64,7 +64,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     ),
     "an update has no entry in the log": (
         "UpdateMessage",
-        ("update", "write_log(revision,", "local _ = false and write_log(revision,"),
+        ("update", "write_log(newest,", "local _ = false and write_log(newest,"),
     ),
     "a deletion skips a revision": ("follows", ("delete", "revision = revision + 1", "revision = revision + 2")),
     "a cap tears pairs": ("lost their calls", ("_trim", "if leaving[first_of(i)] then", "if i <= excess then")),
