@@ -12,6 +12,7 @@ from benchmarks.timing import STAMP, Report, in_turn, members, messages
 from redis_history import HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.model.wire import encode_body
+from redis_history.search.redisearch import document
 
 #: Random words with a natural frequency (Zipf): the n-th word is 1/n as frequent as the first.
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]
@@ -38,6 +39,27 @@ def bench_search_writes(report: Report, client: Any, url: str, rounds: int) -> N
             )
             report.row("append, with an index", 'append, search="off"', ours, bare)
         client.unlink("bare")
+        some, rows = messages(500), stored[:500]
+        commands = [[b"HSET", b"", b"c", b"0123456789abcdef", b"m", b"%d" % STAMP, *document(one)] for one in some]
+
+        def bare_bulk(index: int) -> None:
+            pipe = client.pipeline(transaction=False)
+            for place, member in enumerate(rows):
+                pipe.zadd(f"bare-{index}", {member: STAMP + place})
+            pipe.execute()
+
+        def bare_documents(index: int) -> None:
+            pipe = client.pipeline(transaction=False)
+            for place, command in enumerate(commands):
+                command[1] = b"rhd2:{bench-search:00}:bare:%d:%d" % (index, place)
+                pipe.execute_command(*command)
+            pipe.execute()
+
+        few = max(rounds // 100, 10)
+        bare, ours = in_turn(few, bare_bulk, lambda i: store.append_many(f"bulk-{i}", messages(500)))
+        report.row("append_many of 500, with an index", "pipelined ZADD", ours, bare, "2.5")
+        bare, ours = in_turn(few, bare_bulk, bare_documents)
+        report.row("pipelined HSET of their documents alone", "pipelined ZADD", ours, bare)
 
 
 def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:

@@ -177,7 +177,7 @@ def _unless_there(*command: bytes) -> Steps[None]:
 
 
 #: Search documents written at once, and their text: some 15 ms of the server's time.
-_DOCUMENTS: Final = 150
+_DOCUMENTS: Final = 500
 
 _DOCUMENTS_CHARACTERS: Final = 150_000
 

@@ -36,6 +36,16 @@ local function is_archived(timestamp, sequence, id)
   return false
 end
 
+-- One look for all: of messages that were just stored no document is there.
+local keys = {}
+for i = 1, count do
+  if known[FIELDS + i] then
+    local _, sequence = place_of(known[FIELDS + i])
+    keys[#keys + 1] = prefix .. (ARGV[11 + 2 * i] == known[4] and -sequence or sequence)
+  end
+end
+local anew = #keys == 0 or redis.call('EXISTS', unpack(keys)) == 0
+
 for i = 1, count do
   local place, to = known[FIELDS + i], at + ARGV[at]
   local id = ARGV[11 + 2 * i]
@@ -44,7 +54,7 @@ for i = 1, count do
     local timestamp, sequence, revision = place_of(place)
     if revision <= read_at then
       local archived = not live_summary and is_archived(timestamp, sequence, id)
-      document(prefix, generation, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, false, archived)
+      document(prefix, generation, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, anew, archived)
       written = written + 1
     end
   end
