@@ -19,7 +19,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function
 from redis_history.backends import rules
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import Plan, due_at, older_at
+from redis_history.compaction.policy import Plan, due_at, older_at, wider
 from redis_history.compaction.summaries import (
     NoGainError,
     Summarizer,
@@ -131,7 +131,8 @@ class Compressing:
         conversation_id = lease.conversation_id
         messages = self._store.get(conversation_id)
         now = datetime.now(UTC)
-        found = in_thread(lambda: self._policy.plan(messages, now=now))
+        plans = wider(self._policy, lambda policy: policy.plan(messages, now=now), lambda plan: len(plan.seen))
+        found = in_thread(lambda: next(plans, None))
         if found is None:
             self._work.count(nothing=1)
             due = in_thread(lambda: due_at(messages, self._policy, now))
@@ -140,18 +141,17 @@ class Compressing:
             return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
         before = sum(map(message_tokens, found.seen))
         self._report(CompressionProgress("started", conversation_id, len(found.seen), before))
-        policy = self._policy
         while True:
             try:
                 summary = self._summary(found, messages, lease, signal)
                 break
-            except SummaryTooLongError as error:  # a summary of more messages may fit
-                policy = replace(policy, summary_tokens=max(policy.summary_tokens, error.tokens))
-                more = in_thread(partial(policy.plan, messages, now=now))
-                if more is not None and len(more.seen) > len(found.seen):
-                    found = more
+            except SummaryTooLongError as error:
+                try:
+                    found = in_thread(partial(plans.send, error))
                     continue
-                if not isinstance(error, NoGainError):
+                except NoGainError:
+                    pass
+                except SummaryTooLongError:
                     raise SummaryError(str(error)) from error
                 # Do not retry at this revision; after a change only after a while, because a summary costs money.
                 self._work.count(nothing=1)

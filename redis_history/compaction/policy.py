@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redis_history._time import Instant, cutoff
 from redis_history._validation import check_function, check_integer, check_share
-from redis_history.compaction.summaries import shortest_tokens
+from redis_history.compaction.summaries import SummaryTooLongError, shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, ToolResultPart
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import TokenCounter, message_tokens
+
+T = TypeVar("T")
 
 #: Messages that stay if the limits allow it, without system messages. About three turns with a tool call each.
 KEEP_RECENT: Final = 10
@@ -248,6 +251,21 @@ class _Choice(NamedTuple):
         too_many = bounds.max_messages is not None and now.entries > bounds.max_messages
         too_long = bounds.max_tokens is not None and now.tokens > bounds.max_tokens
         return (too_many and self.entries < now.entries) or (too_long and self.new > gain)
+
+
+def wider(
+    policy: Policy, choose: Callable[[Policy], T | None], size: Callable[[T], int]
+) -> Generator[T, SummaryTooLongError, None]:
+    """What to replace, if anything. If its summary is too long, send the error: the next choice replaces more messages,
+    for which such a summary may fit. Raises the error if there are no more."""
+    found = choose(policy)
+    while found:
+        error = yield found
+        policy = replace(policy, summary_tokens=max(policy.summary_tokens, error.tokens))
+        more = choose(policy)
+        if not more or size(more) <= size(found):
+            raise error
+        found = more
 
 
 def _only_results(message: Message) -> bool:

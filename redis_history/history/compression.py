@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import KEEP_RECENT, Policy, oldest_to_replace
+from redis_history.compaction.policy import KEEP_RECENT, Policy, oldest_to_replace, wider
 from redis_history.compaction.summaries import (
     Summarizer,
     SummaryTooLongError,
@@ -142,14 +142,11 @@ class Compression(Plugin):
         ]
         tokens = dict(zip([entry.id for entry in entries], map(history.count_tokens, entries), strict=True))
         total = sum(tokens.values())
-        error: SummaryTooLongError | None = None
-        gone: set[str] = set()
+        choices = wider(policy, lambda policy: oldest_to_replace(policy, timed, [*tokens.values()]), len)
+        found = next(choices, None)
+        if found is None:
+            return entries
         while True:
-            found = oldest_to_replace(policy, timed, [*tokens.values()])
-            if error is not None and len(found) <= len(gone):
-                raise error
-            if not found:
-                return entries
             gone = {message.id for message in found}
             seen = [entry for entry in entries if entry.id in gone]
             before = sum(tokens[one] for one in gone)
@@ -161,9 +158,8 @@ class Compression(Plugin):
             try:
                 summary = usable(answer, seen, room, history.count_tokens, least)
                 break
-            except SummaryTooLongError as too_long:  # a summary of more entries may fit
-                error = too_long
-                policy = replace(policy, summary_tokens=max(policy.summary_tokens, too_long.tokens))
+            except SummaryTooLongError as too_long:
+                found = choices.send(too_long)
         last = max(index for index, entry in enumerate(entries) if entry.id in gone)
         return [*(entry for entry in entries[:last] if entry.id not in gone), summary, *entries[last + 1 :]]
 
