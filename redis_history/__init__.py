@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     )
     from redis_history._async.compressor import AsyncCompressor as AsyncCompressor
     from redis_history._async.namespace_subscription import AsyncNamespaceSubscription as AsyncNamespaceSubscription
+    from redis_history._async.replies import AsyncReply as AsyncReply
     from redis_history._async.store import AsyncHistoryStore as AsyncHistoryStore
     from redis_history._async.stored_history import AsyncRedisHistory as AsyncRedisHistory
     from redis_history._async.subscription import AsyncSubscription as AsyncSubscription
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     )
     from redis_history._sync.compressor import Compressor as Compressor
     from redis_history._sync.namespace_subscription import NamespaceSubscription as NamespaceSubscription
+    from redis_history._sync.replies import Reply as Reply
     from redis_history._sync.store import HistoryStore as HistoryStore
     from redis_history._sync.stored_history import RedisHistory as RedisHistory
     from redis_history._sync.subscription import Subscription as Subscription
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
         MessagesAppended as MessagesAppended,
         MessagesDeleted as MessagesDeleted,
         MessageUpdated as MessageUpdated,
+        ReplyEnded as ReplyEnded,
+        ReplyGrew as ReplyGrew,
         Reset as Reset,
         ResetReason as ResetReason,
     )
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
         Role as Role,
         Scope as Scope,
         Source as Source,
+        Status as Status,
         TextPart as TextPart,
         ToolResultPart as ToolResultPart,
         ToolUsePart as ToolUsePart,
@@ -134,6 +139,7 @@ else:  # a type checker that sees a __getattr__ believes in every name
         "_async.capturing": "AsyncCapture AsyncTurn",
         "_async.compressor": "AsyncCompressor",
         "_async.namespace_subscription": "AsyncNamespaceSubscription",
+        "_async.replies": "AsyncReply",
         "_async.store": "AsyncHistoryStore",
         "_async.stored_history": "AsyncRedisHistory",
         "_async.subscription": "AsyncSubscription",
@@ -141,6 +147,7 @@ else:  # a type checker that sees a __getattr__ believes in every name
         "_sync.capturing": "Capture Turn",
         "_sync.compressor": "Compressor",
         "_sync.namespace_subscription": "NamespaceSubscription",
+        "_sync.replies": "Reply",
         "_sync.store": "HistoryStore",
         "_sync.stored_history": "RedisHistory",
         "_sync.subscription": "Subscription",
@@ -152,13 +159,13 @@ else:  # a type checker that sees a __getattr__ believes in every name
         "compaction.worker": "CompressionProgress CompressorStats",
         "events": (
             "ConversationDeleted ConversationUpdated Cursor Event HistoryCleared HistoryCompacted "
-            "HistoryExpanded HistoryRestored MessagesAppended MessagesDeleted MessageUpdated Reset "
-            "ResetReason"
+            "HistoryExpanded HistoryRestored MessagesAppended MessagesDeleted MessageUpdated ReplyEnded "
+            "ReplyGrew Reset ResetReason"
         ),
         "history": ("History Plugin ReduceOptions Reduction RetrieveTool ToolResultMasking tool_result_masking"),
         "history.compression": "Compression compression",
         "model": (
-            "AttachmentPart Conversation Message Part Participant Position ReasoningPart Role Scope Source "
+            "AttachmentPart Conversation Message Part Participant Position ReasoningPart Role Scope Source Status "
             "TextPart ToolResultPart ToolUsePart UnknownPart assistant system text tool tool_result tool_use "
             "user"
         ),

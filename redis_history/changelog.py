@@ -10,11 +10,11 @@ subscriber knows, which must still have the known token.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis_history.errors import CorruptDataError
 from redis_history.events import (
@@ -30,18 +30,22 @@ from redis_history.events import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
     Reset,
     ResetReason,
 )
 from redis_history.model import Message, Position
+from redis_history.model.replies import Progress, read_records
 from redis_history.operations import Changes
 
-__all__ = ["Kind", "LogEntry", "is_gone", "is_of_call", "recover", "token_of"]
+__all__ = ["Kind", "LiveReply", "LogEntry", "is_gone", "is_of_call", "recover", "token_of"]
 
 _logger = logging.getLogger("redis_history")
 
 
 _NOWHERE: Final = Position(0, 0)
+_NOTHING: Final[Mapping[int, Progress]] = MappingProxyType({})
 
 
 class Kind:
@@ -57,16 +61,18 @@ class Kind:
     COMPACTED: Final = 8
     EXPANDED: Final = 9
     ENDED: Final = 10
+    REPLY_ENDED: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
     """A change in the log, with what is left of its content.
 
-    `messages`: of an append, a restore, an update and a compaction, as they are now. `gone_ids`: those of its messages
-    that are not there any more, as far as they are known. `ids`: of a deletion; of what a cap removed with an append;
-    of the one message of an update, a compaction or an expansion. `count`, `through`: of a compaction or an expansion.
-    `fields`: of the record, as they are now.
+    `messages`: of an append, a restore, an update, the end of a reply and a compaction, as they are now. `gone_ids`:
+    those of its messages that are not there any more, as far as they are known. `ids`: of a deletion; of what a cap
+    removed with an append; of the one message of an update, the end of a reply, a compaction or an expansion. `count`:
+    of a compaction or an expansion. `through`: of a compaction; of the end of a reply, where it is. `fields`: of the
+    record, as they are now.
     """
 
     revision: int
@@ -80,6 +86,16 @@ class LogEntry:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
+class LiveReply(NamedTuple):
+    """A reply that is being written: where it is, its id, its content behind what the reader has, and after how many
+    seconds its writer counts as dead."""
+
+    position: Position
+    message_id: str
+    content: bytes
+    lives: float
+
+
 def token_of(call: str) -> str:
     """A token for a change, from that of its call (16 hexadecimal digits); for backends other than Redis."""
     return f"{call[6:]}0000{call[:6]}"
@@ -91,12 +107,21 @@ def is_of_call(cursor: Cursor, call: str) -> bool:
 
 
 def recover(
-    conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], limit: int, *, replaces: bool = False
+    conversation_id: str,
+    after: Cursor,
+    head: Cursor,
+    entries: list[LogEntry],
+    limit: int,
+    *,
+    replaces: bool = False,
+    replies: Sequence[LiveReply] = (),
+    had: Mapping[int, Progress] = _NOTHING,
 ) -> Changes:
     """The changes after `after`, from log entries that begin at its own revision; or one Reset.
 
-    `head` is the conversation's newest change (revision 0: there is no such conversation). At most `limit` events.
-    `replaces`: the conversation replaced a deleted one whose log still existed.
+    `head` is the conversation's newest change (revision 0: there is no such conversation). At most `limit` changes.
+    `replaces`: the conversation replaced a deleted one whose log still existed. `replies`: those that are being
+    written, if `entries` end with the newest change. `had`: how much of them the reader has, by sequence.
     """
     reason = _break(after, head, entries, replaces)
     if reason is not None:
@@ -104,15 +129,37 @@ def recover(
     fresh = entries if after.revision == 0 else entries[1:]
     epoch = head.epoch if after.revision == 0 else after.epoch
     events: list[Event] = []
+    progress = {**had}
     for entry in fresh[:limit]:
         try:
-            events.append(_event(conversation_id, epoch, entry))
+            events.append(_event(conversation_id, epoch, entry, progress))
         except CorruptDataError as error:
             _logger.error("change %d of conversation %r is unreadable: %s", entry.revision, conversation_id[:80], error)
             if events:
                 break  # the next read begins with it
             return _reset(conversation_id, head, "log_unreadable")
-    return Changes(events, more=bool(events) and events[-1].revision < head.revision)
+    more = bool(events) and events[-1].revision < head.revision
+    if more or len(fresh) > limit:
+        return Changes(events, more, progress)
+    place: dict[str, Any] = {"conversation_id": conversation_id, "revision": head.revision, "cursor": head}
+    before_this, progress = progress, {}
+    for reply in replies:
+        before = before_this.get(reply.position.sequence, Progress())
+        try:
+            pieces = read_records(reply.content)
+        except CorruptDataError as error:
+            _logger.error("reply %r of conversation %r: %s", reply.message_id[:80], conversation_id[:80], error)
+            continue
+        delta = before.delta(pieces)
+        if pieces:
+            grew = ReplyGrew(
+                message_id=reply.message_id, offset=before.characters, delta=delta, parts=tuple(pieces), **place
+            )
+            events.append(grew)
+        progress[reply.position.sequence] = before.after(pieces, before.size + len(reply.content))
+    check_in = min((reply.lives for reply in replies if reply.lives > 0), default=None)
+    dead = tuple(reply.position for reply in replies if reply.lives <= 0)
+    return Changes(events, False, progress, check_in, dead)
 
 
 def _reset(conversation_id: str, head: Cursor, reason: ResetReason) -> Changes:
@@ -148,12 +195,28 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool)
     return "log_trimmed" if len(entries) == 1 and after.revision == entries[0].revision < head.revision else None
 
 
-def _event(conversation_id: str, epoch: str, entry: LogEntry) -> Event:
+def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
+    if entry.kind == Kind.REPLY_ENDED:
+        return _reply_ended(conversation_id, epoch, entry, progress)
     make = _EVENTS.get(entry.kind)
     if make is None:
         raise CorruptDataError(f"nothing that this version of redis_history writes (its kind is {entry.kind})")
     cursor = Cursor(epoch, entry.revision, entry.token)
     return make(entry, {"conversation_id": conversation_id, "revision": entry.revision, "cursor": cursor})
+
+
+def _reply_ended(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
+    offset = progress.pop(entry.through.sequence, Progress()).characters
+    message = _only(entry)
+    return ReplyEnded(
+        conversation_id=conversation_id,
+        revision=entry.revision,
+        cursor=Cursor(epoch, entry.revision, entry.token),
+        message_id=entry.ids[0],
+        message=message,
+        offset=offset,
+        delta="" if message is None else message.text[offset:],
+    )
 
 
 def _appended(entry: LogEntry, place: dict[str, Any]) -> Event:

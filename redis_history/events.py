@@ -14,7 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from redis_history.errors import InvalidCursorError
-from redis_history.model import Message, Position
+from redis_history.model import Message, Part, Position
+from redis_history.model.replies import grown
 
 __all__ = [
     "Change",
@@ -29,6 +30,8 @@ __all__ = [
     "MessageUpdated",
     "MessagesAppended",
     "MessagesDeleted",
+    "ReplyEnded",
+    "ReplyGrew",
     "Reset",
     "ResetReason",
 ]
@@ -73,6 +76,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     revision: int
     cursor: Cursor
 
+    @property
+    def delta(self) -> str:
+        """What this event appends to the text of a reply: see ReplyGrew."""
+        return ""
+
 
 class MessagesAppended(Change, frozen=True, tag="messages_appended"):
     """`messages` were added by one change, in this order. `removed_ids` are the oldest, which `max_messages` removed in
@@ -96,6 +104,36 @@ class MessageUpdated(Change, frozen=True, tag="message_updated"):
 
     message_id: str
     message: Message | None
+
+
+class ReplyGrew(Change, frozen=True, tag="reply_grew"):
+    """Message `message_id`, which `store.stream` is writing, has grown by `parts`: `delta` is what they append to its
+    text, which had `offset` characters. Text at their beginning continues the last part of the message if that is plain
+    text.
+
+    A subscription begins each reply at offset 0, wherever it began itself. So its deltas, joined, are the text; and
+    `text[:event.offset] + event.delta` is the text for those who have some of it already. This is no change of its own:
+    `revision` and `cursor` are those of the last change.
+    """
+
+    message_id: str
+    offset: int
+    delta: str
+    parts: tuple[Part, ...]
+
+    def applied_to(self, message: Message) -> Message:
+        """The message with what has grown, if it has exactly what was before."""
+        return grown(message, self.parts)
+
+
+class ReplyEnded(Change, frozen=True, tag="reply_ended"):
+    """Message `message_id` is written: its `status` is "complete" or "interrupted". `message` is all of it; None: it is
+    not there any more. `delta` and `offset`: as of ReplyGrew, the rest of its text."""
+
+    message_id: str
+    message: Message | None
+    offset: int
+    delta: str
 
 
 class HistoryCleared(Change, frozen=True, tag="history_cleared"):
@@ -164,6 +202,8 @@ Event = (
     MessagesAppended
     | MessagesDeleted
     | MessageUpdated
+    | ReplyGrew
+    | ReplyEnded
     | HistoryCleared
     | HistoryCompacted
     | HistoryExpanded

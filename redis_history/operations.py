@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position
+from redis_history.model.replies import Progress
 
 __all__ = [
     "ANY",
@@ -29,6 +30,7 @@ __all__ = [
     "Expand",
     "Expanded",
     "FindMessage",
+    "GrowReply",
     "Head",
     "KeepLease",
     "Lease",
@@ -43,6 +45,7 @@ __all__ = [
     "ReadHead",
     "ReadPage",
     "ReadTogether",
+    "ReplyEnd",
     "Restore",
     "ScanConversations",
     "Scanned",
@@ -136,15 +139,36 @@ class Append(Struct, Write[list[Appended]], frozen=True):
     vectors: tuple[bytes, ...] = ()
 
 
+class ReplyEnd(Struct, frozen=True):
+    """Says that an update is the end of a reply. `token`: of the append that began it. Without: whoever does this is
+    not its writer, which has died and left `size` bytes of content."""
+
+    token: str = ""
+    size: int = 0
+
+
 class UpdateMessage(Struct, Write[Appended | None], frozen=True):
     """Replace the content of a message at its place; None: no message has this id. The same content again changes
-    nothing."""
+    nothing. With `reply`, None as well if it is not that reply, or its writer lives."""
 
     conversation_id: str
     entry: Entry
     precondition: Precondition = ANY
     token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
+    reply: ReplyEnd | None = None
+
+
+class GrowReply(Struct, Op[int], frozen=True):
+    """Append `records` (see model.replies) to the content of the reply that the append of `token` began, if that has
+    `offset` bytes; with `lives`, let its writer live on. The outcome is how many bytes the content has; -1: the reply
+    has ended."""
+
+    conversation_id: str
+    token: str
+    offset: int
+    records: bytes
+    lives: bool
 
 
 class Restore(Struct, Write[int], frozen=True):
@@ -291,7 +315,8 @@ class ListPreviews(Struct, Op[list[Preview]], frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """Consecutive messages, ascending. `unreadable` counts corrupt members, which were skipped.
+    """Consecutive messages, ascending. `unreadable` counts corrupt members, which were skipped. `live`: one of the
+    messages is a reply that is being written.
 
     If archived messages were requested, `archived` says for each message whether it is archived, and `former_summaries`
     has the ids of the summaries among them (and may have others).
@@ -301,6 +326,7 @@ class Page(Struct, frozen=True):
     unreadable: int = 0
     archived: tuple[bool, ...] = ()
     former_summaries: frozenset[str] = frozenset()
+    live: bool = False
 
 
 class ReadPage(Struct, Op[Page], frozen=True):
@@ -354,18 +380,27 @@ class ReadHead(Struct, Op[Head], frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """Changes after a cursor, in order; `more`: there are further ones."""
+    """Changes after a cursor, in order; `more`: there are further ones.
+
+    `replies`: how much of the replies that are being written the reader has now, by sequence. `check_in`: seconds after
+    which the writer of one of them may have died. `dead`: the positions of those whose writers have.
+    """
 
     events: list[Event]
     more: bool
+    replies: dict[int, Progress] = {}
+    check_in: float | None = None
+    dead: tuple[Position, ...] = ()
 
 
 class ReadChanges(Struct, Op[Changes], frozen=True):
-    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them."""
+    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Behind the last
+    change, what was added to replies beyond `replies`: how much of them the reader has, by sequence."""
 
     conversation_id: str
     after: Cursor
     limit: int = 100
+    replies: dict[int, Progress] = {}
 
 
 class TakeLease(Struct, Op[Lease | None], frozen=True):

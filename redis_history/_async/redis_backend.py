@@ -100,6 +100,7 @@ class AsyncRedisBackend:
     """
 
     compacts = True
+    streams = True
     reads_together = True
 
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:

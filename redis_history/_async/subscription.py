@@ -17,7 +17,8 @@ from redis_history._async._runtime import Background, Lock, Openable, Signal
 from redis_history.backends.base import AsyncBackend
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import ConversationDeleted, Cursor, Event, Reset
-from redis_history.operations import ReadChanges, ReadHead
+from redis_history.model.replies import Progress
+from redis_history.operations import Changes, ReadChanges, ReadHead
 
 #: Seconds that a `get` with a timeout of 0 waits for its read.
 _AT_ONCE: Final = 1.0
@@ -183,6 +184,13 @@ class AsyncFeed(Openable):
 _logger = logging.getLogger("redis_history")
 
 
+def next_look(changes: Changes, poll_interval: float) -> float:
+    """Seconds until the log is read again without being woken: earlier if the writer of a reply may have died then."""
+    if changes.dead:  # somebody may end the reply who is allowed to
+        return min(poll_interval, 1.0)
+    return poll_interval if changes.check_in is None else min(poll_interval, max(0.1, changes.check_in + 0.05))
+
+
 class AsyncSubscription(AsyncFeed):
     """The changes of one conversation; made by `store.subscribe`. For one consumer at a time.
 
@@ -200,6 +208,7 @@ class AsyncSubscription(AsyncFeed):
         self._ended = False
         self._read_at = 0.0
         self._rung = False
+        self._replies: dict[int, Progress] = {}
 
     @property
     def cursor(self) -> Cursor | None:
@@ -232,7 +241,9 @@ class AsyncSubscription(AsyncFeed):
         assert self._read_to is not None  # noqa: S101
         self._rung = self._read_now = False  # before reading: what happens from here on rings again
         try:
-            changes = await self._backend.execute(ReadChanges(self.conversation_id, self._read_to))
+            changes = await self._backend.execute(
+                ReadChanges(self.conversation_id, self._read_to, replies=self._replies)
+            )
         except StoreClosedError:
             self._closed = True
             return
@@ -240,7 +251,8 @@ class AsyncSubscription(AsyncFeed):
             _logger.warning("subscription to %r waits for the server: %s", self.conversation_id[:80], error)
             self._read_at = time.monotonic() + self._poll_interval
             return
-        self._read_at = 0.0 if changes.more else time.monotonic() + self._poll_interval
+        self._replies = changes.replies
+        self._read_at = 0.0 if changes.more else time.monotonic() + next_look(changes, self._poll_interval)
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
                 return  # the consumer has it as ConversationDeleted

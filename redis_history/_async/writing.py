@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history import requests
+from redis_history._async.replies import AsyncReply
 from redis_history._async.searching import AsyncSearching
 from redis_history._async.watching import AsyncWatching
 from redis_history._ids import check_conversation_id, check_message_id
-from redis_history._validation import refuse
+from redis_history._validation import check_seconds, refuse
+from redis_history.backends import rules
 from redis_history.backends.base import features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
-from redis_history.model import Conversation, Message, Position
+from redis_history.model import Conversation, Message, Position, Role
+from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
 from redis_history.operations import (
@@ -79,6 +82,29 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         outcome = await self._write(batch.op)
         return [outcome[place] for place in batch.order]
 
+    def stream(
+        self,
+        conversation_id: str,
+        *,
+        role: Role = "assistant",
+        interval: float = 0.05,
+        **fields: Unpack[MessageFields],
+    ) -> AsyncReply:
+        """A message that is written bit by bit, such as the answer of a model, and seen by readers as it grows::
+
+            async with store.stream(conversation_id) as reply:
+                async for token in tokens:
+                    await reply.write(token)
+
+        See `AsyncReply`. `fields` are those of the message, such as its `id`; the server gives it its time. Text is
+        sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
+        """
+        op = requests.start_reply(conversation_id, role, fields)
+        check_seconds(interval, "interval", 0, most=10)
+        if not features(self._backend).streams:
+            raise CapabilityError("this backend cannot stream: see Features in redis_history.backends.base")
+        return AsyncReply(self, op, interval)
+
     async def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
     ) -> Appended:
@@ -90,7 +116,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         op = requests.update_message(conversation_id, message, expected_revision)
         updated = await self._write(op)
         if updated is None:
-            raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {message.id[:64]!r}")
+            raise rules.message_missing(conversation_id, message.id)
         return updated
 
     async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
@@ -238,7 +264,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         if isinstance(place, str):
             last = await self._backend.execute(FindMessage(conversation_id, place))
             if last is None or last.position is None:
-                raise MessageNotFoundError(f"conversation {conversation_id[:80]!r} has no message {place[:64]!r}")
+                raise rules.message_missing(conversation_id, place)
             op = replace(op, through=last.position)
         return await self._write(op)
 

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from redis_history._sync._listing import follows_all
-from redis_history._sync.subscription import Feed
+from redis_history._sync.subscription import Feed, next_look
 from redis_history.backends.base import Backend, ChangeQuery, PendingWakeups
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
+from redis_history.model.replies import Progress
 from redis_history.operations import ReadChanges
 
 _logger = logging.getLogger("redis_history")
@@ -51,6 +52,9 @@ class NamespaceSubscription(Feed):
         self._doubted: set[str] = set()
         self._look_at = self._rest_until = 0.0
         self._wakeups = PendingWakeups(self._wake)
+        # Of conversations with replies that are being written: how much was read of these, and when a writer may have
+        # died.
+        self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
 
     @property
     def cursors(self) -> dict[str, Cursor]:
@@ -86,9 +90,15 @@ class NamespaceSubscription(Feed):
         if any_other:
             self._look_at = self._rest_until = 0.0
         now = time.monotonic()
+        soonest = self._look_at
+        for name, (_, at) in self._replies.items():
+            if at <= now:
+                self._pending[name] = None
+            else:
+                soonest = min(soonest, at)
         if self._looks(now) or self._reads(now):
             return 0.0
-        return (min(self._look_at, self._rest_until) if self._pending else self._look_at) - now
+        return (min(soonest, self._rest_until) if self._pending else soonest) - now
 
     def _reads(self, now: float) -> bool:
         """Whether the log of a conversation is to be read."""
@@ -136,7 +146,8 @@ class NamespaceSubscription(Feed):
         ended = self._ended.get(conversation_id)
         after = known or (ended[0] if ended else BEGINNING)
         try:
-            changes = self._backend.execute(ReadChanges(conversation_id, after))
+            had = self._replies.get(conversation_id, ({}, 0.0))[0]
+            changes = self._backend.execute(ReadChanges(conversation_id, after, replies=had))
         except StoreClosedError:
             self._closed = True
             return
@@ -145,6 +156,9 @@ class NamespaceSubscription(Feed):
             self._pending[conversation_id] = self._pending.pop(conversation_id)  # others first
             return
         del self._pending[conversation_id]
+        self._replies.pop(conversation_id, None)
+        if changes.replies or changes.check_in is not None or changes.dead:
+            self._replies[conversation_id] = changes.replies, time.monotonic() + next_look(changes, self._poll_interval)
         self._taken = (conversation_id, known)
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and not known:

@@ -101,6 +101,7 @@ class RedisBackend:
     """
 
     compacts = True
+    streams = True
     reads_together = True
 
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:

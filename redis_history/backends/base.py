@@ -77,10 +77,14 @@ class Features(NamedTuple):
     `ScanConversations`, and `ReadPage` with `archived`; `backends.rules` has the checks that backends share. Without
     it, `compact` and `expand` raise CapabilityError, and there are no archived messages.
 
+    `streams`: replies that are written bit by bit: the operation `GrowReply`, `UpdateMessage` with `reply`, and the
+    text so far in all reads, `changelog.recover` included. Without it, `stream` raises CapabilityError.
+
     `reads_together`: the operation `ReadTogether`. Without it, the store sends the reads one by one.
     """
 
     compacts: bool = False
+    streams: bool = False
     reads_together: bool = False
     search_mode: SearchedBy = "client"
 
@@ -95,6 +99,10 @@ class _Declares(Protocol):
 
     @property
     def compacts(self) -> bool:
+        return False
+
+    @property
+    def streams(self) -> bool:
         return False
 
     @property

@@ -12,6 +12,7 @@ from redis_history.errors import (
     InvalidInputError,
     LeaseLostError,
     MessageConflictError,
+    MessageNotFoundError,
     RevisionConflictError,
     TornPairError,
 )
@@ -27,6 +28,10 @@ def message_conflict(conversation_id: str, message_id: str) -> MessageConflictEr
         "use another id, or update_message to change it",
         message_id=message_id,
     )
+
+
+def message_missing(conversation_id: str, message_id: str) -> MessageNotFoundError:
+    return MessageNotFoundError(f"conversation {_named(conversation_id)} has no message {message_id[:64]!r}")
 
 
 def conversation_missing(conversation_id: str) -> ConversationNotFoundError:

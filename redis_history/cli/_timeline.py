@@ -22,6 +22,8 @@ from redis_history.events import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
     Reset,
     ResetReason,
 )
@@ -222,6 +224,10 @@ def describe(event: Event) -> Change:
             return (
                 Change("", (event.message,), "edited") if event.message else Change("-- a message edited and deleted")
             )
+        case ReplyGrew():
+            return Change()
+        case ReplyEnded():
+            return Change("", (event.message,)) if event.message else Change("-- a reply written and deleted")
         case MessagesDeleted():
             return Change(f"-- {counted(len(event.message_ids), 'message')} deleted")
         case HistoryCleared():

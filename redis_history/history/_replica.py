@@ -17,6 +17,8 @@ from redis_history.events import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
     Reset,
 )
 from redis_history.model import Message, Position
@@ -29,7 +31,7 @@ _ATTEMPTS: Final = 5
 
 
 class Replica:
-    """Messages as stored, ascending by position.
+    """Messages as stored, ascending by position, without replies that are being written.
 
     `cursor` is the last change that was applied (None: not read yet). `whole`: all messages are here.
     """
@@ -44,7 +46,7 @@ class Replica:
         return message_id in self._ids
 
     def begin(self, messages: Iterable[Message], cursor: Cursor, *, whole: bool) -> None:
-        self.messages = list(messages)
+        self.messages = [message for message in messages if message.status != "streaming"]
         self._ids = {message.id: message for message in self.messages}
         self.cursor = cursor
         self.whole = whole
@@ -83,18 +85,24 @@ class Replica:
             return False
         if known.revision and event.cursor.epoch != known.epoch:
             return False
+        if isinstance(event, ReplyGrew):
+            return event.revision <= known.revision
         if event.revision <= known.revision:
             return event.revision < known.revision or event.cursor == known
         if event.revision != known.revision + 1 or type(event) not in _KNOWN:
             return False
         if isinstance(event, MessagesAppended):
             for message in event.messages:
-                self.place(message)
+                if message.status != "streaming":
+                    self.place(message)
             self.remove(event.removed_ids)
         elif isinstance(event, MessagesDeleted):
             self.remove(event.message_ids)
         elif isinstance(event, MessageUpdated):
             if event.message is not None and event.message_id in self._ids:
+                self.place(event.message)
+        elif isinstance(event, ReplyEnded):
+            if event.message is not None:
                 self.place(event.message)
         elif isinstance(event, HistoryRestored):
             self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
@@ -115,6 +123,7 @@ _KNOWN = frozenset(
         MessagesAppended,
         MessagesDeleted,
         MessageUpdated,
+        ReplyEnded,
         HistoryRestored,
         HistoryCleared,
         HistoryCompacted,

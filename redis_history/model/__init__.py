@@ -11,6 +11,7 @@ from redis_history.model.message import (
     Role,
     Scope,
     Source,
+    Status,
 )
 from redis_history.model.parts import (
     AttachmentPart,
@@ -37,6 +38,7 @@ __all__ = [
     "Role",
     "Scope",
     "Source",
+    "Status",
     "TextPart",
     "ToolResultPart",
     "ToolUsePart",

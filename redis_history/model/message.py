@@ -31,9 +31,11 @@ SCHEMA_VERSION = 2
 
 Role = Literal["user", "assistant", "system", "tool"]
 Scope = Literal["channel", "dm", "thread"]
+Status = Literal["streaming", "complete", "interrupted"]
 
 _ROLES = get_args(Role)
 _SCOPES = get_args(Scope)
+_STATUSES = get_args(Status)
 _POSITION = re.compile(r"(-?[0-9]{1,16})\.([0-9]{1,16})")
 _KNOWN = frozenset({TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart})
 
@@ -148,6 +150,8 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `metadata`: a dict of JSON values. These keys have a meaning: `channel_type`, `channel_name`, `channel_id`,
       `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`.
     - `trace_id`: text. `provider_meta`: a dict, opaque and preserved.
+    - `status`: "complete", "streaming" while `store.stream` writes it, or "interrupted" if that did not come to its
+      end.
     - `sequence`: the arrival number within the conversation, from 1; the store sets it.
 
     JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
@@ -172,12 +176,13 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     sources: tuple[Source, ...] = ()
     trace_id: str | None = None
     provider_meta: dict[str, Any] = _EMPTY
+    status: Status = "complete"
     extra: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
         """The plain text: of the text parts and of the tool results, joined by newlines."""
-        return "\n".join(filter(None, map(_text_of, self.parts)))
+        return "\n".join(filter(None, map(text_of, self.parts)))
 
     @property
     def position(self) -> Position | None:
@@ -213,6 +218,8 @@ def _check(message: Message) -> None:
         raise InvalidMessageError(f"the role {message.role!r} is not one of {', '.join(_ROLES)}")
     if message.scope is not None and message.scope not in _SCOPES:
         raise InvalidMessageError(f"the scope {message.scope!r} is not one of {', '.join(_SCOPES)}")
+    if message.status not in _STATUSES:
+        raise InvalidMessageError(f"the status {message.status!r} is not one of {', '.join(_STATUSES)}")
     if type(message.id) is not str or not message.id:
         raise InvalidMessageError(f"a message id is a non-empty string, not {message.id!r}")
     parts = message.parts
@@ -251,7 +258,8 @@ def _part(value: Any) -> Part:
         ) from error
 
 
-def _text_of(part: Part) -> str:
+def text_of(part: Part) -> str:
+    """What a part adds to `message.text`."""
     if isinstance(part, TextPart):
         return part.text
     return content_text(part.content) if isinstance(part, ToolResultPart) else ""

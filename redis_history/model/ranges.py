@@ -16,7 +16,7 @@ from redis_history.model.pairs import OpenCalls, tool_parts
 
 def stays(message: Message) -> bool:
     """Whether compaction leaves a message where it is."""
-    return message.role == "system" and not message.is_summary
+    return (message.role == "system" and not message.is_summary) or message.status == "streaming"
 
 
 class _Call:

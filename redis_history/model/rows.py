@@ -14,14 +14,15 @@ import msgspec
 
 from redis_history.errors import CorruptDataError
 from redis_history.model.message import Message, Participant, Source
-from redis_history.model.parts import PART_TYPES, OpenStruct, TextPart, UnknownPart
+from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
 
-__all__ = ["NAMES", "known_fields", "map_of", "named", "row_of", "settled"]
+__all__ = ["NAMES", "known_fields", "map_of", "named", "part_of", "row_of", "settled"]
 
 #: The order of a message's fields in maps.
 NAMES: Final = (
     *("id", "role", "parts", "participant", "timestamp", "scope", "metadata", "sources", "trace_id", "provider_meta"),
     "sequence",
+    "status",
 )
 _AT = {name: place for place, name in enumerate(Message.__struct_fields__)}
 #: The fields that hold structs.
@@ -141,6 +142,12 @@ def _known_part(row: Any) -> Any:
             return [tag, *_folded(values, kind)]
     unknown = UnknownPart.__struct_config__.tag
     return row if number in (unknown,) or not 0 < number < 100 else [unknown, {"type": f"&{number}", "fields": values}]
+
+
+def part_of(row: Any) -> Part:
+    """The part of a row. Raises msgspec.ValidationError."""
+    part: Part = msgspec.convert(_known_part(row), Part)
+    return part
 
 
 def map_of(struct: Any, names: Iterable[str]) -> dict[str, Any]:

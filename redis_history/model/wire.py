@@ -37,6 +37,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "NAMES",
     "PREFIX_BYTES",
+    "STREAMING",
     "body_digest",
     "body_of",
     "characters_of",
@@ -49,6 +50,7 @@ __all__ = [
     "flags_of",
     "from_map",
     "from_microseconds",
+    "has_live",
     "placed",
     "sequence_of",
     "to_map",
@@ -58,9 +60,11 @@ __all__ = [
 DIGEST_BYTES: Final = 16
 #: Sequence (4 bytes), characters (3) and flags (1), big-endian. Scripts write and read it.
 PREFIX_BYTES: Final = 8
-#: Flags of a member: it has free-form values, which are checked before they are decoded; its body is compressed.
+#: Flags of a member: it has free-form values, which are checked before they are decoded; its body is compressed; it is
+#: a reply that is being written, whose content is elsewhere.
 FREE_FORM: Final = 1
 COMPRESSED: Final = 2
+STREAMING: Final = 4
 
 #: A body gains by compression if it has more bytes after the id than this.
 _WORTH: Final = 1000
@@ -82,7 +86,11 @@ _ERRORS = (ValueError, TypeError, RecursionError, OverflowError, IndexError, msg
 
 
 def flags_of(message: Message) -> int:
-    """The flags of its member: FREE_FORM, or 0 for a message of only text, as most."""
+    """The flags of its member: 0 for a message of only text, as most; FREE_FORM, STREAMING."""
+    return _free_form(message) | (STREAMING if message.status == "streaming" else 0)
+
+
+def _free_form(message: Message) -> int:
     for part in message.parts:
         if type(part) is not TextPart or part.provider_meta is not None or part.extra is not None:
             return FREE_FORM
@@ -166,7 +174,13 @@ def _read_back(message: Message, body: bytes) -> Message:
 
 
 def _body(message: Message, simple: bool = False) -> bytes:
-    if simple and message.participant is None and message.scope is None and message.trace_id is None:
+    if (
+        simple
+        and message.participant is None
+        and message.scope is None
+        and message.trace_id is None
+        and message.status == "complete"
+    ):
         row = [0, None, message.id, message.role, [[1, part.text] for part in message.parts]]  # type: ignore[union-attr]
         if not message.parts:
             row.pop()
@@ -276,6 +290,14 @@ def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[Corrup
     return messages, errors
 
 
+def has_live(members: Sequence[bytes]) -> bool:
+    """Whether one of them is a reply that is being written."""
+    try:
+        return max(map(_flags, members), default=0) >= STREAMING
+    except IndexError:  # a damaged one
+        return any(len(member) >= PREFIX_BYTES and _flags(member) >= STREAMING for member in members)
+
+
 def _checked(member: bytes) -> bytes:
     """The uncompressed array of a member, within the caps."""
     flags = member[PREFIX_BYTES - 1]
@@ -292,7 +314,7 @@ def _checked(member: bytes) -> bytes:
 def _uncompressed(member: bytes) -> bytes:
     flags = member[PREFIX_BYTES - 1]
     array = member[PREFIX_BYTES:]
-    if flags & ~(FREE_FORM | COMPRESSED):
+    if flags & ~(FREE_FORM | COMPRESSED | STREAMING):
         raise CorruptDataError(f"its flags {flags:#x} are of a newer version")
     if flags & COMPRESSED:
         end = _after_id(array, _id_at(array))

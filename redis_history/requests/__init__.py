@@ -21,12 +21,14 @@ from redis_history.errors import (
     InvalidInputError,
     InvalidMessageError,
     MessageConflictError,
+    MessageTooLargeError,
 )
 from redis_history.events import Cursor
-from redis_history.model import Conversation, Message, Position, Role, Scope
+from redis_history.model import Conversation, Message, Part, Position, Role, Scope
+from redis_history.model.helpers import MessageFields
 from redis_history.model.pairs import marks
 from redis_history.model.ranges import stays
-from redis_history.model.wire import body_digest, encode_body, flags_of
+from redis_history.model.wire import MAX_MESSAGE_BYTES, body_digest, encode_body, flags_of
 from redis_history.operations import (
     ANY,
     Append,
@@ -184,7 +186,7 @@ def append_one(
 ) -> Append:
     """The operation that appends one message. Raises as `append`."""
     check_conversation_id(conversation_id)
-    return Append(conversation_id, (_entry(message),), precondition(expected_revision, must_exist, must_not_exist))
+    return Append(conversation_id, (entry_of(message),), precondition(expected_revision, must_exist, must_not_exist))
 
 
 def append(
@@ -206,7 +208,7 @@ def append(
     places: dict[str, int] = {}
     size = 0
     for message in messages:
-        entry = _entry(message)
+        entry = entry_of(message)
         known = entries.setdefault(message.id, entry)
         if known is entry:
             places[message.id] = len(places)
@@ -237,10 +239,47 @@ def delete_messages(
     return DeleteMessages(conversation_id, ids, precondition(expected_revision))
 
 
+def start_reply(conversation_id: str, role: Role, fields: MessageFields) -> Append:
+    """The operation that begins a reply. Raises as `append`, and InvalidInputError for a time: the server gives it."""
+    check_conversation_id(conversation_id)
+    if fields.get("timestamp") is not None:
+        refuse(fields["timestamp"], "the timestamp of a reply", "left to the server", InvalidInputError)
+    message = Message(role=role, **_known(fields))
+    entry = _entry(msgspec.structs.replace(message, status="streaming"))
+    return Append(conversation_id, (entry,))
+
+
+def _known(fields: MessageFields) -> dict[str, Any]:
+    known = {name: value for name, value in fields.items() if name != "id" or value is not None}
+    if unknown := known.keys() - MessageFields.__annotations__.keys():
+        refuse(
+            min(unknown), "a field of a reply", f"one of {', '.join(MessageFields.__annotations__)}", InvalidInputError
+        )
+    return known
+
+
+def part_of(part: Any) -> Part:
+    """One part, or the part of a dict. Raises InvalidMessageError."""
+    parts = () if isinstance(part, str) else Message(role="assistant", parts=part).parts
+    if len(parts) != 1:
+        refuse(part, "part", "a part; text is for write", InvalidMessageError)
+    return parts[0]
+
+
+def check_written(part: Part, before: int) -> int:
+    """The bytes of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
+    size = before + len(encode_body(Message(id="-", role="assistant", parts=(part,))))
+    if size > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            f"the reply would have more than {MAX_MESSAGE_BYTES:,} bytes; end it, and go on in another message"
+        )
+    return size
+
+
 def update_message(conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
     """Raises InvalidConversationIdError, InvalidMessageError."""
     check_conversation_id(conversation_id)
-    return UpdateMessage(conversation_id, _entry(message), precondition(expected_revision))
+    return UpdateMessage(conversation_id, entry_of(message), precondition(expected_revision))
 
 
 def restore(conversation_id: str, messages: Iterable[Message], expected_revision: int | None = None) -> Restore:
@@ -273,7 +312,7 @@ def compact(
     if seen is not None:
         _check_list(seen, "seen")
         digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not _is_left(one))
-    return Compact(conversation_id, through, _entry(summary), digests, precondition(expected_revision))
+    return Compact(conversation_id, through, entry_of(summary), digests, precondition(expected_revision))
 
 
 def _is_left(message: Message) -> bool:
@@ -317,6 +356,13 @@ def write_record(
 def _check_list(value: object, name: str, error: type[InvalidInputError] = InvalidInputError) -> None:
     if isinstance(value, Message | str | bytes) or not isinstance(value, Iterable):
         refuse(value, name, "a list", error)
+
+
+def entry_of(message: Message) -> Entry:
+    """A message to store. One that is being written elsewhere is interrupted here. Raises InvalidMessageError."""
+    if type(message) is Message and message.status == "streaming":
+        message = msgspec.structs.replace(message, status="interrupted")
+    return _entry(message)
 
 
 def _entry(message: Message) -> Entry:

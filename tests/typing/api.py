@@ -49,6 +49,8 @@ from redis_history import (
     ReasoningPart,
     ReduceOptions,
     Reindexed,
+    ReplyEnded,
+    ReplyGrew,
     Reset,
     RetryDetails,
     RetryPolicy,
@@ -161,6 +163,9 @@ def every_event(event: Event) -> None:
             assert_type(event.message_ids, tuple[str, ...])
         case MessageUpdated():
             assert_type(event.message, Message | None)
+        case ReplyGrew() | ReplyEnded():
+            assert_type(event.delta, str)
+            assert_type(event.offset, int)
         case HistoryRestored():
             assert_type(event.messages, tuple[Message, ...])
         case HistoryCompacted():

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.backends.memory.changes import WRITES
+from redis_history.backends.memory.changes import WRITES, grow, settle
 from redis_history.backends.memory.lookups import READS
 from redis_history.backends.memory.state import Space
 from redis_history.capabilities import Capabilities
 from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
-from redis_history.operations import Op, Write
+from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, ReadHead, ReadPage, Write
 
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repeated operations.
 _REMEMBERED: Final = 1000
-_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES}
+_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, GrowReply: grow}
 
 
 class MemoryBackend:
@@ -32,6 +32,7 @@ class MemoryBackend:
     """
 
     compacts = True
+    streams = True
     reads_together = False
     search_mode: SearchedBy = "memory"
 
@@ -52,8 +53,12 @@ class MemoryBackend:
         with self._lock:
             if self._closed:
                 raise StoreClosedError("the store was closed")
+            changed = op.conversation_id if isinstance(op, Write | GrowReply) else None
+            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and settle(
+                self._space, op.conversation_id
+            ):
+                changed = op.conversation_id
             outcome = self._run(op)
-            changed = op.conversation_id if isinstance(op, Write) else None
             wakes = () if changed is None else tuple(self._space.watchers.get(changed, ()))
             wakes_all = () if changed is None else tuple(self._space.watchers_of_all)
         for wake in wakes:
@@ -124,6 +129,7 @@ class AsyncMemoryBackend:
     """The same for asynchronous stores; with `memory`, shares the conversations of another backend."""
 
     compacts = MemoryBackend.compacts
+    streams = MemoryBackend.streams
     reads_together = MemoryBackend.reads_together
     search_mode = MemoryBackend.search_mode
 

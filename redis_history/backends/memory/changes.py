@@ -13,6 +13,7 @@ import msgspec
 from redis_history.backends import rules
 from redis_history.backends.memory.state import ConversationState, Space, StoredMessage, held_then, now, placed_at
 from redis_history.changelog import Kind
+from redis_history.model.replies import LEASE_SECONDS
 from redis_history.operations import (
     Append,
     Appended,
@@ -23,10 +24,13 @@ from redis_history.operations import (
     DeleteMessages,
     Expand,
     Expanded,
+    GrowReply,
+    ReplyEnd,
     Restore,
     UpdateMessage,
     WriteRecord,
 )
+from redis_history.requests import entry_of
 
 
 def _append(space: Space, op: Append) -> list[Appended]:
@@ -81,13 +85,47 @@ def _update(space: Space, op: UpdateMessage) -> Appended | None:
     space.check(op.conversation_id, op.precondition)
     if conversation is None or stored is None or op.entry.message.id in conversation.archived:
         return None
+    writing = conversation.writing(op.entry.message.id)
+    if op.reply is not None:
+        if writing is None or writing != (op.reply.token or writing):
+            return None
+        reply = conversation.replies[writing]
+        if not op.reply.token and (reply.ends > time.monotonic() or len(reply.content) != op.reply.size):
+            return None
+    conversation.replies.pop(writing or "", None)
     conversation.count(stored.entry, -1)
     conversation.count(op.entry, 1)
     revision = conversation.revision + 1
     conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
     place = conversation.place(op.entry.message.id)
-    space.write(op, conversation, Kind.UPDATED, places=[place], ids=(op.entry.message.id,))
+    kind = Kind.REPLY_ENDED if writing else Kind.UPDATED
+    space.write(op, conversation, kind, places=[place], ids=(op.entry.message.id,), through=stored.position)
     return Appended(revision, placed_at(op.entry, stored.position), False)
+
+
+def grow(space: Space, op: GrowReply) -> int:
+    """See `GrowReply`."""
+    conversation = space.find(op.conversation_id)
+    reply = conversation and conversation.replies.get(op.token)
+    if not reply:
+        return -1
+    if len(reply.content) == op.offset:
+        reply.content += op.records
+    if op.lives:
+        reply.ends = time.monotonic() + LEASE_SECONDS
+    return len(reply.content)
+
+
+def settle(space: Space, conversation_id: str) -> bool:
+    """End the replies of dead writers; whether there were any."""
+    conversation = space.find(conversation_id)
+    dead = [reply for reply in conversation.replies.values() if reply.ends <= time.monotonic()] if conversation else []
+    for reply in dead:
+        assert conversation is not None  # noqa: S101
+        message = conversation.message(reply.message_id)
+        end = ReplyEnd(size=len(reply.content))
+        _update(space, UpdateMessage(conversation_id, entry_of(message), reply=end))
+    return bool(dead)
 
 
 def _delete(space: Space, op: DeleteMessages) -> int:

@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.memory.state import Change, ConversationState, Space
+from redis_history.backends.memory.state import Change, ConversationState, Reply, Space
 from redis_history.backends.rules import cut_page
-from redis_history.changelog import Kind, LogEntry, recover
+from redis_history.changelog import Kind, LiveReply, LogEntry, recover
 from redis_history.model import Conversation, Message
+from redis_history.model.replies import Progress
 from redis_history.model.wire import decode_member
 from redis_history.operations import (
     Changes,
@@ -79,7 +80,7 @@ def _scan(space: Space, op: ScanConversations) -> Scanned:
 def _find(space: Space, op: FindMessage) -> Message | None:
     conversation = space.find(op.conversation_id)
     stored = conversation and conversation.stored.get(op.message_id)
-    return decode_member(conversation.member_of(op.message_id)) if conversation and stored else None
+    return conversation.message(op.message_id) if conversation and stored else None
 
 
 def _page(space: Space, op: ReadPage) -> Page:
@@ -105,7 +106,7 @@ def _page_of_all(op: ReadPage, conversation: ConversationState) -> Page:
     held = [(position, True, name) for archive in conversation.archives for position, name in archive.held]
     held += [(position, False, conversation.ids[position]) for position in conversation.order]
     found = [
-        (position, archived, decode_member(conversation.member_of(name)))
+        (position, archived, conversation.message(name))
         for position, archived, name in held
         if (op.after is None or op.after < position) and (op.before is None or position < op.before)
     ]
@@ -134,7 +135,23 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
     changes = [change for change in log if change.entry.revision >= op.after.revision][: op.limit + 1]
     entries = [_with_content(change, conversation, list(log)) for change in changes]
     replaces = conversation is not None and conversation.replaces
-    return recover(op.conversation_id, op.after, head, entries, op.limit, replaces=replaces)
+    replies = [_reply(op, conversation, reply) for reply in conversation.replies.values()] if conversation else []
+    return recover(
+        op.conversation_id,
+        op.after,
+        head,
+        entries,
+        op.limit,
+        replaces=replaces,
+        replies=replies,
+        had=op.replies,
+    )
+
+
+def _reply(op: ReadChanges, conversation: ConversationState, reply: Reply) -> LiveReply:
+    position = conversation.stored[reply.message_id].position
+    had = op.replies.get(position.sequence, Progress()).size
+    return LiveReply(position, reply.message_id, bytes(reply.content[had:]), reply.ends - time.monotonic())
 
 
 def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
@@ -144,7 +161,7 @@ def _with_content(change: Change, conversation: ConversationState | None, log: l
         stored = conversation.stored.get(message_id) if conversation else None
         if conversation and stored is not None and stored.position.sequence == sequence:
             messages.append(decode_member(conversation.member_of(message_id)))
-        elif change.entry.kind in (Kind.UPDATED, Kind.COMPACTED) or any(
+        elif change.entry.kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED) or any(
             message_id in one.entry.ids
             for one in log
             if one.entry.revision >= change.entry.revision and one.entry.kind in _REMOVING

@@ -15,7 +15,8 @@ from redis_history.changelog import LogEntry, token_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
 from redis_history.model.pairs import oldest_with_results
-from redis_history.model.wire import decode_member, encode_member, placed
+from redis_history.model.replies import LEASE_SECONDS, grown, read_records
+from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
 from redis_history.operations import Entry, Lease, Precondition
 
 #: Seconds for which namespace subscriptions may still read the log of a deleted conversation.
@@ -68,6 +69,15 @@ class Archive:
 
 
 @dataclass(slots=True)
+class Reply:
+    """A reply that is being written: its content (see model.replies), and until when its writer lives."""
+
+    message_id: str
+    ends: float
+    content: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(slots=True)
 class ConversationState:
     epoch: str
     log: deque[Change]
@@ -97,13 +107,26 @@ class ConversationState:
     archived: dict[str, Archive] = field(default_factory=dict)
     #: The id of the live summary.
     summary: str | None = None
+    #: The replies that are being written, by the tokens of their appends.
+    replies: dict[str, Reply] = field(default_factory=dict)
 
     @property
     def head(self) -> Cursor:
         return Cursor(self.epoch, self.revision, self.token)
 
     def read(self, position: Position) -> Message:
-        return decode_member(self.member(position))
+        return self.message(self.ids[position])
+
+    def message(self, message_id: str) -> Message:
+        """A message, live or archived, with all that is written of it."""
+        message = decode_member(self.member_of(message_id))
+        if message.status != "streaming":
+            return message
+        return grown(message, read_records(bytes(self.replies[self.writing(message_id) or ""].content)))
+
+    def writing(self, message_id: str) -> str | None:
+        """The token of a reply that is being written."""
+        return next((token for token, reply in self.replies.items() if reply.message_id == message_id), None)
 
     def member(self, position: Position) -> bytes:
         return self.member_of(self.ids[position])
@@ -130,6 +153,8 @@ class ConversationState:
         insort(self.order, position)
         self.ids[position] = entry.message.id
         self.stored[entry.message.id] = StoredMessage(entry, position, self.revision + 1, token)
+        if entry.flags & STREAMING:
+            self.replies[token] = Reply(entry.message.id, time.monotonic() + LEASE_SECONDS)
         self.count(entry, 1)
         return position
 
@@ -140,6 +165,7 @@ class ConversationState:
         else:
             self.leave(message_id)
         del self.stored[message_id]
+        self.replies.pop(self.writing(message_id) or "", None)
         for archive in self.archives:
             if archive.summary_id == message_id:
                 archive.summary_id = ""
@@ -185,7 +211,7 @@ class ConversationState:
         return len(archive.held)
 
     def empty(self) -> None:
-        self.order, self.ids, self.stored = [], {}, {}
+        self.order, self.ids, self.stored, self.replies = [], {}, {}, {}
         self.archives, self.archived, self.summary = [], {}, None
         self.characters = self.tokens = 0
         self.times = None

@@ -4,6 +4,7 @@
     rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
     rh2:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
+    rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a reply that is being written
     rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name), by its SHA-1
@@ -72,6 +73,10 @@ class ConversationKeys(NamedTuple):
     def pending_work(self) -> bytes:
         """The bucket's unfinished work on search documents."""
         return self.registry[:-1] + b"g"
+
+    def reply(self, token: str) -> bytes:
+        """The content of a reply that is being written. Scripts make these keys themselves."""
+        return b"%bt:%b" % (self.state[:-1], token.encode())
 
     def archive(self, revision: int) -> bytes:
         """Where the compaction of this revision keeps what it replaced. Scripts make these keys themselves."""

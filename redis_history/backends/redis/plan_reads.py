@@ -13,11 +13,11 @@ from redis_history._time import from_microseconds
 from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.rules import cut_page
-from redis_history.changelog import Kind, LogEntry, recover
+from redis_history.changelog import Kind, LiveReply, LogEntry, recover
 from redis_history.errors import CorruptDataError
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation, Message, Position
-from redis_history.model.wire import decode_member, decode_members
+from redis_history.model.wire import decode_member, decode_members, has_live
 from redis_history.operations import Changes, FindMessage, Head, Page, ReadChanges, ReadConversation, ReadHead, ReadPage
 
 _logger = logging.getLogger("redis_history")
@@ -32,7 +32,7 @@ STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", *RECORD_KEYS.va
 CHANGES_BYTES: Final = b"1000000"
 
 
-def _find(op: FindMessage, settings: Settings) -> Call:
+def find_call(op: FindMessage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [field_of(op.message_id), op.message_id.encode()]
     return Call(FIND, pack_keys(keys.state, keys.messages), args, _found)
@@ -42,7 +42,7 @@ def _found(reply: bytes | None) -> Message | None:
     return None if reply is None else decode_member(reply)
 
 
-def _page(op: ReadPage, settings: Settings) -> Call:
+def page_call(op: ReadPage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     if op.archived:
         packed = pack_keys(keys.state, keys.messages)
@@ -100,22 +100,26 @@ def _members(conversation_id: str, reply: list[bytes]) -> Page:
     messages, errors = decode_members(reply)
     for error in errors:
         _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
-    return Page(messages, len(errors))
+    return Page(messages, len(errors), live=has_live(reply))
 
 
-def _head(op: ReadHead, settings: Settings) -> Call:
+def head_call(op: ReadHead, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     return Call(HEAD, pack_keys(keys.state, keys.log, keys.messages), [b"%d" % op.messages], partial(_read_head, op))
 
 
-def _read_head(op: ReadHead, reply: list[Any]) -> Head:
+def _read_head(op: ReadHead, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
+    """The head, and by sequence the content of the replies that are being written, and how long their writers live."""
     cursor = _cursor(reply)
-    return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6]))
+    replies = {sequence: (content, lives) for sequence, content, lives in reply[7]}
+    return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6])), replies
 
 
 def changes_call(op: ReadChanges, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
     args = [b"%d" % op.after.revision, b"%d" % (op.limit + 1), CHANGES_BYTES]
+    for sequence, progress in op.replies.items():
+        args += (b"%d" % sequence, b"%d" % progress.size)
     return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(_read_changes, op))
 
 
@@ -125,7 +129,20 @@ def _cursor(reply: list[Any]) -> Cursor:
 
 def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
     entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
-    return recover(op.conversation_id, op.after, _cursor(reply), entries, op.limit, replaces=reply[3] == b"1")
+    replies = [
+        LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, lives / 1000)
+        for sequence, timestamp, message_id, content, lives in reply[6]
+    ]
+    return recover(
+        op.conversation_id,
+        op.after,
+        _cursor(reply),
+        entries,
+        op.limit,
+        replaces=reply[3] == b"1",
+        replies=replies,
+        had=op.replies,
+    )
 
 
 def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
@@ -144,7 +161,7 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
             return LogEntry(revision, token, kind, messages, gone, tuple(_decode_value(rest)[2]))
         if kind == Kind.DELETED:
             return LogEntry(revision, token, kind, ids=tuple(_decode_value(rest)[0]))
-        if kind in (Kind.UPDATED, Kind.COMPACTED):
+        if kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED):
             message_id, *place, count = (*_decode_value(rest), 0)[:4]
             return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place))
         if kind == Kind.EXPANDED:
@@ -196,9 +213,7 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
 
 #: Each of these operations is one call.
 CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
-    FindMessage: _find,
-    ReadChanges: changes_call,
+    FindMessage: find_call,
     ReadConversation: read_conversation,
-    ReadHead: _head,
-    ReadPage: _page,
+    ReadPage: page_call,
 }

@@ -28,7 +28,7 @@ from redis_history.backends.redis.calls import (
 from redis_history.backends.redis.keys import ConversationKeys, field_of
 from redis_history.backends.redis.plan_reads import RECORD_KEYS
 from redis_history.backends.redis.search_index import documents_later, documents_of, purge_after
-from redis_history.model.wire import COMPRESSED, compress_body, placed
+from redis_history.model.wire import COMPRESSED, STREAMING, compress_body, placed
 from redis_history.operations import (
     Append,
     Appended,
@@ -47,7 +47,7 @@ LOG_OUTLIVES_MS: Final = b"60000"
 
 def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    document = settings.document
+    document = None if op.entries[0].flags & STREAMING else settings.document  # a reply gets its document at its end
     call = Call(APPEND, keys.writing, _added(op, settings, keys, b"0", document), partial(_appended, op), SENT)
     many = document is not None and len(op.entries) > 1
     return write(op, settings, call, partial(_after, op, settings, keys, document) if many else None)
@@ -162,11 +162,13 @@ def _clear(op: Clear, settings: Settings) -> Steps[int]:
     return write(op, settings, call, partial(purge_after, keys))
 
 
-def _update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
+def update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
     keys = settings.keyspace.conversation(op.conversation_id)
     entry = op.entry
     message_id = entry.message.id
     args = [*change(op, settings, keys), field_of(message_id), message_id.encode(), *what_of(entry, settings)]
+    if op.reply is not None:
+        args[2] = b"reply:%b" % op.reply.token.encode() if op.reply.token else b"settle:%d" % op.reply.size
     document = settings.document
     if document is not None:
         args += document(entry.message, op.vectors[0] if op.vectors else b"")
@@ -196,6 +198,6 @@ PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     DeleteConversation: _delete_conversation,
     DeleteMessages: _delete,
     Restore: _restore,
-    UpdateMessage: _update,
+    UpdateMessage: update,
     WriteRecord: _write_record,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from redis_history.backends.redis import plan_reads, plan_search, plan_writes
+from redis_history.backends.redis import plan_reads, plan_replies, plan_search, plan_writes
 from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_compaction import compact, expand
@@ -45,7 +45,10 @@ def _lease(conversation_id: str, who: str, seconds: float, settings: Settings, d
 
 
 def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
-    return (yield [_CALLS[type(read)](read, settings) for read in op.reads]) if op.reads else []
+    if not op.reads:
+        return []
+    outcomes = yield [_CALLS[type(read)](read, settings) for read in op.reads]
+    return (yield from plan_replies.read_together(op.reads, outcomes, settings))
 
 
 #: Operations that are one call and no write.
@@ -57,6 +60,7 @@ _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 }
 _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     **plan_writes.PLANS,
+    **plan_replies.PLANS,
     **plan_search.PLANS,
     Compact: compact,
     Expand: expand,

@@ -15,6 +15,7 @@
 -- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- g when the journal was last written (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
+-- ~ replies that are being written (_live.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
 -- ':<digest of an id>' the place of a message (_member.lua).
 --
@@ -26,7 +27,7 @@
 -- 2 append, 3 restore: {first sequence, {timestamps}, ids that the cap removed, their sequences (0: unknown)}
 -- 4 update: {id, timestamp, sequence}   5 clear: nothing   6 record: the names of its fields, one byte each
 -- 7 delete: {ids, sequences}   8 compact: {id of the summary, timestamp, sequence, messages replaced}
--- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}
+-- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}   11 end of a reply: as an update
 --
 -- At most once. Copies of a call may reach the server several times, and late: after a lost reply, or after a newer
 -- write was acknowledged. So each call carries its token and the time it was first sent, and the journal of the
@@ -48,7 +49,7 @@ local RECORD = {'U', 'A', 'T', 'D', 'M'}
 local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
-local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
 -- Why the precondition does not hold, as a reply; nil if it does.
 local function refused(epoch, revision)

@@ -12,6 +12,8 @@ local function empty(listed, seen)
       hset[#hset + 1] = values[i]
     end
   end
+  use_replies()
+  forget_replies(state)
   redis.call('UNLINK', messages)
   set_aside(seen)
   forget_archives(state, listed)

@@ -1,6 +1,6 @@
 -- Members of the sorted sets of messages, and their places in the state. Put before all scripts that need them.
 --
--- A member is: sequence (uint32), characters (uint24), flags (1 byte); then a MessagePack array that begins with its header
+-- A member is: sequence (uint32), characters (uint24), flags (1 byte: 1 free-form values, 2 compressed, 4 a reply that is being written); then a MessagePack array that begins with its header
 -- byte, the sequence as uint32 and the time as a MessagePack timestamp of 64 bits, or of 96 bits before 1970. The rest
 -- of the array, id first, and the header byte are the body, which the client makes.
 --
@@ -73,7 +73,7 @@ local function use_places()
 
   -- The digest of what follows the id in the rest of a body; a compressed one has it there.
   local function digest_of(flags, rest, id_ends)
-    if flags >= 2 then return string.sub(rest, id_ends + 1, id_ends + 12) end
+    if flags % 4 >= 2 then return string.sub(rest, id_ends + 1, id_ends + 12) end
     return string.sub(field_of(string.sub(rest, id_ends + 1)), 2)
   end
 
@@ -83,7 +83,7 @@ local function use_places()
     local there = string.sub(member, behind_time(member))
     if string.sub(member, 5, 9) == string.sub(what, 1, 5) and there == rest then return true end
     local flags, others = string.byte(member, 8), string.byte(what, 4)
-    if flags < 2 and others < 2 or flags % 2 ~= others % 2 or string.sub(member, 5, 7) ~= string.sub(what, 1, 3) or
+    if flags % 4 < 2 and others % 4 < 2 or flags % 2 ~= others % 2 or string.sub(member, 5, 7) ~= string.sub(what, 1, 3) or
        string.sub(member, 9, 9) ~= string.sub(what, 5, 5) then
       return false
     end

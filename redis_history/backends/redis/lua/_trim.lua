@@ -127,6 +127,7 @@ local function trim(excess, generation)
   end
   local counts = redis.call('HMGET', state, 'n', 'c', 'k', 's')
   local characters, tokens, ids, their_sequences, left_places, sequences = 0, 0, {}, {}, {}, {}
+  local replies = {}
   for first = 1, #gone, 1000 do
     local zrem, hdel = {}, {}
     for i = first, math.min(first + 999, #gone) do
@@ -136,6 +137,7 @@ local function trim(excess, generation)
       ids[#ids + 1] = id
       local sequence = sequence_of(member)
       their_sequences[#ids] = sequence
+      if #member >= SHORTEST and string.byte(member, 8) >= 4 then replies[sequence] = true end
       if id == counts[4] then -- what it stands for stays in the archive
         redis.call('HDEL', state, 's', '^' .. id)
         sequence = -sequence
@@ -149,6 +151,10 @@ local function trim(excess, generation)
     end
     redis.call('ZREM', messages, unpack(zrem))
     redis.call('HDEL', state, unpack(hdel))
+  end
+  if next(replies) then
+    use_replies()
+    forget_replies(state, replies)
   end
   if generation then forget_documents(generation, sequences) end
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)

@@ -198,6 +198,12 @@ for i = 1, count do
     if not earliest or time < earliest then earliest = time end
     if not latest or time > latest then latest = time end
     local what = ARGV[at + 3]
+    if string.byte(what, 4) >= 4 then
+      use_replies()
+      hset[next_field] = '~'
+      hset[next_field + 1] = (redis.call('HGET', state, '~') or '') .. reply_record(token, sequence, time, now)
+      next_field = next_field + 2
+    end
     times[added] = time
     zadd[2 * added - 1] = timestamp
     zadd[2 * added] = member_of(sequence, time, what, ARGV[at + 4])

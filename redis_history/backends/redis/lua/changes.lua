@@ -1,17 +1,19 @@
 -- Reads changes from a subscriber's own change on, and the newest change, in one look. After _head.lua, _member.lua,
--- _archive.lua, _locate.lua and _archived.lua.
+-- _archive.lua, _locate.lua, _archived.lua and _live.lua.
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
 -- ARGV  1 revision to begin with, 0: the first   2 most entries   3 bytes of content after which no further entry is read
+--       then sequence and size of each reply of which the subscriber has some content
 --
 -- Returns {epoch, revision, head of the newest entry, '1' if the log of a former life was there, revision of the first entry
--- returned, entries}; an entry is {its bytes, its content}: of an append, an update and a compaction members as they are now,
+-- returned, entries, replies}; an entry is {its bytes, its content}: of an append, an update and a compaction members as they are now,
 -- of the record the values of its fields. In place of a message that has left: its id in a list, an empty one if that is not
--- known any more. Of the subscriber's own entry, only the head.
+-- known any more. Of the subscriber's own entry, only the head. Of the replies that are being written, if this is the end of the
+-- log: {sequence, timestamp, id, content behind what the subscriber has, milliseconds until its writer counts as dead}.
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
-local epoch, revision, head, replaced = head_of(state, log)
+local epoch, revision, head, replaced, listed_replies = head_of(state, log)
 local exists = epoch ~= NO_EPOCH
 local length = revision > 0 and redis.call('LLEN', log) or 0
 local asked = tonumber(ARGV[1])
@@ -77,7 +79,7 @@ local function content_of(entry, at)
   elseif kind == 2 or kind == 3 then
     local places = unpacked(entry)
     return all_appended(places[1], places[2], at)
-  elseif kind == 4 or kind == 8 then
+  elseif kind == 4 or kind == 8 or kind == 11 then
     local place = unpacked(entry)
     return {exists and of_id(place[1], place[2], place[3]) or {place[1]}}
   elseif kind == 6 then
@@ -132,4 +134,19 @@ while from and next(missing) and from < length do
   end
   from = from + 256
 end
-return {epoch, revision, head, replaced or '', first, entries}
+local replies = {}
+if listed_replies and at >= length then
+  use_replies()
+  local had = {}
+  for i = 4, #ARGV, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  for i, reply in ipairs(replies_in(listed_replies)) do
+    local token, sequence, timestamp, ends = unpack(reply)
+    local time = string.format('%.0f', timestamp)
+    local member = locate(messages, time, sequence)
+    local content = redis.call('GETRANGE', content_of_reply(state, token), had[sequence] or 0, -1)
+    replies[i] = {sequence, time, member and id_of(member) or '', content, ends - now}
+  end
+end
+return {epoch, revision, head, replaced or '', first, entries, replies}

@@ -7,6 +7,7 @@
 use_journal()
 use_documents()
 use_places()
+use_replies()
 local FIRST, FIELDS, count_asked = 11, 13, tonumber(ARGV[10])
 local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'w', 'u', 'g'}
 for i = FIRST, FIRST + count_asked - 1 do
@@ -19,6 +20,7 @@ if reply then return reply end
 
 local members, gone, ids, their_sequences, places, sequences = {}, {}, {}, {}, {}, {}
 local archived, count, originals = {}, 0, tonumber(known[10] or 0)
+local replies = {}
 local summaries = {}
 if known[11] then
   for i = 1, count_asked do
@@ -40,6 +42,7 @@ for i = 1, count_asked do
     ids[#ids + 1] = id
     their_sequences[#ids] = sequence
     places[#places + 1] = {field, place}
+    if member and is_live(member) then replies[sequence] = true end
     local summary = summaries[i]
     if summary then gone[#gone + 1] = '^' .. id end
     if archive then
@@ -72,6 +75,7 @@ for archive, its in pairs(archived) do
   end
 end
 redis.call('HDEL', state, unpack(gone))
+if next(replies) then forget_replies(state, replies) end
 note_places(seen, true, places)
 forget_documents(known[7], sequences)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - count, 'c', characters,

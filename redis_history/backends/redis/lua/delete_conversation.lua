@@ -28,6 +28,8 @@ else
   redis.call('UNLINK', log)
 end
 local pending = schedule_purge(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
+use_replies()
+forget_replies(state)
 redis.call('UNLINK', messages)
 set_aside(seen)
 forget_archives(state, known[7])

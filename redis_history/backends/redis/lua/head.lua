@@ -3,9 +3,19 @@
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
 -- ARGV  1 how many of the newest messages to read, '0' for none
 --
--- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members}.
-local epoch, revision, newest = head_of(KEYS[1], KEYS[2])
+-- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members, replies}; a reply that is being
+-- written is {sequence, content, milliseconds until its writer counts as dead}. After _head.lua, _member.lua and _live.lua.
+local epoch, revision, newest, _, listed = head_of(KEYS[1], KEYS[2])
 local totals = redis.call('HMGET', KEYS[1], 'n', 'c', 'k')
 local members = {}
 if ARGV[1] ~= '0' then members = redis.call('ZRANGE', KEYS[3], -tonumber(ARGV[1]), -1) end
-return {epoch, revision, newest, tonumber(totals[1] or 0), tonumber(totals[2] or 0), tonumber(totals[3] or 0), members}
+local replies = {}
+if listed and ARGV[1] ~= '0' then
+  use_replies()
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  for i, reply in ipairs(replies_in(listed)) do
+    replies[i] = {reply[2], redis.call('GET', content_of_reply(KEYS[1], reply[1])) or '', reply[4] - now}
+  end
+end
+return {epoch, revision, newest, tonumber(totals[1] or 0), tonumber(totals[2] or 0), tonumber(totals[3] or 0), members, replies}

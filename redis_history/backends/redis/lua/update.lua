@@ -1,14 +1,17 @@
 -- Gives a message other content, at the same place. After _document.lua and _archived.lua.
 --
--- ARGV  10 field of its place   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
+-- ARGV  3 also 'reply:<token>', as the end of the reply that is written under this token; or 'settle:<bytes>', as the end of a
+--         reply whose writer has died and left so many bytes of content
+--       10 field of its place   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
 --       14 on: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message as it is now (no change if it has this content already),
--- or {'unknown'} (or archived) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+-- or {'unknown'} (or archived, or no such reply) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
 use_places()
-local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g')
+use_replies()
+local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
 local seen, reply = decided(known[11], known[12])
 if reply then return reply end
@@ -30,19 +33,32 @@ if not place then return unchanged(seen, known[1], {'unknown'}) end
 
 if archived_one then return unchanged(seen, true, {'unknown'}) end
 
+local now, live_before = clock(), old and is_live(old)
+local asked, of = string.match(ARGV[3], '^(%a+):(.*)$')
+if asked == 'reply' or asked == 'settle' then
+  local reply = live_before and reply_at(known[13], sequence)
+  local ends
+  if asked == 'reply' then
+    ends = reply and reply[1] == of
+  else
+    ends = live_before and (not reply or
+           reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
+  end
+  if not ends then return unchanged(seen, true, {'unknown'}) end
+end
 local timestamp_text = format('%.0f', timestamp)
 local c = old and characters_of(old) or 0
 local new_c = struct.unpack('>I3', ARGV[12])
 local member = member_of(sequence, timestamp, ARGV[12], ARGV[13])
-local now = clock()
 revision = revision + 1
-local newest = head_of_entry(UPDATED, now)
+local newest = head_of_entry(live_before and REPLY_ENDED or UPDATED, now)
 write_log(newest, {id, timestamp, sequence})
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'c', known[3] - c + new_c,
            'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. string.sub(ARGV[12], 6))
 note_places(seen, true, {{ARGV[10], place}})
 if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
+if live_before then forget_replies(state, {[sequence] = true}) end
 local generation, named = known[7], id == known[9] and -sequence or sequence
 if #ARGV > 13 then
   if not generation then

@@ -1,0 +1,208 @@
+"""Replies that are written bit by bit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+from msgspec.structs import replace
+
+from redis_history import requests
+from redis_history._async._runtime import Job, Openable, Signal, spawn, uninterrupted
+from redis_history._validation import check_text
+from redis_history.backends import rules
+from redis_history.errors import InvalidInputError, MessageConflictError, RedisHistoryError, StoreClosedError
+from redis_history.model import Message, Part, TextPart
+from redis_history.model.replies import LEASE_SECONDS, grown, merged, record_of
+from redis_history.operations import Append, Appended, FindMessage, GrowReply, ReplyEnd, UpdateMessage
+
+_logger = logging.getLogger("redis_history")
+
+#: Seconds after which the server is told again that the writer lives; several times in the life it is given.
+_RENEW: Final = LEASE_SECONDS / 3
+
+
+class AsyncReply(Openable):
+    """A message that is being written; made by `store.stream`. For one task or thread.
+
+    It is stored and seen by readers from its beginning, with the status "streaming". At the end of the `with` block its
+    status is "complete", or "interrupted" if the block raised. If this process dies, readers write the end themselves
+    within 10 seconds: "interrupted", with the text that was sent. Text is sent in the background; an error of that is
+    raised by the next `write` or `add`, or by the end if something is not stored then.
+    """
+
+    def __init__(self, store: Any, op: Append, interval: float) -> None:
+        self.conversation_id = op.conversation_id
+        self._store = store
+        self._op = op
+        self._interval = interval
+        self._start = op.entries[0].message
+        self._pieces: list[Part] = []  # all that was written
+        self._pending: list[Part] = []  # what is not in `_content`
+        self._guard = threading.Lock()  # for these two; never held during a call
+        self._content = bytearray()  # as on the server, up to `_sent`
+        self._sent = 0
+        self._written = len(op.entries[0].body)
+        self._renewed = 0.0
+        self._job: Job | None = None
+        self._signal: Signal | None = None
+        self._ending: Signal | None = None
+        self._closing = False
+        self._error: Exception | None = None
+        self._lost = False  # somebody has written the end
+        self._end: UpdateMessage | None = None
+        self._message: Message | None = None
+        self._unfinished: set[Any] = set()
+
+    @property
+    def message(self) -> Message:
+        """The message: what is written so far, or, after the end, what is stored."""
+        if self._message is not None:
+            return self._message
+        with self._guard:
+            self._pieces = merged((), self._pieces)
+            return grown(self._start, self._pieces)
+
+    async def open(self) -> None:
+        """Store the beginning. Done by `with`, and by the first use; more than once does no harm.
+
+        Raises as `append`, and MessageConflictError if there is a message of this id.
+        """
+        if self._job is not None or self._message is not None:
+            return
+        [appended] = await self._store._write(self._op)
+        if appended.duplicate:
+            raise rules.message_conflict(self.conversation_id, self._start.id)
+        self._start = appended.message
+        self._renewed = time.monotonic()
+        self._signal, self._ending = Signal(), Signal()
+        self._job = spawn(self._run, "redis_history-reply")
+
+    async def write(self, text: str) -> None:
+        """Append text. It is sent at once, or with more text when the interval since the last sending is over."""
+        check_text(text, "text", error=InvalidInputError)
+        if text:
+            await self._add(TextPart(text=text))
+
+    async def add(self, part: Part | dict[str, Any]) -> None:
+        """Append a part, such as a tool call or its result. Text that is written behind it begins a new part."""
+        await self._add(requests.part_of(part))
+
+    async def _add(self, part: Part) -> None:
+        await self.open()
+        if self._message is not None:
+            raise StoreClosedError(f"reply {self._start.id[:64]!r} has ended: nothing can be written to it any more")
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        written = requests.check_written(part, self._written)
+        with self._guard:
+            self._written = written
+            self._pieces.append(part)
+            self._pending.append(part)
+        if self._signal is not None:
+            self._signal.set()
+
+    async def finish(self) -> Message:
+        """Write the end; what is stored then. Done at the end of a `with` block."""
+        await self.open()
+        return await self._finish("complete")
+
+    async def aclose(self) -> None:
+        """Write the end as "interrupted" unless it is written. An error of that is only logged: readers write it
+        then."""
+        if self._job is None or self._message is not None:
+            return
+        try:
+            await uninterrupted(self._interrupt, self._unfinished)
+        except RedisHistoryError as error:
+            _logger.warning("the end of reply %r is left to its readers: %s", self._start.id[:64], error)
+
+    async def _interrupt(self) -> None:
+        await self._finish("interrupted")
+
+    async def _finish(self, status: Any) -> Message:
+        if self._message is not None:
+            return self._message
+        self._closing = True
+        if self._job is not None and self._signal is not None and self._ending is not None:
+            self._ending.set()
+            self._signal.set()
+            await self._job.stop()
+        if self._end is None or self._end.entry.message.status != status:
+            entry = requests.entry_of(replace(self.message, status=status))
+            self._end = UpdateMessage(self.conversation_id, entry, reply=ReplyEnd(self._op.token))
+        ended: Appended | None = await self._store._write(self._end)
+        if ended is None:
+            # Somebody took this writer for dead, or the server has forgotten it.
+            await self._check_lost()
+            ended = await self._store._write(UpdateMessage(self.conversation_id, self._end.entry))
+        if ended is None:
+            raise rules.message_missing(self.conversation_id, self._start.id)
+        self._message = ended.message
+        return ended.message
+
+    # In the background
+
+    async def _run(self) -> None:
+        assert self._signal is not None  # noqa: S101
+        assert self._ending is not None  # noqa: S101
+        while not self._closing:
+            await self._signal.wait(_RENEW)
+            self._signal.clear()
+            if self._closing or self._lost:
+                continue
+            try:
+                await self._flush()
+            except Exception as error:  # noqa: BLE001 -- raised by the next write
+                self._error = error
+                if isinstance(error, StoreClosedError):
+                    return
+            await self._ending.wait(self._interval)
+
+    async def _flush(self) -> None:
+        """Send what is pending, or that the writer lives."""
+        with self._guard:
+            pending, self._pending = self._pending, []
+        for part in merged((), pending):
+            self._content += record_of(part)
+        lives = time.monotonic() - self._renewed > _RENEW / 2
+        while lives or self._sent < len(self._content):
+            began = time.monotonic()
+            records = bytes(self._content[self._sent :])
+            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, lives)
+            size = await self._store.backend.execute(op)
+            if size < 0:
+                self._lost = True
+                await self._check_lost()
+                return
+            if lives:
+                self._renewed = began
+            lives = False
+            self._sent = min(size, len(self._content))  # less than before: the server has lost something
+
+    async def _check_lost(self) -> None:
+        """After somebody else has ended the reply: nothing is lost if the end of it can still be written."""
+        found = await self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
+        if found is None:
+            raise rules.message_missing(self.conversation_id, self._start.id)
+        if found.status == "complete" and (self._end is None or found.parts != self._end.entry.message.parts):
+            raise MessageConflictError(
+                f"message {self._start.id[:64]!r} was changed while its reply was being written",
+                message_id=self._start.id,
+            )
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.finish()
+        else:
+            await self.aclose()
