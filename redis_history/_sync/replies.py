@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
-from redis_history._validation import check_text
+from redis_history._validation import refuse
 from redis_history.backends import rules
 from redis_history.errors import InvalidInputError, MessageConflictError, RedisHistoryError, StoreClosedError
 from redis_history.model import Message, Part, TextPart
@@ -84,7 +84,8 @@ class Reply(Openable):
 
     def write(self, text: str) -> None:
         """Append text. It is sent at once, or with more text when the interval since the last sending is over."""
-        check_text(text, "text", error=InvalidInputError)
+        if not isinstance(text, str):
+            refuse(text, "text", "a str", InvalidInputError)
         if text:
             self._add(TextPart(text=text))
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack, cast
 from msgspec import Struct
 
 from redis_history._time import Instant
-from redis_history.model.message import Message, Metadata, Participant, Role, Scope, Source
+from redis_history.model.message import Message, Metadata, Participant, Role, Scope, Source, Status
 from redis_history.model.parts import Part, TextPart, ToolResultPart, ToolUsePart
 
 Content = str | Part | Iterable["str | Part"]
@@ -46,6 +46,7 @@ class MessageFields(TypedDict, total=False):
     sources: Iterable[Source]
     trace_id: str | None
     provider_meta: dict[str, Any]
+    status: Status
     extra: dict[str, Any] | None
 
 

@@ -63,6 +63,8 @@ def select(messages: Sequence[Message], agent_id: str, agent_name: str | None, o
     if options.scope is not None:  # a store has already filtered by scope
         outside = [LeftOut(message.id, "scope") for message in messages if message.scope != options.scope]
         messages = [message for message in messages if message.scope == options.scope]
+    outside += [LeftOut(message.id, "streaming") for message in messages if message.status == "streaming"]
+    messages = [message for message in messages if message.status != "streaming"]
     messages = messages[-options.max_turns_to_load :]
     left_out: dict[int, LeftOut] = {}
     own_ids = frozenset((agent_id, *options.agent_aliases))

@@ -106,7 +106,7 @@ def check_agent(agent_id: str, agent_name: str | None) -> None:
 AddressedReason = Literal["own", "mention", "summary", "system", "dm", "two_party", "named", "also_addressed"]
 
 LeftOutReason = Literal[
-    "scope", "time_window", "not_addressed", "summarised", "budget", "pair", "other_agent_tools", "empty"
+    "scope", "streaming", "time_window", "not_addressed", "summarised", "budget", "pair", "other_agent_tools", "empty"
 ]
 
 

@@ -242,8 +242,8 @@ def delete_messages(
 def start_reply(conversation_id: str, role: Role, fields: MessageFields) -> Append:
     """The operation that begins a reply. Raises as `append`, and InvalidInputError for a time: the server gives it."""
     check_conversation_id(conversation_id)
-    if fields.get("timestamp") is not None:
-        refuse(fields["timestamp"], "the timestamp of a reply", "left to the server", InvalidInputError)
+    if fields.get("timestamp") is not None or "status" in fields:
+        raise InvalidInputError("the timestamp and the status of a reply are given by the store; leave them out")
     message = Message(role=role, **_known(fields))
     entry = _entry(msgspec.structs.replace(message, status="streaming"))
     return Append(conversation_id, (entry,))

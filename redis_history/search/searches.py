@@ -356,11 +356,12 @@ def _finished(hits: list[SearchHit], request: _Request, language: str) -> list[S
 
 
 def _searched(page: Page) -> list[_Searched]:
-    """The messages of a page without former summaries: what these stood for is there itself. The live one is named
-    by its sequence with a minus, because the last message it replaced has the same."""
+    """The messages of a page without replies that are being written, and without former summaries: what these stood for
+    is there itself. The live one is named by its sequence with a minus, because the last message it replaced has the
+    same."""
     found: list[_Searched] = []
     for message, archived in zip(page.messages, page.archived or [False] * len(page.messages), strict=True):
-        if not archived or message.id not in page.former_summaries:
+        if message.status != "streaming" and (not archived or message.id not in page.former_summaries):
             sequence = message.sequence or 0
             taken = found and found[-1].name == sequence
             found.append(_Searched(message, archived, -sequence if taken else sequence))

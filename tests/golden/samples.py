@@ -90,11 +90,11 @@ SAMPLES: dict[str, Message] = {
 }
 
 _TEXT = [1, "Hello"]
-_NO_FIELDS: list[Any] = [None, None, {}, [], None, {}]
+_NO_FIELDS: list[Any] = [None, None, {}, [], None, {}, "complete"]
 #: Arrays from the id on.
 NEWER: dict[str, list[Any]] = {
     "named fields": ["m-1", "assistant", [_TEXT], *_NO_FIELDS, {"priority": 5, "extra": {"nested": [1, {"a": None}]}}],
-    "more fields": ["m-1", "assistant", [], *_NO_FIELDS, None, {"language": "en"}, None, [1]],
+    "more fields": ["m-1", "assistant", [], *_NO_FIELDS, None, {"language": "en"}, [1]],
     "named and more fields": ["m-1", "user", [_TEXT], *_NO_FIELDS, {"priority": 5}, "en"],
     "new parts": [
         "m-1",
@@ -132,6 +132,7 @@ NEWER: dict[str, list[Any]] = {
         [[None, None, "c", None, {"rank": 1}]],
         "t",
         {"x": {"y": 1}},
+        "complete",
         {"reactions": {"👍": ["u-1"]}},
         datetime(2030, 5, 6, 7, 8, 9, 123456, tzinfo=UTC),
     ],

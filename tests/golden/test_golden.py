@@ -53,4 +53,4 @@ def test_known_fields_of_a_newer_version_have_their_names() -> None:
     assert message.participant == Participant("user", "u", extra={"&4": "red"})
     assert message.sources[0].extra == {"rank": 1}
     assert message.extra is not None
-    assert list(message.extra) == ["reactions", "&12"]
+    assert list(message.extra) == ["reactions", "&13"]

@@ -23,7 +23,7 @@ class Awaitable:
         value = getattr(self._target, name)
         if not callable(value):
             return value
-        if name in ("subscribe", "subscribe_all"):
+        if name in ("subscribe", "subscribe_all", "stream"):
             return lambda *args, **options: Awaitable(value(*args, **options))
         if name == "iter":
             return lambda *args, **options: _each(value(*args, **options))
@@ -36,7 +36,7 @@ class Awaitable:
         return self
 
     async def __aexit__(self, *exit_: object) -> None:
-        await asyncio.to_thread(self._target.__exit__, None, None, None)
+        await asyncio.to_thread(self._target.__exit__, *exit_)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for item in _each(iter(self._target)):

@@ -25,10 +25,12 @@ from redis_history.events import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
     Reset,
     ResetReason,
 )
-from redis_history.model import Position, user
+from redis_history.model import Position, text, user
 
 tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
 cursors = st.builds(Cursor, epoch=tokens, revision=st.integers(0, 2**53 - 1), token=tokens.map(token_of))
@@ -75,6 +77,8 @@ def test_events_are_immutable_values() -> None:
         MessagesAppended(messages=(user("x", id="m"),), **place),
         MessagesDeleted(message_ids=("m",), **place),
         MessageUpdated(message_id="m", message=user("x", id="m"), **place),
+        ReplyGrew(message_id="m", offset=0, delta="x", parts=(text("x"),), **place),
+        ReplyEnded(message_id="m", message=None, offset=0, delta="", **place),
         HistoryCleared(**place),
         HistoryCompacted(summary_id="m", summary=None, through=Position(5, 6), count=2, **place),
         HistoryExpanded(summary_id="m", count=2, **place),

@@ -244,9 +244,9 @@ def test_the_outcomes_of_reads(caplog: pytest.LogCaptureFixture) -> None:
     assert decoded(ReadPage("c", 10, True), []) == Page([])
     assert decoded(ReadPage("c", 10, True), [reply[0], b"\xc1", b"", reply[1]]) == Page(read, unreadable=2)
     assert caplog.text.count("unreadable message of conversation 'c'") == 2
-    assert decoded(ReadHead("c", 2), [T1.encode(), 7, bytes.fromhex(T3), 2, 5, 3, reply]) == Head(
-        Cursor(T1, 7, T3), 2, 5, 3, Page(read)
-    )
+    head, replies = decoded(ReadHead("c", 2), [T1.encode(), 7, bytes.fromhex(T3), 2, 5, 3, reply, []])
+    assert head == Head(Cursor(T1, 7, T3), 2, 5, 3, Page(read))
+    assert not replies
     with pytest.raises(CorruptDataError):
         decoded(FindMessage("c", "m"), b"\xc1")
 
@@ -263,7 +263,9 @@ def raw(revision: int, message: Message) -> list[Any]:
 def test_the_outcome_of_reading_changes() -> None:
     message = user("x")
     after = Cursor(T1, 5, head_of(5).hex())
-    told = decoded(ReadChanges("c", after), [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], raw(6, message)]])
+    told = decoded(
+        ReadChanges("c", after), [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], raw(6, message)], []]
+    )
     assert told == Changes(
         [
             MessagesAppended(
@@ -275,7 +277,7 @@ def test_the_outcome_of_reading_changes() -> None:
         ],
         more=False,
     )
-    (reset,) = decoded(ReadChanges("c", BEGINNING), [T1.encode(), 1, head_of(1), b"1", 1, [raw(1, message)]]).events
+    (reset,) = decoded(ReadChanges("c", BEGINNING), [T1.encode(), 1, head_of(1), b"1", 1, [raw(1, message)], []]).events
     assert isinstance(reset, Reset)
     assert reset.reason == "conversation_replaced"
 
@@ -285,7 +287,7 @@ def test_the_outcome_of_reading_changes() -> None:
 )
 def test_a_foreign_log_entry_gives_a_reset(entry: bytes) -> None:
     after = Cursor(T1, 5, head_of(5).hex())
-    reply = [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], [entry, []]]]
+    reply = [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], [entry, []]], []]
     (event,) = decoded(ReadChanges("c", after), reply).events
     if entry != head_of(6):
         assert isinstance(event, Reset)

@@ -262,7 +262,7 @@ ARRAY = member(*PLAIN)[PREFIX_BYTES:]
         member(*PLAIN) + b"\xc0",
         member(*PLAIN)[:PREFIX_BYTES],
         member(*PLAIN, flags=COMPRESSED),
-        member(*PLAIN, flags=4),
+        member(*PLAIN, flags=8),
         bytes(PREFIX_BYTES) + msgspec.msgpack.encode({"id": "m", "role": "user"}),
         bytes(PREFIX_BYTES) + msgspec.msgpack.encode(dict.fromkeys("abcdefgh")),
         member(),

@@ -5,12 +5,12 @@
 --       is the conversation (from 1), whose value is put in here, and these; the first one counts the documents of the
 --       conversation
 --
--- Returns {generation of the documents or '', messages (archived ones too), documents, then for each further command how many
+-- Returns {generation of the documents or '', messages (archived ones too, without replies that are being written), documents, then for each further command how many
 -- it found, and sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers
 -- differ some messages have no document (yet), and nothing further is asked; documents is -1 if mark.lua must be called
 -- first. The error of a command is returned as it is.
-local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j')
-local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0)
+local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j', '~')
+local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - #(known[5] or '') / 33
 if generation == '' then return {generation, count, 0} end
 if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
 local answer, at = {generation, count, 0}, 2

@@ -1,0 +1,321 @@
+"""Replies that are written bit by bit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from typing import Any
+
+import pytest
+
+from redis_history import Message, MessagesAppended, ReplyEnded, ReplyGrew, assistant, tool_result, tool_use, user
+from redis_history.errors import InvalidInputError, MessageConflictError, MessageNotFoundError
+from redis_history.model import TextPart
+from redis_history.model.replies import record_of
+from redis_history.operations import Append, GrowReply, ReplyEnd, UpdateMessage
+from redis_history.requests import entry_of, start_reply
+from tests.conformance.conftest import SOON, take
+
+
+async def execute(store: Any, op: Any) -> Any:
+    outcome = store.backend.execute
+    return await outcome(op) if inspect.iscoroutinefunction(outcome) else await asyncio.to_thread(outcome, op)
+
+
+def records(text: str) -> bytes:
+    return record_of(TextPart(text=text))
+
+
+async def begun(store: Any, text: str = "") -> Append:
+    """A reply whose writer is never heard of again; what began it."""
+    op = start_reply("c", "assistant", {"id": "r"})
+    await execute(store, op)
+    if text:
+        await execute(store, GrowReply("c", op.token, 0, records(text), False))
+    return op
+
+
+async def until_ended(subscription: Any, seconds: float = SOON) -> list[Any]:
+    events: list[Any] = []
+    ends = time.monotonic() + seconds
+    while not events or not isinstance(events[-1], ReplyEnded):
+        event = await subscription.get(timeout=ends - time.monotonic())
+        assert event is not None, f"only {events}"
+        events.append(event)
+    return events
+
+
+@pytest.mark.smoke
+async def test_a_reply_is_one_message_from_its_first_word_on(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    await writer.append("c", user("Why?"))
+    async with reader.subscribe("c") as subscription:
+        async with writer.stream("c", id="r", metadata={"a": 1}) as reply:
+            [started] = await take(subscription, 1)
+            assert isinstance(started, MessagesAppended)
+            [message] = started.messages
+            assert (message.id, message.status, message.text) == ("r", "streaming", "")
+            await reply.write("Because ")
+            [grew] = await take(subscription, 1)
+            assert isinstance(grew, ReplyGrew)
+            assert (grew.message_id, grew.offset, grew.delta) == ("r", 0, "Because ")
+            assert reply.message == grew.applied_to(message)
+            assert (await reader.get("c"))[1] == reply.message
+            assert await reader.get_message("c", "r") == reply.message
+            assert (await reader.snapshot("c")).messages[1] == reply.message
+            for word in ["of ", "", "the ", "ü€😀 "]:
+                await reply.write(word)
+            await reply.write("rest.")
+        events = [started, grew, *await until_ended(subscription)]
+        assert events[-1].message == reply.message
+        assert "".join(event.delta for event in events) == "Because of the ü€😀 rest."
+        assert (reply.message.status, reply.message.text) == ("complete", "Because of the ü€😀 rest.")
+        assert reply.message.metadata == {"a": 1}
+        assert (await reader.get("c"))[1] == reply.message
+        assert await subscription.get(timeout=0) is None
+    conversation = await reader.get_conversation("c")
+    assert (conversation.message_count, conversation.characters) == (2, 4 + len(reply.message.text))
+
+
+async def test_parts_are_added_between_text(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    parts = [tool_use("1", "find", {"q": [1, None]}), tool_result("1", "found")]
+    async with reader.subscribe("c") as subscription:
+        async with writer.stream("c") as reply:
+            await reply.write("I look. ")
+            await reply.write("Wait.")
+            for part in parts:
+                await reply.add(part)
+            await reply.write("Here ")
+            await reply.add({"type": "text", "text": "it is."})
+        events = await until_ended(subscription)
+    assert reply.message.parts == (TextPart("I look. Wait."), *parts, TextPart("Here it is."))
+    assert "".join(event.delta for event in events) == reply.message.text == "I look. Wait.\nfound\nHere it is."
+    message = events[0].messages[0]
+    for event in events[1:-1]:
+        assert event.offset == len(message.text)
+        message = event.applied_to(message)
+    assert [*await reader.get("c")] == [reply.message]
+
+
+async def test_late_and_resumed_subscribers_get_all_of_the_text(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe("c") as early, writer.stream("c") as reply:
+        await reply.write("one ")
+        _, grew = await take(early, 2)
+        async with reader.subscribe("c") as late, reader.subscribe("c", after=grew.cursor) as resumed:
+            await reply.write("two ")
+            for subscription in (late, resumed):
+                text = ""
+                while text != "one two ":
+                    [event] = await take(subscription, 1)
+                    assert event.offset == len(text)
+                    text += event.delta
+            [delta] = await take(early, 1)
+            assert (delta.offset, delta.delta) == (4, "two ")
+            await reply.finish()
+            assert [(await take(one, 1))[0].delta for one in (early, late, resumed)] == ["", "", ""]
+    async with reader.subscribe("c", after="0000000000000000:0:00000000000000000000") as last:
+        events = await until_ended(last)
+        assert "".join(event.delta for event in events) == "one two "
+
+
+async def test_subscribers_to_all_conversations_get_replies(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe_all() as subscription:
+        async with writer.stream("a") as one, writer.stream("b") as other:
+            for word in "abc":
+                await one.write(word)
+                await other.write(word.upper())
+        texts = {"a": "", "b": ""}
+        ended = 0
+        while ended < 2:
+            [event] = await take(subscription, 1)
+            texts[event.conversation_id] += event.delta
+            ended += isinstance(event, ReplyEnded)
+        assert texts == {"a": "abc", "b": "ABC"}
+
+
+@pytest.mark.smoke
+async def test_what_was_written_stays_if_the_block_fails(store: Any) -> None:
+    reply = store.stream("c")
+
+    async def fail() -> None:
+        async with reply:
+            await reply.write("half of ")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    [message] = await store.get("c")
+    assert message == reply.message
+    assert (message.status, message.text) == ("interrupted", "half of ")
+    await reply.aclose()
+    assert await store.get("c") == [message]
+
+
+@pytest.mark.smoke
+async def test_a_dead_writer_is_noticed_by_readers(stores: Any) -> None:
+    writer, reader = stores(), stores(poll_interval=600)
+    op = await begun(writer, "half of ")
+    async with reader.subscribe("c") as subscription, reader.subscribe_all() as every:
+        events = await until_ended(subscription)
+        assert events[-1].message.status == "interrupted"
+        assert (await until_ended(every))[-1].message == events[-1].message
+        assert "".join(event.delta for event in events) == "half of "
+    assert await reader.get("c") == [events[-1].message]
+    assert await execute(writer, GrowReply("c", op.token, len(records("half of ")), records("it"), True)) == -1
+
+
+async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    await begun(writer, "half of ")
+    ends = time.monotonic() + SOON
+    while (message := (await reader.get("c"))[0]).status == "streaming" and time.monotonic() < ends:
+        await asyncio.sleep(0.2)
+    assert (message.status, message.text) == ("interrupted", "half of ")
+    assert await reader.get_message("c", "r") == message
+    assert (await reader.snapshot("c")).messages == [message]
+    assert (await reader.get_conversation("c")).revision == 2
+
+
+async def test_a_writer_that_was_taken_for_dead_completes_its_reply(store: Any) -> None:
+    async with store.stream("c") as reply:
+        await reply.write("all ")
+        await until_text(store, "all ")
+        [found] = await store.get("c")
+        end = UpdateMessage("c", entry_of(found), reply=ReplyEnd(reply._op.token))  # as a reader would
+        await execute(store, end)
+        assert (await store.get("c"))[0].status == "interrupted"
+        await reply.write("of it")
+    assert await store.get("c") == [reply.message]
+    assert (reply.message.status, reply.message.text) == ("complete", "all of it")
+
+
+async def until_text(store: Any, text: str) -> None:
+    ends = time.monotonic() + SOON
+    while (await store.get("c"))[-1].text != text:
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.01)
+
+
+async def test_late_copies_of_growth_and_end_change_nothing(store: Any) -> None:
+    op = await begun(store, "one ")
+    size = len(records("one "))
+    second = GrowReply("c", op.token, size, records("two"), True)
+    assert [await execute(store, second) for _ in range(3)] == [size + len(records("two"))] * 3
+    assert await execute(store, GrowReply("c", op.token, 0, records("one "), False)) == size + len(records("two"))
+    beyond = GrowReply("c", op.token, 100, records("three"), False)
+    assert await execute(store, beyond) == size + len(records("two")), "what is missing must be sent first"
+    [message] = await store.get("c")
+    assert message.text == "one two"
+    end = UpdateMessage("c", entry_of(message), reply=ReplyEnd(op.token))
+    outcome = await execute(store, end)
+    changed = await store.update_message("c", assistant("other", id="r"))
+    assert await execute(store, end) == outcome
+    assert await execute(store, second) == -1
+    assert await execute(store, op)  # the beginning
+    assert await store.get("c") == [changed.message]
+
+
+@pytest.mark.parametrize("way", ["delete", "clear", "restore", "delete_conversation", "cap"])
+async def test_a_reply_that_was_removed_ends_with_an_error(stores: Any, way: str) -> None:
+    store = stores(max_messages=2)
+
+    async def write() -> None:
+        async with store.stream("c", interval=0) as reply:
+            await reply.write("x")
+            await until_text(store, "x")
+            if way == "delete":
+                await store.delete_messages("c", [reply.message.id])
+            elif way == "cap":
+                await store.append_many("c", [user("a"), user("b")])
+            elif way == "restore":
+                await store.restore("c", [user("other")])
+            else:
+                await getattr(store, way)("c")
+            for _ in range(1000):
+                await reply.write("y")
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(MessageNotFoundError):
+        await write()
+    assert "assistant" not in [message.role for message in await store.get("c")]
+    if way == "delete_conversation":
+        assert await store.get_conversation("c") is None
+
+
+async def test_a_reply_that_somebody_changed_keeps_the_change(store: Any) -> None:
+    async def write() -> None:
+        async with store.stream("c", id="r") as reply:
+            await reply.write("x")
+            await store.update_message("c", assistant("y", id="r"))
+
+    with pytest.raises(MessageConflictError):
+        await write()
+    [message] = await store.get("c")
+    assert (message.text, message.status) == ("y", "complete")
+
+
+async def test_an_id_is_written_once(stores: Any) -> None:
+    store, other = stores(), stores()
+    async with store.stream("c", id="r") as reply:
+        with pytest.raises(MessageConflictError):
+            async with other.stream("c", id="r"):
+                pass
+        await reply.write("x")
+    with pytest.raises(MessageConflictError):
+        await store.stream("c", id="r").write("y")
+    assert (await store.get("c"))[0].text == "x"
+
+
+async def test_wrong_arguments_are_rejected_before_anything_is_written(store: Any) -> None:
+    for wrong in ({"timestamp": 5}, {"status": "complete"}, {"role": "god"}, {"interval": -1}, {"nonsense": 1}):
+        with pytest.raises(InvalidInputError):
+            store.stream("c", **wrong)
+    with pytest.raises(InvalidInputError):
+        store.stream("")
+    async with store.stream("c") as reply:
+        for text in (5, None, "\ud800"):
+            with pytest.raises(InvalidInputError):
+                await reply.write(text)
+        for part in ("x", {"type": "nothing"}, [], tool_use("1", "x", object())):
+            with pytest.raises(InvalidInputError):
+                await reply.add(part)
+        with pytest.raises(InvalidInputError):
+            await reply.write("x" * 4_000_001)
+    assert reply.message.parts == ()
+
+
+async def test_copies_of_an_unfinished_reply_are_interrupted(store: Any) -> None:
+    await begun(store, "half")
+    [message] = await store.get("c")
+    assert message.status == "streaming"
+    await store.append_many("copy", [message])
+    [copy] = await store.get("copy")
+    assert (copy.status, copy.text) == ("interrupted", "half")
+
+
+@pytest.mark.compaction
+async def test_compaction_leaves_an_unfinished_reply_alone(store: Any) -> None:
+    await store.append("c", user("a"))
+    await begun(store, "half")
+    last = (await store.append("c", user("b"))).message
+    await store.compact("c", through=last, summary="all")
+    found = await store.get("c")
+    assert [message.text for message in found] == ["half", "all"]
+    assert found[0].status == "streaming"
+
+
+async def test_a_search_finds_a_reply_when_it_has_ended(store: Any) -> None:
+    async with store.stream("c") as reply:
+        await reply.write("walrus")
+        await until_text(store, "walrus")
+        assert await store.search("c", "walrus") == []
+    [hit] = await store.search("c", "walrus")
+    assert hit.message == reply.message
+
+
+def test_the_status_is_kept() -> None:
+    assert Message(role="user").status == "complete"
