@@ -153,7 +153,12 @@ def recover(
         delta = before.delta(pieces)
         if pieces:
             grew = ReplyGrew(
-                message_id=reply.message_id, offset=before.characters, delta=delta, parts=tuple(pieces), **place
+                message_id=reply.message_id,
+                offset=before.characters,
+                delta=delta,
+                parts=tuple(pieces),
+                whole=before.size == 0,
+                **place,
             )
             events.append(grew)
         progress[reply.position.sequence] = before.after(pieces, before.size + len(reply.content))

@@ -111,19 +111,20 @@ class ReplyGrew(Change, frozen=True, tag="reply_grew"):
     text, which had `offset` characters. Text at their beginning continues the last part of the message if that is plain
     text.
 
-    A subscription begins each reply at offset 0, wherever it began itself. So its deltas, joined, are the text; and
-    `text[:event.offset] + event.delta` is the text for those who have some of it already. This is no change of its own:
-    `revision` and `cursor` are those of the last change.
+    A subscription begins each reply at its beginning, wherever it began itself: then `whole` is true, and `parts` are
+    all so far. So its deltas, joined, are the text; and `text[:event.offset] + event.delta` is the text for those who
+    have some of it already. This is no change of its own: `revision` and `cursor` are those of the last change.
     """
 
     message_id: str
     offset: int
     delta: str
     parts: tuple[Part, ...]
+    whole: bool = False
 
     def applied_to(self, message: Message) -> Message:
-        """The message with what has grown, if it has exactly what was before."""
-        return grown(message, self.parts)
+        """The message with what has grown: as this subscription has told it so far, or a snapshot."""
+        return grown(message, self.parts, whole=self.whole)
 
 
 class ReplyEnded(Change, frozen=True, tag="reply_ended"):

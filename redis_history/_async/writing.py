@@ -96,8 +96,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
                 async for token in tokens:
                     await reply.write(token)
 
-        See `AsyncReply`. `fields` are those of the message, such as its `id`; the server gives it its time. Text is
-        sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
+        See `AsyncReply`. `role` and `fields` are those of the message, such as its `id`; the server gives it its time.
+        Text is sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
         """
         op = requests.start_reply(conversation_id, role, fields)
         check_seconds(interval, "interval", 0, most=10)

@@ -97,8 +97,8 @@ class Writing(Watching, Searching):
                 for token in tokens:
                     reply.write(token)
 
-        See `Reply`. `fields` are those of the message, such as its `id`; the server gives it its time. Text is
-        sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
+        See `Reply`. `role` and `fields` are those of the message, such as its `id`; the server gives it its time.
+        Text is sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
         """
         op = requests.start_reply(conversation_id, role, fields)
         check_seconds(interval, "interval", 0, most=10)

@@ -88,9 +88,9 @@ def merged(parts: Sequence[Part], pieces: Iterable[Part]) -> list[Part]:
     return found
 
 
-def grown(message: Message, pieces: Iterable[Part]) -> Message:
-    """The message with further pieces."""
-    return replace(message, parts=tuple(merged(message.parts, pieces)))
+def grown(message: Message, pieces: Iterable[Part], *, whole: bool = False) -> Message:
+    """The message with further pieces; with `whole`, with nothing else."""
+    return replace(message, parts=tuple(merged(() if whole else message.parts, pieces)))
 
 
 class Progress(NamedTuple):

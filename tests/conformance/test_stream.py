@@ -96,6 +96,7 @@ async def test_parts_are_added_between_text(stores: Any) -> None:
     for event in events[1:-1]:
         assert event.offset == len(message.text)
         message = event.applied_to(message)
+        assert (await reader.get_message("c", message.id)).text.startswith(message.text)
     assert [*await reader.get("c")] == [reply.message]
 
 

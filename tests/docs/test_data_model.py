@@ -36,7 +36,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
                 name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<generation>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
-                name = re.sub(r":o:[0-9a-f]{16}$", ":o:<token>", name)
+                name = re.sub(r":([ot]):[0-9a-f]{16}$", r":\1:<token>", name)
                 name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
                 name = re.sub(r":j[01]$", ":j<minute>", name)
                 name = re.sub(r":a:\d+$", ":a:<revision>", name)
@@ -53,6 +53,11 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         assert store._backend.execute(TakeLease("a b", 30)) is not None
         look()
         assert len(found) == 8
+        with store.stream("a b") as reply:
+            reply.write("x")
+            wait_until(lambda: store.get("a b")[-1].text == "x", "the reply")
+            look()
+        assert len(found) == 9
         store.update_conversation("a b", user_id=1, agent_name="a")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
@@ -118,7 +123,7 @@ def test_the_state(server: RealServer, namespace: str) -> None:
         changed = store.get_conversation("c")
     documented = [str(code(row[0])) for row in rows(SECTIONS["State"])]
     field = field_of("m1")
-    assert {name for name in state if name != field} == {name.encode() for name in documented[:-1]} - {b"y", b"o", b"1"}
+    assert {name for name in state if name != field} == {name.encode() for name in documented[:-1]} - {b"y", b"o", b"1", b"~"}
     assert documented[-1] == ":<12 bytes>"
     assert field == b":" + hashlib.sha1(b"m1", usedforsecurity=False).digest()[:12]
     place, head = state[field], state[b"x"]
