@@ -18,10 +18,13 @@ from redis_history.events import (
     MessagesAppended,
     MessagesDeleted,
     MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
     Reset,
 )
-from redis_history.model import Message
-from redis_history.web._shape import conversation_shape, dumps, message_shape
+from redis_history.model import Message, TextPart
+from redis_history.model.replies import merged
+from redis_history.web._shape import conversation_shape, dumps, message_shape, parts_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
 PING: Final = b": ping\n\n"
@@ -35,6 +38,8 @@ _AT_ONCE: Final = 65_536
 _KINDS: Final[dict[type, str]] = {
     MessagesAppended: "appended",
     MessageUpdated: "updated",
+    ReplyGrew: "grew",
+    ReplyEnded: "updated",
     MessagesDeleted: "deleted",
     HistoryCleared: "cleared",
     HistoryRestored: "restored",
@@ -83,9 +88,9 @@ async def _data(store: AsyncHistoryStore, event: Event) -> tuple[str, dict[str, 
     match event:
         case MessagesAppended():
             data = {"messages": list(map(message_shape, event.messages)), "removed_ids": event.removed_ids}
-        case MessageUpdated(message=None):
+        case MessageUpdated(message=None) | ReplyEnded(message=None):
             return "deleted", {"ids": [event.message_id]}
-        case MessageUpdated(message=Message() as message):
+        case MessageUpdated(message=Message() as message) | ReplyEnded(message=Message() as message):
             data = {"message": message_shape(message)}
         case MessagesDeleted():
             data = {"ids": event.message_ids}
@@ -101,6 +106,39 @@ async def _data(store: AsyncHistoryStore, event: Event) -> tuple[str, dict[str, 
         case Reset():
             data = {"reason": event.reason}
     return kind, data
+
+
+class Growth:
+    """What a reply that is being written has grown by, for many readers. A reader is only an index."""
+
+    def __init__(self, event: ReplyGrew) -> None:
+        self._conversation_id, self._message_id = event.conversation_id, event.message_id
+        self._events: list[ReplyGrew] = []
+        self._last = (0, 0, b"")
+
+    def add(self, event: ReplyGrew) -> None:
+        self._events.append(event)
+
+    @property
+    def end(self) -> int:
+        return len(self._events)
+
+    def after(self, index: int) -> bytes:
+        """The event of all growth from `index` on. Readers that keep up get the same bytes."""
+        if self._last[:2] != (index, self.end):
+            some = self._events[index:]
+            data: dict[str, Any] = {
+                "conversation": self._conversation_id,
+                "id": self._message_id,
+                "offset": some[0].offset,
+                "delta": "".join(event.delta for event in some),
+                "whole": index == 0,
+            }
+            parts = merged((), [part for event in some for part in event.parts])
+            if any(type(part) is not TextPart for part in parts):
+                data["parts"] = parts_shape(parts)
+            self._last = index, self.end, frame("grew", data)
+        return self._last[2]
 
 
 class Ring:

@@ -11,9 +11,19 @@ from typing import Any, Final
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError
-from redis_history.events import ConversationDeleted, Event, MessagesAppended
+from redis_history.events import (
+    ConversationDeleted,
+    Event,
+    HistoryCleared,
+    HistoryRestored,
+    MessagesAppended,
+    MessagesDeleted,
+    ReplyEnded,
+    ReplyGrew,
+    Reset,
+)
 from redis_history.model import Conversation, Message
-from redis_history.web._events import PING, Entry, Ring, encoded, frame, kind_of
+from redis_history.web._events import PING, Entry, Growth, Ring, encoded, frame, kind_of
 from redis_history.web._shape import conversation_shape, glimpse
 
 _logger = logging.getLogger("redis_history")
@@ -65,6 +75,8 @@ class ConversationWatch(_Watch):
     def __init__(self, store: AsyncHistoryStore, conversation_id: str, cursor: str, heartbeat: float) -> None:
         self._conversation_id = conversation_id
         self._away = False  # whether the store could not be reached at the last check
+        self._growing: dict[str, Growth] = {}  # the replies that are being written, by the ids of their messages
+        self._grown_at = 0  # counts their growth
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
         super().__init__(store, heartbeat, cursor)
 
@@ -74,14 +86,43 @@ class ConversationWatch(_Watch):
             while not feed.closed:
                 event = await feed.get(min(self._heartbeat, _CHECK_AFTER))
                 before = self._away
-                if event is not None:
+                if isinstance(event, ReplyGrew):
+                    if event.whole:
+                        self._growing[event.message_id] = Growth(event)
+                    self._growing[event.message_id].add(event)
+                    self._grown_at += 1
+                    self._away = False
+                elif event is not None:
                     self.ring.add(await encoded(self._store, event))
+                    self._forget(event)
                     self._away = False
                 else:
                     self._away = await self._is_away()
                 if event is not None or self._away != before or time.monotonic() - last >= self._heartbeat:
                     self.ring.wake()
                     last = time.monotonic()
+
+    def _forget(self, event: Event) -> None:
+        """Drop the growth of replies that have ended."""
+        if isinstance(event, ReplyEnded):
+            self._growing.pop(event.message_id, None)
+        elif isinstance(event, MessagesDeleted | MessagesAppended):
+            for message_id in event.message_ids if isinstance(event, MessagesDeleted) else event.removed_ids:
+                self._growing.pop(message_id, None)
+        elif isinstance(event, HistoryCleared | HistoryRestored | ConversationDeleted | Reset):
+            self._growing.clear()
+
+    def _grown(self, known: dict[Growth, int]) -> bytes:
+        """What replies have grown by since the last call. `known`: how much of each a reader has."""
+        frames = []
+        growing = self._growing.values()
+        for growth in growing:
+            if (index := known.get(growth, 0)) < growth.end:
+                frames.append(growth.after(index))
+                known[growth] = growth.end
+        for ended in known.keys() - set(growing):
+            del known[ended]
+        return b"".join(frames)
 
     async def _is_away(self) -> bool:
         """Whether the store cannot be reached. A subscription waits silently, but readers should see that it does."""
@@ -99,6 +140,7 @@ class ConversationWatch(_Watch):
         holds only the data that is being sent.
         """
         place, away = self.ring.place_of(cursor), False
+        known: dict[Growth, int] = {}
         while not self.ring.closed:
             if self._away != away:
                 away = self._away
@@ -114,10 +156,13 @@ class ConversationWatch(_Watch):
             if entries:
                 cursor = entries[-1].cursor
                 yield b"".join(entry.data for entry in entries)
+            elif place == self.ring.end and (grown := self._grown(known)):
+                yield grown
             elif place is None or place == self.ring.end:
-                before = self.ring.end
+                before, woken = self.ring.end, self._grown_at
                 await self.ring.wait()
-                if before == self.ring.end and self._away == away and not self.ring.closed:
+                still = before == self.ring.end and woken == self._grown_at
+                if still and self._away == away and not self.ring.closed:
                     yield PING
 
     async def _catch_up(self, cursor: str) -> list[Entry]:
@@ -129,6 +174,8 @@ class ConversationWatch(_Watch):
                 event = await feed.get(0)
                 if event is None:
                     break
+                if isinstance(event, ReplyGrew):  # this reader gets all of it from the ring's place on
+                    continue
                 entries.append(await encoded(self._store, event))
                 size += len(entries[-1].data)
         return entries
@@ -152,7 +199,7 @@ class ListWatch(_Watch):
                 while not feed.closed:
                     wait = max(0.001, sent + _PACE - time.monotonic()) if changed else self._heartbeat
                     event = await feed.get(wait)
-                    if event is not None:
+                    if event is not None and not isinstance(event, ReplyGrew):
                         changed[event.conversation_id] = event
                     if changed and time.monotonic() >= sent + _PACE:
                         await self._add_all(changed)

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from redis_history._version import __version__
 from redis_history.events import ResetReason
-from redis_history.model import Role
+from redis_history.model import Role, Status
 
 _TEXT: Final = {"type": "string"}
 _MAYBE: Final = {"type": ["string", "null"]}
@@ -15,6 +15,7 @@ _COUNT: Final = {"type": "integer", "minimum": 0}
 _FLAG: Final = {"type": "string", "enum": ["1", "0"]}
 _ANY: Final[dict[str, Any]] = {}
 _ROLE: Final = {"type": "string", "enum": list(get_args(Role))}
+_STATUS: Final = {"type": "string", "enum": list(get_args(Status))}
 _POSITION: Final = {"type": "string", "description": "`microseconds.sequence`"}
 
 
@@ -52,7 +53,7 @@ _SCHEMAS: Final = {
         "id": _TEXT, "role": _ROLE, "parts": _list(_ref("Part")), "position": _MAYBE, "text": _TEXT,
         "is_summary": {"type": "boolean"}, "tokens": _COUNT, "timestamp": _MAYBE, "metadata": {"type": "object"},
         "participant": {"oneOf": [_PARTICIPANT, {"type": "null"}]}, "scope": _MAYBE, "trace_id": _MAYBE,
-        "sequence": {"type": ["integer", "null"]}, "sources": _list({"type": "object"}),
+        "sequence": {"type": ["integer", "null"]}, "sources": _list({"type": "object"}), "status": _STATUS,
     }, metadata_cut=_COUNT, sources_cut=_COUNT),
     "Conversations": _object({"conversations": _list(_ref("Conversation")), "next": _MAYBE}),
     "Messages": _object(

@@ -5,12 +5,13 @@ Leaves out signatures and provider data. Long values are cut and marked as cut; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
 
 from redis_history.json_form import to_json
-from redis_history.model import Conversation, Message
+from redis_history.model import Conversation, Message, Part
 from redis_history.search.hits import Highlight, SearchHit
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
@@ -79,6 +80,11 @@ def glimpse(message: Message | None) -> dict[str, Any] | None:
     if not text and message.tool_uses:
         text = ", ".join(part.name[:_GLIMPSE] for part in message.tool_uses[:5])[:_GLIMPSE]
     return {"role": message.role, "name": name[:_NAME], "text": text, "timestamp": to_json(message.timestamp)}
+
+
+def parts_shape(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """Parts, as within a message."""
+    return [_part(to_json(part), LONGEST) for part in parts]
 
 
 def _part(part: dict[str, Any], most: int | None) -> dict[str, Any]:

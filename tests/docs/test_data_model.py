@@ -123,7 +123,12 @@ def test_the_state(server: RealServer, namespace: str) -> None:
         changed = store.get_conversation("c")
     documented = [str(code(row[0])) for row in rows(SECTIONS["State"])]
     field = field_of("m1")
-    assert {name for name in state if name != field} == {name.encode() for name in documented[:-1]} - {b"y", b"o", b"1", b"~"}
+    assert {name for name in state if name != field} == {name.encode() for name in documented[:-1]} - {
+        b"y",
+        b"o",
+        b"1",
+        b"~",
+    }
     assert documented[-1] == ":<12 bytes>"
     assert field == b":" + hashlib.sha1(b"m1", usedforsecurity=False).digest()[:12]
     place, head = state[field], state[b"x"]
