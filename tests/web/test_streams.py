@@ -38,7 +38,8 @@ async def test_every_kind_of_event(make: Any, store: Any) -> None:
     assert len({one["cursor"] for one in data}) == 9
     assert stream.last_id == data[-1]["cursor"]
     assert [one["id"] for one in data[1]["messages"]] == ["m1", "m2", "m3"]
-    assert (data[1]["messages"][0]["text"], data[1]["removed_ids"]) == ("1b", []), "as it is when it is read"
+    assert data[1]["messages"][0]["text"] in ("1", "1b"), "as it is when it is read"
+    assert data[1]["removed_ids"] == []
     assert data[1]["messages"][2]["position"] == str(first[2].message.position)
     assert data[2]["message"]["text"] == "1b"
     assert data[0]["record"]["title"] in ("T", None)  # the record as it is when the event is read
@@ -273,3 +274,38 @@ async def test_a_closed_store_ends_the_streams(make: Any, server: RealServer, na
         await store.aclose()
         assert await one.event() is None
         assert await listed.event() is None
+
+
+async def test_a_reply_grows_for_each_reader_from_its_beginning(make: Any, store: Any) -> None:
+    async with listening(make()) as port, Stream(port, at("c", "events")) as early:
+        await early.opened()
+        async with store.stream("c", id="r") as reply:
+            kind, data = await early.event()
+            assert (kind, data["messages"][0]["status"]) == ("appended", "streaming")
+            cursor = early.last_id
+            await reply.write("one ")
+            kind, data = await early.event()
+            assert (kind, data) == (
+                "grew", {"conversation": "c", "id": "r", "offset": 0, "delta": "one ", "whole": True}
+            )  # fmt: skip
+            assert early.last_id == cursor
+            await reply.add(tool_use("1", "find"))
+            await reply.write("two")
+            text, parts = "one ", []
+            while "two" not in text:
+                kind, data = await early.event()
+                assert (kind, data["offset"], data["whole"]) == ("grew", len(text), False)
+                text += data["delta"]
+                parts += data.get("parts", [])
+            assert text == "one \ntwo"
+            assert parts[0]["name"] == "find"
+            for after in ("", cursor):  # a late reader, and one that was reloaded
+                async with Stream(port, at("c", "events", **({"after": after} if after else {}))) as late:
+                    kind, data = await late.event()
+                    assert (kind, data["delta"], data["whole"]) == ("grew", "one \ntwo", True)
+                    assert [part["type"] for part in data["parts"]] == ["text", "tool_use", "text"]
+        kind, data = await early.event()
+        assert (kind, data["message"]["status"], data["message"]["text"]) == ("updated", "complete", "one \ntwo")
+        async with Stream(port, at("c", "events", after=cursor)) as late:
+            kind, data = await late.event()
+            assert (kind, data["message"]["status"]) == ("updated", "complete")
