@@ -156,13 +156,14 @@ class AsyncReply(Openable):
             self._signal.clear()
             if self._closing or self._lost:
                 continue
+            began = time.monotonic()
             try:
                 await self._flush()
             except Exception as error:  # noqa: BLE001 -- raised by the next write
                 self._error = error
                 if isinstance(error, StoreClosedError):
                     return
-            await self._ending.wait(self._interval)
+            await self._ending.wait(max(0.0, began + self._interval - time.monotonic()))
 
     async def _flush(self) -> None:
         """Send what is pending, or that the writer lives."""

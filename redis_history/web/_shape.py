@@ -79,6 +79,8 @@ def glimpse(message: Message | None) -> dict[str, Any] | None:
     text = message.text[:_GLIMPSE]
     if not text and message.tool_uses:
         text = ", ".join(part.name[:_GLIMPSE] for part in message.tool_uses[:5])[:_GLIMPSE]
+    if not text and message.status == "streaming":
+        text = "…"
     return {"role": message.role, "name": name[:_NAME], "text": text, "timestamp": to_json(message.timestamp)}
 
 

@@ -236,6 +236,20 @@ export class Conversation {
     this.onChange({ kind: "updated", message });
   }
 
+  /** A reply that is being written has grown. `whole`: this is all of it so far. */
+  on_grew({ id, offset, delta, whole, parts }) {
+    const before = this.byId.get(id);
+    if (before?.status !== "streaming") return;
+    const grown = whole ? [] : [...before.parts];
+    const continues = grown.at(-1)?.type === "text";
+    for (const part of parts ?? [{ type: "text", text: continues ? delta : delta.replace(/^\n/, "") }]) {
+      const last = grown.at(-1);
+      if (part.type === "text" && last?.type === "text") grown.splice(-1, 1, { ...last, text: last.text + part.text });
+      else grown.push(part);
+    }
+    this.on_updated({ message: { ...before, parts: grown, text: before.text.slice(0, offset) + delta } });
+  }
+
   on_deleted({ ids }) {
     this.onChange({ kind: "deleted", ids, removed: this.drop(ids) });
   }

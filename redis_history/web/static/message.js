@@ -19,7 +19,7 @@ export function drawRow(row, desk) {
   const article = el(
     "article",
     {
-      class: ["row", row.continued && "continued", row.archived && "archived", row.leaving && "leaving"]
+      class: ["row", row.continued && "continued", row.archived && "archived", row.leaving && "leaving", message.status]
         .filter(Boolean)
         .join(" "),
       tabindex: "-1",
@@ -41,7 +41,9 @@ function spoken(row, desk) {
   const content = message.parts.map((part, index) => drawPart(row, part, index, fold));
   const shown = content.filter(Boolean);
   const chips = attachments(message);
-  if (!shown.length && !chips) shown.push(el("p", { class: "nothing", text: "no text" }));
+  if (message.status === "streaming") shown.push(el("span", { class: "caret", "aria-hidden": "true" }));
+  else if (!shown.length && !chips) shown.push(el("p", { class: "nothing", text: "no text" }));
+  if (message.status === "interrupted") shown.push(el("p", { class: "stopped", text: "stopped before its end" }));
   const box = el(
     "div",
     { class: "message", data: { kind: who.kind, role: message.role } },
