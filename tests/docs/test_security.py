@@ -66,6 +66,9 @@ def _everything(server: RealServer, url: str, listening: bool) -> None:
             for through in ("2", "0"):
                 store.expand("c", f"s{through}")
             store.restore("c", store.get("c")[:2])
+            with store.stream("c", id="reply") as reply:
+                reply.write("a word")
+                wait_until(lambda: store.get("c")[-1].text == "a word" or _denied(server), "what is written")
             store.clear("c")
             mortal.append(same, user("its name stays until somebody lists"))
             wait_until(lambda: mortal.get(same) == [], "the end of a conversation")
@@ -178,6 +181,9 @@ def _read_all(server: RealServer, url: str) -> None:
             others.append("c", user("live"))
             assert subscription.get(timeout=10) is not None
             assert every.get(timeout=10) is not None
+            with others.stream("c") as reply:
+                reply.write("a word")
+                wait_until(lambda: store.get("c")[-1].text == "a word" or _denied(server), "what is written")
         wait_until(lambda: heard(0), "the end of the subscriptions")
 
 

@@ -15,7 +15,7 @@ if listed and ARGV[1] ~= '0' then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   for i, reply in ipairs(replies_in(listed)) do
-    replies[i] = {reply[2], redis.call('GET', content_of_reply(KEYS[1], reply[1])) or '', reply[4] - now}
+    replies[i] = {reply[2], redis.call('GETRANGE', content_of_reply(KEYS[1], reply[1]), 0, -1), reply[4] - now}
   end
 end
 return {epoch, revision, newest, tonumber(totals[1] or 0), tonumber(totals[2] or 0), tonumber(totals[3] or 0), members, replies}

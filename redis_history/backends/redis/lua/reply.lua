@@ -16,7 +16,7 @@ for i = 1, #ARGV, 2 do
   elseif not is_live(member) then
     found[#found + 1] = {member}
   else
-    found[#found + 1] = {member, reply and redis.call('GET', content_of_reply(state, reply[1])) or '', reply and reply[4] - now or 0}
+    found[#found + 1] = {member, reply and redis.call('GETRANGE', content_of_reply(state, reply[1]), 0, -1) or '', reply and reply[4] - now or 0}
   end
 end
 return found
