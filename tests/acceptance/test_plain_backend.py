@@ -31,7 +31,7 @@ class DerivedBackend(Backend, PlainBackend):
 def test_what_a_backend_does_not_declare_it_need_not_do(kind: Any) -> None:
     with HistoryStore(backend=kind()) as store:
         store.append_many("c", [user("one word", id="a"), user("another", id="b")])
-        assert features(store._backend) == Features(False, False, "client")
+        assert features(store._backend) == Features(search_mode="client")
         assert [message.id for message in store.get("c", include_archived=True)] == ["a", "b"]
         assert [message.id for message in store.iter("c", include_archived=True)] == ["a", "b"]
         assert [hit.message.id for hit in store.search("c", "word")] == ["a"]

@@ -109,7 +109,7 @@ async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site
     """Also of conversations that changed in the same millisecond, and when a card moves that has the focus."""
     names = [site.name("order") for _ in range(6)]
     for name in names:
-        site.store.append(name, user("Hello."))
+        site.store.append(name, user(f"Hello, {name}."))
 
     async def alike(route: Route) -> None:
         answer = await route.fetch()
