@@ -70,7 +70,10 @@ _SCHEMAS: Final = {
         messages=_list(_ref("Message")), removed_ids=_list(_TEXT), message=_ref("Message"),
         ids=_list(_TEXT), summary=_ref("Message"), count=_COUNT, through=_TEXT, summary_id=_TEXT,
         record={"oneOf": [_ref("Conversation"), {"type": "null"}]},
-        reason={"type": "string", "enum": [*get_args(ResetReason), "change_too_large", "cursor_invalid", "summary_gone"]},
+        reason={
+            "type": "string",
+            "enum": [*get_args(ResetReason), "change_too_large", "cursor_invalid", "summary_gone"],
+        },
     ), "description": "the data of a server-sent event of a conversation"},
 }  # fmt: skip
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
