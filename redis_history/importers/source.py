@@ -39,8 +39,9 @@ _Form = Literal["lines", "list", "messages", "document", "too large"]
 _STRING_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS = re.compile(_STRING + b"?", re.DOTALL)  # "?" also matches an unclosed string, to search in linear time
-_INSIDE = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
-_IN_LIST = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
+# The outer "*" is not possessive: before Python 3.11.5, "*+" around a group stops after it has failed once (gh-106052).
+_INSIDE = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*", re.DOTALL)
+_IN_LIST = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*", re.DOTALL)
 
 
 class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
