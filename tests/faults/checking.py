@@ -47,15 +47,14 @@ def check(recorded: Recorded, *, shortest_log: int = 1) -> list[str]:
     """The violations, in words; empty if all promises are kept. `shortest_log`: the least number of changes that a
     subscriber may be behind and be sent a Reset because the log was trimmed."""
     changes: dict[str, list[Change]] = defaultdict(list)
-    tokens = {
-        (call.conversation, call.token[:6], KINDS.get(call.kind)): call.token for call in recorded.calls if call.token
-    }
+    calls: dict[str, list[Call]] = defaultdict(list)
+    tokens = {}
+    for call in _united(recorded.calls):
+        calls[call.conversation].append(call)
+        tokens[call.conversation, call.token[:6], KINDS.get(call.kind)] = call.token
     for change in recorded.changes:
         whole = tokens.get((change.conversation, change.token, change.kind), change.token)
         changes[change.conversation].append(structs.replace(change, token=whole))
-    calls: dict[str, list[Call]] = defaultdict(list)
-    for call in recorded.calls:
-        calls[call.conversation].append(call)
     problems = []
     for name in sorted({*changes, *calls, *recorded.final}):
         one = _Timeline(name, changes[name], calls[name], recorded.losses)
@@ -67,7 +66,21 @@ def check(recorded: Recorded, *, shortest_log: int = 1) -> list[str]:
                 feed = _Feed(name, changes[name], follows, shortest_log, lossy=bool(recorded.losses))
                 seen = [event for event in events if event.conversation == name]
                 problems += [f"{watcher}: {name}: {problem}" for problem in feed.check(seen)]
-    return problems + _check_histories(recorded) + _check_search(recorded)
+    made = {change.token for its in changes.values() for change in its}
+    return problems + _check_histories(recorded, made) + _check_search(recorded)
+
+
+def _united(calls: list[Call]) -> list[Call]:
+    """The attempts of one call as one: a shared history repeats a call, with its token, that was not answered."""
+    found: dict[Any, Call] = {}
+    for number, call in enumerate(calls):
+        key = call.token or number
+        other = found.get(key)
+        if other is not None:
+            known = max(call, other, key=lambda one: (one.status != "unknown", one.invoked))
+            call = structs.replace(known, invoked=min(call.invoked, other.invoked))
+        found[key] = call
+    return [*found.values()]
 
 
 class _Timeline:
@@ -377,13 +390,12 @@ _KINDS_OF_EVENTS = {
 # The end
 
 
-def _check_histories(recorded: Recorded) -> list[str]:
+def _check_histories(recorded: Recorded, made: set[str]) -> list[str]:
     problems = []
     for name, entries in recorded.histories:
         wanted = list(recorded.final[name].messages)
         if entries != wanted:
             problems.append(f"a shared history of {name} has {_difference(wanted, entries)}")
-    made = {change.token for change in recorded.changes}
     stored: dict[str, set[str]] = defaultdict(set)
     for call in recorded.calls:
         if call.token in made or call.status == "ok":

@@ -201,6 +201,25 @@ def test_a_write_applied_late_is_allowed_only_without_an_outcome() -> None:
     assert check(recorded) != []
 
 
+def test_a_call_that_is_repeated_began_with_its_first_attempt(good: Recorded) -> None:
+    """A shared history repeats a call that was not answered. The first attempt may have been applied."""
+    first, *_, last = [call for call in good.calls if call.kind == "Append"]
+    late = structs.replace(first, invoked=last.responded + 1, responded=last.responded + 2)
+    replaced(good, 0, responded=float("inf"), status="unknown", value=None)
+    good.calls.append(late)
+    assert check(good) == []
+    good.calls[-1] = structs.replace(late, value=[[2, False]])
+    assert len(check(good)) == 1
+
+
+def test_what_an_unanswered_call_has_stored_is_stored(good: Recorded) -> None:
+    token = "abcdef0123456789"
+    replaced(good, 5, token=token, responded=float("inf"), status="unknown", value=None)
+    good.changes[-1] = structs.replace(good.changes[-1], token=token[:6], head=good.changes[-1].token)
+    good.added.append((C, "e"))
+    assert check(good) == []
+
+
 def test_refusals_and_calls_without_effect_must_fit_the_state(good: Recorded) -> None:
     refused = {"status": "refused", "value": ["RevisionConflictError", 5, ""]}
     good.calls.append(structs.replace(good.calls[6], kind="Clear", token="t", arguments={"expected": 5}, **refused))
