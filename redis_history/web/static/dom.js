@@ -74,5 +74,3 @@ export function oncePerFrame(work) {
     setTimeout(run, 120); // a hidden page has no frames
   };
 }
-
-export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

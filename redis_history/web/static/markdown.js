@@ -2,18 +2,23 @@
 // elements are made here. Images are shown as links, so that a message causes no request.
 
 import { el } from "./dom.js";
-import { code, prose } from "./prose.js";
+import { code } from "./prose.js";
 import MarkdownIt from "./vendor/markdown-it.js";
 
 const LONGEST = 20_000; // characters; longer texts are shown plainly
 const DEEPEST = 30; // elements inside each other; browsers are slow with deep ones
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: true, maxNesting: DEEPEST });
+const plain = new MarkdownIt("zero").enable(["fence", "backticks"]);
 
 /** A text as Markdown. */
-export function markdown(text) {
-  if (text.length > LONGEST) return prose(text);
+export const markdown = (text) => drawn(text.length > LONGEST ? plain : parser, text);
+
+/** A text as it was typed, with only its code set apart. */
+export const prose = (text) => drawn(plain, text);
+
+function drawn(by, text) {
   const root = el("div", { class: "prose", dir: "auto" });
-  build(parser.parse(text, {}), root);
+  build(by.parse(text, {}), root);
   return root;
 }
 

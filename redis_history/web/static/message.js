@@ -3,8 +3,9 @@
 import { address } from "./api.js";
 import { el, icon } from "./dom.js";
 import { author, clock, dayName, exact, initials, oneLine, plural, shorten } from "./format.js";
+import { prose } from "./markdown.js";
 import { attachments, drawPart, sources } from "./parts.js";
-import { foldable, prose } from "./prose.js";
+import { foldable } from "./prose.js";
 
 /**
  * `desk` has the state apart from the row: `desk.fold(row, id, message)`, the state of a foldable part;
@@ -19,7 +20,7 @@ export function drawRow(row, desk) {
   const article = el(
     "article",
     {
-      class: ["row", row.continued && "continued", row.archived && "archived", row.leaving && "leaving", message.status]
+      class: ["row", row.continued && "continued", row.archived && "archived", message.status]
         .filter(Boolean)
         .join(" "),
       tabindex: "-1",
@@ -30,7 +31,6 @@ export function drawRow(row, desk) {
     row.unread && el("p", { class: "unread-line" }, el("span", { text: "New" })),
     body,
   );
-  if (row.leaving) article.style.setProperty("--height", `${row.leaving}px`);
   return article;
 }
 

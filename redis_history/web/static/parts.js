@@ -2,8 +2,8 @@
 
 import { el, icon } from "./dom.js";
 import { bytes, duration, exact, oneLine, plural, shorten } from "./format.js";
-import { markdown } from "./markdown.js";
-import { contentText, data, foldable, pretty, prose } from "./prose.js";
+import { markdown, prose } from "./markdown.js";
+import { contentText, data, foldable, pretty } from "./prose.js";
 
 const RECENT = 10 * 60 * 1000;
 

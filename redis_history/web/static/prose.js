@@ -1,4 +1,4 @@
-// Creates elements for texts: keeps line breaks, sets fenced code and `code` apart, and folds long texts.
+// Folds long texts; code and data.
 
 import { el } from "./dom.js";
 import { plural, shorten } from "./format.js";
@@ -31,53 +31,6 @@ export function foldable(text, fold, make) {
   button.dataset.fold = fold.id;
   button.addEventListener("click", fold.toggle);
   return [make(fold.open ? text : start), button];
-}
-
-/** A text as paragraphs and blocks of code. */
-export function prose(text) {
-  const root = el("div", { class: "prose", dir: "auto" });
-  for (const block of blocks(text)) {
-    if (block.code === undefined) root.append(el("p", { dir: "auto" }, ...inline(block.text)));
-    else root.append(code(block.code, block.language));
-  }
-  return root;
-}
-
-/** Splits a text into prose and fenced code. A fence that is not closed lasts to the end. */
-export function blocks(text) {
-  const found = [];
-  let lines = [];
-  let fence = null;
-  const close = () => {
-    const joined = lines.join("\n");
-    if (fence) found.push({ code: joined, language: fence.language });
-    else if (joined.trim()) found.push({ text: joined.replace(/^\n+/, "").trimEnd() });
-    lines = [];
-  };
-  for (const line of text.split("\n")) {
-    const mark = fenceOf(line);
-    if (!fence && mark) {
-      close();
-      fence = mark;
-    } else if (fence && mark && !mark.language && mark.mark.startsWith(fence.mark)) {
-      close();
-      fence = null;
-    } else lines.push(line);
-  }
-  close();
-  return found;
-}
-
-/** Parses a fence that opens or closes a block of code. Linear time, because the text is untrusted. */
-function fenceOf(line) {
-  const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line);
-  if (!mark) return null;
-  const rest = line.slice(mark[0].length).trim();
-  return rest.includes("`") ? null : { mark: mark[1], language: /^\S*/.exec(rest)[0] };
-}
-
-function inline(text) {
-  return text.split(/(`[^`\n]+`)/).map((piece, at) => (at % 2 ? el("code", { text: piece.slice(1, -1) }) : piece));
 }
 
 export function code(text, language = "") {

@@ -100,7 +100,7 @@ export function sameRow(left, right) {
   if (left.message !== right.message || left.edge !== right.edge || left.count !== right.count) return false;
   if (left.edge) return true;
   if (left.day !== right.day || left.continued !== right.continued || left.unread !== right.unread) return false;
-  if (left.leaving !== right.leaving || left.results.size !== right.results.size) return false;
+  if (left.results.size !== right.results.size) return false;
   if (left.paired.size !== right.paired.size) return false;
   for (const [index, results] of left.results) {
     const others = right.results.get(index) ?? [];

@@ -1,7 +1,7 @@
 // The list of conversations, the last changed first.
 
 import { api } from "./api.js";
-import { byId, el, oncePerFrame, setText, still } from "./dom.js";
+import { byId, el, oncePerFrame, setText } from "./dom.js";
 import { ago, compact, exact, number, oneLine, plural, shorten } from "./format.js";
 import { hashOf } from "./route.js";
 
@@ -167,7 +167,6 @@ export class Sidebar {
     const order = steady ? this.asShown(sorted) : sorted;
     let unread = 0;
     let matched = 0;
-    const places = steady ? null : this.places();
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     let place = this.list.firstElementChild;
     for (const item of order) {
@@ -182,7 +181,6 @@ export class Sidebar {
       else this.list.insertBefore(item.element, place);
     }
     if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
-    if (places) this.slide(places);
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
     if (this.more && this.offset < LOOKED) this.scrolled(); // a page may contain few conversations that this user may read
@@ -193,32 +191,6 @@ export class Sidebar {
   asShown(sorted) {
     const at = new Map([...this.list.children].map((element, index) => [element, index]));
     return sorted.sort((left, right) => (at.get(left.element) ?? -1) - (at.get(right.element) ?? -1));
-  }
-
-  places() {
-    if (still()) return null;
-    const { top, bottom } = this.scroller.getBoundingClientRect();
-    const found = new Map();
-    for (const element of this.list.children) {
-      const box = element.getBoundingClientRect();
-      if (box.top > bottom) break;
-      if (box.bottom > top) found.set(element, box.top);
-    }
-    return found;
-  }
-
-  /** Animate cards that changed their place. */
-  slide(places) {
-    for (const [element, before] of places) {
-      if (!element.isConnected || element.hidden) continue;
-      const moved = before - element.getBoundingClientRect().top;
-      if (Math.abs(moved) > 2) {
-        element.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], {
-          duration: 260,
-          easing: "ease-out",
-        });
-      }
-    }
   }
 
   told(words, matched) {

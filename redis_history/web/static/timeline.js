@@ -4,7 +4,7 @@ import { address, api } from "./api.js";
 import { showActivity } from "./activity.js";
 import { compare, Conversation } from "./conversation.js";
 import { Desk } from "./desk.js";
-import { byId, oncePerFrame, setText, still } from "./dom.js";
+import { byId, oncePerFrame, setText } from "./dom.js";
 import { author, oneLine, plural, shorten } from "./format.js";
 import { Header } from "./header.js";
 import { mark, unmark } from "./marking.js";
@@ -13,7 +13,6 @@ import { buildRows, sameRow } from "./rows.js";
 import { Stream } from "./stream.js";
 import { VirtualList } from "./virtual.js";
 
-const FOLDING = 480; // milliseconds; the same as in timeline.css
 const FRESH = 1500;
 const NEAR = 900; // pixels from an edge of the loaded messages at which the next page is loaded
 const HIDDEN = 45_000; // milliseconds after which a hidden page closes its stream
@@ -63,7 +62,6 @@ export class Timeline {
       redraw: (key) => this.list.redraw(key),
       rebuild: () => conversation === this.conversation && this.render(),
     });
-    this.ghosts = []; // rows that are being folded
     this.fresh = new Set(); // ids of messages that just arrived
     this.home = new Map();
     this.below = 0; // messages that arrived while the user was further up
@@ -161,7 +159,6 @@ export class Timeline {
       this.announce([`${plural(count ?? removed.length, "message")} folded into a summary`]);
     }
     if (kind === "deleted") this.desk.forget(ids);
-    if (["compacted", "deleted"].includes(kind)) this.fold(removed);
     if (kind === "gone") this.forget();
     if (kind === "info") this.info({});
     else if (!["older", "newer", "opened"].includes(kind)) this.header.say(kind);
@@ -198,26 +195,6 @@ export class Timeline {
     }
   }
 
-  /** Animate the folding of visible rows. */
-  fold(removed) {
-    if (still() || document.hidden) return;
-    const gone = new Set(removed.map((message) => message.id));
-    const ghosts = [];
-    for (const { row, element } of this.list.drawn.values()) {
-      if (row.edge || row.archived || row.leaving || !gone.has(row.message.id)) continue;
-      ghosts.push({ ...row, leaving: Math.max(1, element.offsetHeight) });
-    }
-    if (!ghosts.length) return;
-    const { conversation } = this;
-    this.ghosts = [...this.ghosts, ...ghosts];
-    setTimeout(() => {
-      if (conversation !== this.conversation) return;
-      this.ghosts = this.ghosts.filter((ghost) => !ghosts.includes(ghost));
-      for (const ghost of ghosts) this.list.heights.delete(ghost.key);
-      this.show();
-    }, FOLDING);
-  }
-
   // Rendering
 
   render() {
@@ -229,7 +206,7 @@ export class Timeline {
     desk.learn(messages);
     list.endless = conversation.newer;
     list.pinned &&= !list.endless;
-    list.set(withGhosts(rows, this.ghosts));
+    list.set(rows);
     this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
     this.header.people(messages);
     showActivity(rows);
@@ -375,18 +352,4 @@ export class Timeline {
     }
     return Boolean(has());
   }
-}
-
-/** Rows that are being folded, at their former places. */
-function withGhosts(rows, ghosts) {
-  if (!ghosts.length) return rows;
-  const here = new Set(rows.map((row) => row.key));
-  const left = ghosts.filter((ghost) => !here.has(ghost.key));
-  const merged = [];
-  for (const row of rows) {
-    while (left.length && !row.archived && compare(left[0].message.position, row.message.position) <= 0)
-      merged.push(left.shift());
-    merged.push(row);
-  }
-  return [...merged, ...left];
 }
