@@ -1,4 +1,4 @@
-"""Prints the time of each operation relative to a bare redis-py command on the same bytes.
+"""Prints the time of each operation relative to a bare redis-py command on {id, role, content} of the same messages.
 
 Ratios, because absolute times depend mostly on the machine. The calls of the two columns of a row alternate, in one
 process and on one server.
@@ -20,6 +20,7 @@ import redis
 from benchmarks.calls import (
     bench_append,
     bench_async_append,
+    bench_async_read,
     bench_batch,
     bench_capture,
     bench_listing,
@@ -78,6 +79,7 @@ def main() -> None:
             bench_append(report, client, store, options.rounds)
             asyncio.run(bench_async_append(report, url, options.rounds))
             bench_read(report, client, store, options.rounds)
+            asyncio.run(bench_async_read(report, url, options.rounds))
             bench_prompts(report, store, options.rounds)
             bench_capture(report, store, options.rounds)
             bench_batch(report, client, store, options.rounds)

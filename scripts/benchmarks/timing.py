@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 from rich.table import Table
 
 from redis_history import HistoryStore, Message, user
-from redis_history.model.wire import encode_body, encode_member
 
 TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
 STAMP = 1_700_000_000_000_000
@@ -22,7 +22,8 @@ def messages(count: int) -> list[Message]:
 
 
 def members(of: list[Message]) -> list[bytes]:
-    return [encode_member(index, len(TEXT), 0, STAMP + index, encode_body(message)) for index, message in enumerate(of)]
+    """What a program with redis-py alone would store."""
+    return [msgspec.msgpack.encode({"id": one.id, "role": one.role, "content": one.text}) for one in of]
 
 
 class Timing:
