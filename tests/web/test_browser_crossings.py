@@ -160,6 +160,45 @@ async def test_the_later_wish_counts(window: Window, site: Site) -> None:
     await expect(window.said("In 1700.")).to_be_in_viewport()
 
 
+async def test_pages_of_a_former_window_are_dropped(window: Window) -> None:
+    page = await window.open()
+    gapless, around = await page.evaluate("""async () => {
+        const { Conversation } = await import(new URL("static/conversation.js", location.href.split("#")[0]).href);
+        const all = Array.from({ length: 1000 }, (_, at) => ({ id: `m${at}`, position: `${at}.0`, text: "" }));
+        const asked = [];
+        const conversation = new Conversation("c", () => {});
+        conversation.ask = ({ limit, before = "1000.0", since = "-1.0", first }) => {
+          const [time, sequence] = since.split(".");
+          const begin = Number(time) + (sequence < 0 ? 0 : 1);
+          const some = all.filter(({ position }) => position >= begin && Number(position) < Number(before));
+          const messages = first ? some.slice(0, limit) : some.slice(-limit);
+          return new Promise((answer) => asked.push(() => answer({ messages, more: messages.length < some.length })));
+        };
+        const answered = async () => {
+          while (asked.length) {
+            asked.shift()();
+            await new Promise((done) => setTimeout(done));
+          }
+        };
+        const ids = () => conversation.messages.map(({ id }) => Number(id.slice(1)));
+        conversation.open();
+        await answered();
+        conversation.toOldest();
+        conversation.extend("older"); // of the window that is about to be replaced
+        await answered();
+        const found = ids();
+        conversation.refresh("500.0");
+        await answered();
+        all.splice(400, 200);
+        conversation.on_deleted({ ids: Array.from({ length: 200 }, (_, at) => `m${at + 400}`) });
+        conversation.extend("older");
+        await answered();
+        return [found.every((id, at) => id === at), ids()];
+    }""")
+    assert gapless
+    assert {399, 600} <= set(around), "where the user was, not at the end"
+
+
 async def test_keys_of_a_narrow_window_lead_to_the_list(windows: Windows, site: Site) -> None:
     name = site.name("zebrafish")
     site.store.append(name, user("Stripes."))

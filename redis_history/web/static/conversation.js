@@ -52,6 +52,7 @@ export class Conversation {
     this.byId = new Map();
     this.older = false;
     this.newer = false;
+    this.emptied = null; // where the window was when its last message was removed
     this.missed = 0; // messages appended after the end of the window
     this.loading = { older: null, newer: null };
   }
@@ -135,10 +136,11 @@ export class Conversation {
     }
   }
 
-  /** Load the next page of a side, "older" or "newer", unless it is already loading or there is none. */
+  /** Load the next page of a side, "older" or "newer", unless it is already loading, there is none, or another window
+   * is loading, in which the page would leave a gap. */
   extend(side) {
-    if (!this[side]) return null;
-    if (!this.messages.length) return this.refresh(null);
+    if (!this[side] || this.moving) return null;
+    if (!this.messages.length) return this.refresh(this.emptied);
     const bound = side === "older" ? { before: this.first.position } : { since: this.last.position, first: 1 };
     this.loading[side] ??= this.read(side, bound);
     return this.loading[side];
@@ -303,6 +305,7 @@ export class Conversation {
     const removed = this.messages.filter((message) => gone.has(message.id));
     if (!removed.length) return removed;
     this.messages = this.messages.filter((message) => !gone.has(message.id));
+    this.emptied = removed[0].position;
     for (const message of removed) this.byId.delete(message.id);
     return removed;
   }
