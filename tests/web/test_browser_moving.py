@@ -115,14 +115,15 @@ async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site
         answer = await route.fetch()
         found = await answer.json()
         for conversation in found["conversations"]:
-            conversation["updated_at"] = "2026-01-01T00:00:00+00:00"
+            conversation["last_message_at"] = "2026-01-01T00:00:00+00:00"
         await route.fulfill(response=answer, body=json.dumps(found))
 
     await window.page.route("**/v1/conversations*", alike)
     page = await window.open()
-    shown = "() => [...document.querySelectorAll('#conversations > li:not([hidden])')].map(one => one.dataset.id)"
+    cards = "#conversations > [data-id]:not([hidden])"
+    shown = f"() => [...document.querySelectorAll('{cards}')].map(one => one.dataset.id)"
     await page.locator("#filter").fill("order-")
-    await window.until("() => document.querySelectorAll('#conversations > li:not([hidden])').length === 6")
+    await expect(page.locator(cards)).to_have_count(6)
     before = await page.evaluate(shown)
     for _ in range(3):
         await page.evaluate("() => document.querySelector('#filter').dispatchEvent(new Event('input'))")
@@ -134,7 +135,7 @@ async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site
     focused = page.locator(":focus")
     await expect(focused).to_contain_text(before[3])
     site.store.append(before[3], user("Newer."))
-    await window.until("first => document.querySelector('#conversations > li').dataset.id === first", before[3])
+    await window.until("first => document.querySelector('#conversations > [data-id]').dataset.id === first", before[3])
     await expect(focused).to_contain_text(before[3])
     for name in names:
         site.store.delete_conversation(name)

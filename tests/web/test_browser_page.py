@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,25 @@ async def test_the_token_is_not_in_the_address(window: Window, site: Site) -> No
     assert page.url == window.base
     await expect(page.locator("#namespace")).to_have_text(site.store.namespace)
     await expect(page.locator("#welcome")).to_be_visible()
+
+
+async def test_the_list_has_the_dates_of_conversations(window: Window, site: Site) -> None:
+    today, yesterday, earlier = (site.name(kind) for kind in ("today", "yesterday", "earlier"))
+    now = datetime.now(UTC)
+    for name, days in ((today, 0), (earlier, 400), (yesterday, 1)):
+        times = (now - timedelta(days=days, minutes=1), now - timedelta(days=days))
+        site.store.append_many(name, [Message(role="user", parts="Hello.", timestamp=time) for time in times])
+    page = await window.open(earlier)
+    await page.get_by_label("Filter conversations").fill(today.rpartition("-")[2])
+    await expect(page.locator("#list-title")).to_have_text("1 conversation")
+    await page.get_by_label("Filter conversations").fill("")
+    order = "[...document.querySelectorAll('.conversations > li')].map(one => one.dataset.id ?? one.textContent)"
+    found = await page.evaluate(order)
+    wanted = ("Today", today, "Yesterday", yesterday, "Earlier", earlier)
+    assert [one for one in found if one in wanted] == list(wanted)
+    year = str((now - timedelta(days=400)).year)
+    await expect(page.locator("#facts")).to_contain_text(year)
+    await expect(page.locator(f"li[data-id='{earlier}'] time")).to_contain_text(year)
 
 
 async def test_calls_fold_beside_their_results(window: Window, site: Site) -> None:

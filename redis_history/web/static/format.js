@@ -47,6 +47,9 @@ export function ago(iso) {
   return (new Date().getFullYear() === date.getFullYear() ? SHORT_DAY : SHORT_YEAR).format(date);
 }
 
+/** The days from one time to another, such as "3 – 5 Mar 2026". */
+export const days = (from, to) => (valid(from) && valid(to) ? SHORT_YEAR.formatRange(valid(from), valid(to)) : "");
+
 /** The duration between two times; empty if it is too short to show. */
 export function duration(from, to) {
   const seconds = (valid(to) - valid(from)) / 1000;

@@ -1,7 +1,7 @@
 // The header of the timeline: the conversation's title and facts, its participants, and the connection state.
 
 import { byId, el, setText } from "./dom.js";
-import { author, compact, exact, oneLine, plural, shorten } from "./format.js";
+import { author, compact, days, exact, oneLine, plural, shorten } from "./format.js";
 import { avatar } from "./message.js";
 
 const FACES = 5;
@@ -56,6 +56,8 @@ export class Header {
     this.showBanner();
     const told = [plural(info.message_count, "message")];
     if (info.tokens) told.push(`${compact(info.tokens)} tokens`);
+    const dates = days(info.first_message_at, info.last_message_at);
+    if (dates) told.push(dates);
     const facts = [el("span", { text: told.join(" · ") })];
     if (info.agent_name) facts.push(el("bdi", { text: shorten(info.agent_name, 60) }));
     const owner = String(info.user_id ?? "");

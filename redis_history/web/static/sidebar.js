@@ -1,8 +1,8 @@
-// The list of conversations, the last changed first.
+// The list of conversations: pages come by last change, and are shown by the time of the newest message.
 
 import { api } from "./api.js";
 import { byId, el, oncePerFrame, setText } from "./dom.js";
-import { ago, compact, exact, number, oneLine, plural, shorten } from "./format.js";
+import { ago, compact, dayName, exact, number, oneLine, plural, shorten } from "./format.js";
 import { hashOf } from "./route.js";
 
 const PAGE = 50;
@@ -23,8 +23,10 @@ export class Sidebar {
     this.loading = null;
     this.pointed = 0;
     this.list = byId("conversations");
+    this.heads = new Map(); // elements of "Today", "Yesterday", "Earlier"
     this.scroller = byId("list-scroller");
     this.note = byId("list-note");
+    this.title = byId("list-title");
     this.filter = byId("filter");
     this.show = oncePerFrame(() => this.render());
     this.filter.addEventListener("input", () => this.show());
@@ -160,8 +162,7 @@ export class Sidebar {
 
   render() {
     const words = this.filter.value.trim().toLowerCase();
-    const changed = ({ conversation }) => conversation.updated_at ?? ""; // ISO times in UTC sort as texts
-    const sorted = [...this.items.values()].sort((left, right) => ascending(changed(right), changed(left)));
+    const sorted = [...this.items.values()].sort((left, right) => ascending(timeOf(right), timeOf(left)));
     const steady = Date.now() - this.pointed < STEADY;
     if (steady) setTimeout(this.show, STEADY);
     const order = steady ? this.asShown(sorted) : sorted;
@@ -169,6 +170,11 @@ export class Sidebar {
     let matched = 0;
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     let place = this.list.firstElementChild;
+    const put = (element) => {
+      if (element === place) place = place.nextElementSibling;
+      else this.list.insertBefore(element, place);
+    };
+    const heads = [];
     for (const item of order) {
       if (this.isSeen(item.conversation.id)) this.unread.see(item.conversation.id, item.conversation.message_count);
       const count = this.unread.count(item.conversation);
@@ -176,11 +182,19 @@ export class Sidebar {
       this.draw(item, count);
       const hidden = words && !matches(item, words);
       item.element.hidden = Boolean(hidden);
-      if (!hidden) matched += 1;
-      if (item.element === place) place = place.nextElementSibling;
-      else this.list.insertBefore(item.element, place);
+      if (!hidden) {
+        matched += 1;
+        const group = GROUPS.find((name) => name === dayName(timeOf(item))) ?? "Earlier";
+        if (!heads.includes(group)) {
+          heads.push(group);
+          put(this.head(group));
+        }
+      }
+      put(item.element);
     }
+    for (const [group, head] of this.heads) if (!heads.includes(group)) head.remove();
     if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
+    setText(this.title, this.items.size ? `${plural(matched, "conversation").replace(" ", this.more ? "+ " : " ")}` : "Conversations");
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
     if (this.more && this.offset < LOOKED) this.scrolled(); // a page may contain few conversations that this user may read
@@ -204,10 +218,15 @@ export class Sidebar {
     setText(this.note, note);
   }
 
+  head(group) {
+    if (!this.heads.has(group)) this.heads.set(group, el("li", { class: "group" }, el("h3", { text: group })));
+    return this.heads.get(group);
+  }
+
   draw(item, unread) {
     const { conversation } = item;
     const selected = conversation.id === this.current;
-    const at = item.last?.timestamp ?? conversation.updated_at; // imported conversations have times of their own
+    const at = timeOf(item);
     const state = JSON.stringify([conversation, item.last, unread, selected, ago(at)]);
     if (item.state === state) return;
     item.state = state;
@@ -224,7 +243,7 @@ export class Sidebar {
         "span",
         { class: "card-top" },
         el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.label || conversation.id), 160) }),
-        el("time", { datetime: at, title: exact(at), text: ago(at) }),
+        el("time", { datetime: at, title: `${exact(conversation.first_message_at)} –\n${exact(at)}`, text: ago(at) }),
       ),
       el("span", { class: "card-last" }, ...lastLine(item.last)),
       el(
@@ -249,9 +268,15 @@ export class Sidebar {
   }
 
   links() {
-    return [...this.list.children].filter((element) => !element.hidden).map((element) => element.firstElementChild);
+    return [...this.list.querySelectorAll("li:not([hidden]) > a")];
   }
 }
+
+const GROUPS = ["Today", "Yesterday"];
+
+/** The time of the newest message: imported conversations have times of their own. */
+const timeOf = ({ conversation, last }) =>
+  conversation.last_message_at ?? last?.timestamp ?? conversation.updated_at ?? ""; // ISO times in UTC sort as texts
 
 const ascending = (left, right) => Number(left > right) - Number(left < right);
 
