@@ -67,7 +67,7 @@ def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) ->
 
 
 async def bench_async_read(report: Report, url: str, rounds: int) -> None:
-    client = redis.asyncio.Redis.from_url(url)
+    client: Any = redis.asyncio.Redis.from_url(url)
     decode = msgspec.msgpack.Decoder().decode
     bare, ours = Timing(), Timing()
     async with AsyncHistoryStore(url, namespace="bench", search="off") as store:
