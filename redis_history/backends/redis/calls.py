@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -31,15 +32,35 @@ class Script(NamedTuple):
 
 
 def _load(name: str, *preludes: str) -> Script:
-    folder = files("redis_history.backends.redis") / "lua"
-    source = b"\n".join((folder / f"{part}.lua").read_bytes() for part in (*preludes, name))
+    declared: list[bytes] = []
+    source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
+    if declared:
+        source = b"local %b\n%b" % (b", ".join(declared), source)
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
     return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
-_WRITING = ("_member", "_live", "_archive", "_change", "_journal", "_document")
+#: A line of a script in place of which other files are put: only if this part of the script runs are their functions made,
+#: which takes 0.3 microseconds for each. Their names are declared at the start of the script.
+_INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
+_LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
+
+
+def _included(declared: list[bytes], line: re.Match[bytes]) -> bytes:
+    source = _source(*line[1].decode().split())
+    declared += [name for found in _LOCAL.finditer(source) for name in found[2].split(b", ")]
+    source = re.sub(rb"^local \w+(?:, \w+)*(?: --.*)?$", b"", source, flags=re.MULTILINE)
+    return _LOCAL.sub(lambda found: (found[1] or b"") + found[2], source)
+
+
+def _source(*parts: str) -> bytes:
+    folder = files("redis_history.backends.redis") / "lua"
+    return b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts)
+
+
+_WRITING = ("_member", "_live", "_archive", "_change", "_life", "_journal", "_document")
 _PLACES = ("_locate", "_archived")
-APPEND: Final = _load("append", *_WRITING, *_PLACES, "_empty", "_trim")
+APPEND: Final = _load("append", "_member", "_live", "_change")
 CHANGES: Final = _load("changes", "_head", "_member", "_live", "_archive", *_PLACES)
 CLEAR: Final = _load("clear", *_WRITING, "_empty")
 COMPACT: Final = _load("compact", *_WRITING, *_PLACES)
@@ -50,7 +71,7 @@ EXPAND: Final = _load("expand", *_WRITING, *_PLACES)
 FETCH: Final = _load("fetch", "_member", "_archive", "_locate")
 FIND: Final = _load("find", "_member", "_archive", *_PLACES)
 FORGET: Final = _load("forget")
-GROW: Final = _load("grow", "_member", "_live", "_change")
+GROW: Final = _load("grow", "_member", "_live", "_change", "_life")
 HEAD: Final = _load("head", "_head", "_member", "_live")
 INDEX: Final = _load("index", *_WRITING, *_PLACES)
 LEASE: Final = _load("lease")

@@ -1,5 +1,5 @@
 -- Appends messages to a conversation as one change, or puts them in place of all there are, archived ones too. Validates first, writes
--- last: all or nothing. After _change.lua and _document.lua.
+-- last: all or nothing. After _change.lua.
 --
 -- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
 --       14 how many messages, then five for each, ids distinct: the field of its place, id, timestamp in microseconds or ''
@@ -31,34 +31,49 @@ end
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
 
--- Where messages of this call were that have left or were replaced since, by the journal and the states it keeps:
--- {index, revision, sequence, timestamp, 1} by index.
-local function departed(seen)
-  local found, fields, own = {}, {}, {}
-  local of_call = pack('>I3', mark)
-  for i = 1, count do
-    fields[i] = ARGV[FIRST + (i - 1) * WIDTH]
-    own[i] = fields[i] .. of_call
-  end
-  local function search(key, fields)
-    for i, place in ipairs(redis.call('HMGET', key, unpack(fields))) do
-      if place then
-        local timestamp, sequence, changed, whose = place_of(place)
-        if whose == mark and (not found[i] or changed < found[i][2]) then -- an edit raises it
-          found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
+-- Most appends are of new messages to a conversation that is there, and no more.
+local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
+local unusual = replace or not epoch or lives or written or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
+for i = 1, count do
+  if known[FIELDS + i] then unusual = true end
+end
+local searched = #ARGV >= FIRST + WIDTH * count
+if unusual or searched or generation then
+-- include _archive _document
+end
+local departed, ended
+if unusual then
+-- include _life _journal _locate _archived _empty _trim
+
+  -- Where messages of this call were that have left or were replaced since, by the journal and the states it keeps:
+  -- {index, revision, sequence, timestamp, 1} by index.
+  function departed(seen)
+    local found, fields, own = {}, {}, {}
+    local of_call = pack('>I3', mark)
+    for i = 1, count do
+      fields[i] = ARGV[FIRST + (i - 1) * WIDTH]
+      own[i] = fields[i] .. of_call
+    end
+    local function search(key, fields)
+      for i, place in ipairs(redis.call('HMGET', key, unpack(fields))) do
+        if place then
+          local timestamp, sequence, changed, whose = place_of(place)
+          if whose == mark and (not found[i] or changed < found[i][2]) then -- an edit raises it
+            found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
+          end
         end
       end
     end
+    for _, key in ipairs(seen.hashes) do search(key, own) end
+    for _, key in ipairs(seen.states) do search(key, fields) end
+    return found
   end
-  for _, key in ipairs(seen.hashes) do search(key, own) end
-  for _, key in ipairs(seen.states) do search(key, fields) end
-  return found
-end
 
--- An outcome without a change, kept for later copies.
-local function ended(seen, outcome)
-  use_journal()
-  return unchanged(seen or look(updated, written), epoch, outcome)
+  -- An outcome without a change, kept for later copies.
+  function ended(seen, outcome)
+    use_journal()
+    return unchanged(seen or look(updated, written), epoch, outcome)
+  end
 end
 
 local stored, before_count, seen
@@ -146,7 +161,7 @@ else
     end
   end
 end
-local refusal = refused(epoch, revision)
+local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(seen, refusal) end
 
 local stamp = now
@@ -169,8 +184,7 @@ end
 local hset = {'r', revision, 'x', '', 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
 local zadd, times, added, next_field = {}, {}, 0, 17
 local documents, next_document = {}, FIRST + WIDTH * count
-local searched = #ARGV >= next_document
-if replace or searched or generation or archives_end then use_documents() end
+if searched or generation or unusual and (replace or archives_end) then use_documents() end
 local changed = pack_number(revision)
 local earliest, latest
 local stamped = true -- all at the server's time
@@ -225,7 +239,7 @@ hset[10] = stamp > first_stamp and stamp - 1 or known[4] or 0
 
 local pending
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
-local excess = ARGV[11] ~= '' and held - ARGV[11] or 0
+excess = excess and held - ARGV[11] or 0
 local one = added == 1 and not replace and excess <= 0 and stamped
 local newest_entry = head_of_entry(replace and RESTORED or one and APPENDED_ONE or APPENDED, one and times[1] or now)
 local entry
