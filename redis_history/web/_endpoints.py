@@ -95,6 +95,8 @@ async def search(view: View, asked: Asked) -> Response:
         options["roles"] = [role]
     if (participant := asked.text("participant")) is not None:
         options["participant_ids"] = [participant]
+    if (tool := asked.text("tool")) is not None:
+        options["tool_names"] = [tool]
     if name is not None:
         hits = await view.store.search(name, query, **options)
     else:

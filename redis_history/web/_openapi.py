@@ -80,7 +80,7 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "conversation": _TEXT, "message": _TEXT, "limit": {"type": "integer", "minimum": 1, "maximum": 1000},
     "cursor": {**_TEXT, "description": "`next` of the page before"}, "user_id": _TEXT, "agent_name": _TEXT,
     "last": _FLAG, "before": _POSITION, "since": _POSITION, "first": _FLAG, "include_archived": _FLAG,
-    "after": {**_TEXT, "description": "a cursor"}, "q": _TEXT, "role": _ROLE, "participant": _TEXT,
+    "after": {**_TEXT, "description": "a cursor"}, "q": _TEXT, "role": _ROLE, "participant": _TEXT, "tool": _TEXT,
 }  # fmt: skip
 _FIELDS: Final[dict[str, dict[str, Any]]] = {
     "text": _TEXT, "id": _TEXT, "role": _ROLE, "participant": _PARTICIPANT, "title": _MAYBE,

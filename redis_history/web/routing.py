@@ -80,7 +80,7 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
         "GET": Endpoint(
             _endpoints.search,
             "list",
-            ("conversation", "q", "limit", "role", "participant", "since", "before"),
+            ("conversation", "q", "limit", "role", "participant", "tool", "since", "before"),
         ),
     },
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from redis_history import Conversation, HistoryStore, Message, assistant, system, tool_use, user
 from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
@@ -40,6 +41,7 @@ async def test_the_list_has_the_dates_of_conversations(window: Window, site: Sit
     await page.get_by_label("Filter conversations").fill(today.rpartition("-")[2])
     await expect(page.locator("#list-title")).to_have_text("1 conversation")
     await page.get_by_label("Filter conversations").fill("")
+    await expect(page.locator(".conversations .group")).to_have_text(["Today", "Yesterday", "Earlier"])
     order = "[...document.querySelectorAll('.conversations > li')].map(one => one.dataset.id ?? one.textContent)"
     found = await page.evaluate(order)
     wanted = ("Today", today, "Yesterday", yesterday, "Earlier", earlier)
@@ -271,6 +273,44 @@ async def test_search_leads_to_the_message(window: Window, site: Site) -> None:
     await expect(page.locator("#search-title")).to_have_text("Nothing found")
     await page.keyboard.press("Escape")
     await expect(page.locator("#list-pane")).to_be_visible()
+
+
+async def test_search_filters_and_groups_by_conversation(windows: Windows, server_of: Servers, namespace: str) -> None:
+    url = server_of("redis").url
+    bo = Participant("user", "u-bo", "Bo Ek")
+    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace) as served:
+        store.create_conversation(Conversation("titled", title="About the zeppelin"))
+        old = datetime(2020, 5, 4, 12, tzinfo=UTC)
+        store.append("titled", Message(role="user", parts="A quixotic plan.", participant=bo, timestamp=old))
+        store.append("titled", assistant("Quixotic indeed."))
+        call = Message(role="assistant", parts=[TextPart("A quixotic search."), tool_use("c", "look_up", {})])
+        store.append_many("untitled", [user("What is quixotic?"), call])
+        window = await windows(served.url)
+        await window.page.route("**/v1/conversations?*", _no_conversations)
+        page = await window.open()
+        await page.get_by_label("Search messages").fill("quixotic")
+        hits, heads = page.locator(".hit"), page.locator("#hits h3")
+        await expect(hits).to_have_count(4)
+        assert sorted(await heads.all_inner_texts()) == ["About the zeppelin", "What is quixotic?"]
+        await page.get_by_text("Filters").click()
+        await page.get_by_label("Role").select_option("assistant")
+        await expect(hits).to_have_count(2)
+        await page.get_by_label("Tool").fill("look_up")
+        await expect(hits).to_have_text([re.compile("A quixotic search")])
+        await page.get_by_role("button", name="Clear").click()
+        await expect(hits).to_have_count(4)
+        await page.get_by_label("Participant", exact=True).fill("bo ek")
+        await expect(hits).to_have_text([re.compile("A quixotic plan")])
+        await page.get_by_label("Participant", exact=True).fill("")
+        await page.get_by_label("to", exact=True).fill("2020-05-04")
+        await expect(hits).to_have_text([re.compile("A quixotic plan")])
+        await page.get_by_label("from", exact=True).fill("2020-05-05")
+        await expect(page.locator("#search-title")).to_have_text("Nothing found")
+        await windows.close()
+
+
+async def _no_conversations(route: Route) -> None:
+    await route.fulfill(json={"conversations": [], "next": None})
 
 
 async def test_search_finds_what_a_summary_stands_for(window: Window, site: Site) -> None:

@@ -223,6 +223,7 @@ async def test_the_originals_of_a_summary(web: Any, store: Any, limit: int) -> N
 async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
     await store.append("c", user("😀 the lost suitcase", participant=Participant("user", "ann")))
     await store.append("d", assistant("a suitcase was found"))
+    await store.append("e", assistant("the suitcase?", tool_use("t", "look_up", {})))
     hits = (await web.get("v1/search", params={"conversation": "c", "q": "suitcase"})).json()["hits"]
     assert [hit["conversation"] for hit in hits] == ["c"]
     highlight = hits[0]["highlights"][0]
@@ -230,9 +231,11 @@ async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
     assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "suitcase"
     assert (start, end) == (12, 20), "JavaScript counts the smiley as two"
     everywhere = (await web.get("v1/search", params={"q": "suitcase"})).json()["hits"]
-    assert {hit["conversation"] for hit in everywhere} == {"c", "d"}
+    assert {hit["conversation"] for hit in everywhere} == {"c", "d", "e"}
     by_role = (await web.get("v1/search", params={"q": "suitcase", "role": "assistant"})).json()["hits"]
-    assert [hit["conversation"] for hit in by_role] == ["d"]
+    assert {hit["conversation"] for hit in by_role} == {"d", "e"}
+    by_tool = (await web.get("v1/search", params={"q": "suitcase", "tool": "look_up"})).json()["hits"]
+    assert [hit["conversation"] for hit in by_tool] == ["e"]
     by_name = (await web.get("v1/search", params={"q": "suitcase", "participant": "ann"})).json()["hits"]
     assert [hit["conversation"] for hit in by_name] == ["c"]
     later = (await web.get("v1/search", params={"q": "suitcase", "since": "2200-01-01"})).json()["hits"]

@@ -32,6 +32,7 @@ const timeline = new Timeline({
 });
 const search = new Search({
   here: () => timeline.id,
+  names: () => timeline.desk?.names ?? [],
   titleOf: (id) => sidebar.info(id)?.title || sidebar.info(id)?.label,
   onOpen: (hit, words) => {
     found = { id: hit.message.id, position: hit.message.position, words };

@@ -14,7 +14,7 @@ export function bindKeys({ does }) {
 
 function inField(event, does) {
   if (event.key === "Escape") return () => does.leaveField(event.target);
-  if (event.target.id === "draft") return null;
+  if (event.target.id !== "search" && event.target.id !== "filter") return null;
   if (event.key === "ArrowDown" || event.key === "Enter") return () => does.fromField(event.target, event.key);
   return null;
 }

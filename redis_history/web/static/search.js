@@ -8,24 +8,32 @@ import { go, hashOf } from "./route.js";
 
 const WAIT = 220; // milliseconds after the last key
 const MOST = 50;
+const HINT = "Any of the words may match; “quoted words” match as a phrase.";
 
 export class Search {
-  /** `here()`: the id of the open conversation or null; `titleOf(id)`; `onOpen(hit, words)`: called before a hit opens. */
-  constructor({ here, titleOf, onOpen }) {
-    Object.assign(this, { here, titleOf, onOpen });
+  /**
+   * `here()`: the id of the open conversation or null; `names()`: of participants in it, by id; `titleOf(id)`: if known;
+   * `onOpen(hit, words)`: called before a hit opens.
+   */
+  constructor({ here, names, titleOf, onOpen }) {
+    Object.assign(this, { here, names, titleOf, onOpen });
+    this.form = byId("search-form");
     this.input = byId("search");
     this.pane = byId("search-pane");
     this.hits = byId("hits");
     this.title = byId("search-title");
     this.note = byId("search-note");
-    this.choice = byId("search-scope");
-    this.scope = "all";
-    this.everywhere = true; // whether the server can search in all conversations
-    this.input.addEventListener("input", () => this.soon());
+    this.people = new Map(); // names by id, of hits
+    this.tools = new Set();
+    this.titles = new Map(); // promises of titles that the list does not have
+    for (const place of [this.form, this.pane]) place.addEventListener("input", () => this.soon());
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.form.addEventListener("reset", (event) => {
+      event.preventDefault();
+      this.clearFilters();
+      this.soon();
+    });
     this.input.addEventListener("focus", () => this.showScope());
-    for (const button of this.choice.children)
-      button.addEventListener("click", () => this.setScope(button.dataset.scope));
-    this.choice.addEventListener("keydown", (event) => this.turn(event));
   }
 
   get active() {
@@ -34,9 +42,7 @@ export class Search {
 
   /** Without an index, the server searches only one conversation. */
   setCapability(search) {
-    this.everywhere = search === "server";
-    if (!this.everywhere) this.scope = "one";
-    this.showScope();
+    if (search !== "server") this.form.elements.scope.value = "one";
   }
 
   focus() {
@@ -55,41 +61,24 @@ export class Search {
   }
 
   showScope() {
-    this.choice.hidden = this.here() === null || (!this.input.value && document.activeElement !== this.input);
-    for (const button of this.choice.children) {
-      const chosen = button.dataset.scope === this.scope;
-      button.setAttribute("aria-checked", String(chosen));
-      button.tabIndex = chosen ? 0 : -1;
-    }
-  }
-
-  setScope(scope) {
-    this.scope = scope;
-    this.showScope();
-    if (this.input.value.trim()) this.run();
-  }
-
-  turn(event) {
-    if (!["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    this.setScope(this.scope === "all" ? "one" : "all");
-    this.choice.querySelector("[aria-checked=true]").focus();
+    byId("search-scope").hidden = this.here() === null || (!this.input.value && document.activeElement !== this.input);
   }
 
   async run() {
     this.aborter?.abort();
     const aborter = (this.aborter = new AbortController());
-    const q = this.input.value.trim();
-    const conversation = this.scope === "one" ? this.here() : null;
+    const { q, scope, participant, since, before, ...fields } = Object.fromEntries(new FormData(this.form));
+    const conversation = scope === "one" ? this.here() : null;
     this.show();
-    if (this.scope === "one" && conversation === null) {
+    if (scope === "one" && conversation === null) {
       this.told("Search", "This server has no search module: open a conversation, and search in it.");
       return;
     }
     setText(this.title, "Searching …");
     try {
-      const { hits } = await api.search({ q, conversation, limit: MOST }, aborter.signal);
+      const who = { participant: this.idOf(participant) };
+      const when = { since: midnight(since), before: midnight(before, 1) };
+      const { hits } = await api.search({ q: q.trim(), conversation, limit: MOST, ...fields, ...who, ...when }, aborter.signal);
       this.list(hits, conversation === null);
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -102,15 +91,45 @@ export class Search {
     }
   }
 
+  /** The id of a participant who is known by this name, or else the text itself. */
+  idOf(text) {
+    const known = [...this.people].find(([, name]) => name.toLowerCase() === text.trim().toLowerCase());
+    return known ? known[0] : text.trim();
+  }
+
+  /** Offer the people and tools of hits, and of the open conversation, as filters. */
+  learn(hits) {
+    for (const [id, name] of this.names()) this.people.set(id, name);
+    for (const { message } of hits) {
+      if (message.participant) this.people.set(message.participant.id, author(message).name);
+      for (const part of message.parts) if (part.type.startsWith("tool_") && part.name) this.tools.add(part.name);
+    }
+    const offer = (id, names) => byId(id).replaceChildren(...names.map((value) => el("option", { value })));
+    offer("known-tools", [...this.tools]);
+    offer("known-people", [...new Set(this.people.values())]);
+  }
+
   list(hits, everywhere) {
+    this.learn(hits);
     const many = hits.length === MOST ? `The best ${MOST} results` : plural(hits.length, "result");
-    this.told(
-      hits.length ? many : "Nothing found",
-      hits.length ? "" : "Any of the words may match; “quoted words” match as a phrase.",
-    );
+    const filtered = [...this.pane.querySelectorAll("select, input")].some((field) => field.value);
+    const hint = filtered ? "No message fits the words and the filters." : HINT;
+    this.told(hits.length ? many : "Nothing found", hits.length ? "" : hint);
     const focused = this.links().indexOf(document.activeElement);
-    this.hits.replaceChildren(...hits.map((hit) => this.draw(hit, everywhere)));
+    const found = Map.groupBy(hits, (hit) => hit.conversation);
+    const items = [...found].map(([id, some]) => [everywhere && this.head(id), ...some.map((hit) => this.draw(hit))]);
+    this.hits.replaceChildren(...items.flat().filter(Boolean));
     if (focused >= 0) (this.links()[focused] ?? this.input).focus();
+  }
+
+  /** The title of a conversation, which is read if the list has not loaded it. */
+  head(id) {
+    const title = el("bdi", { text: shorten(oneLine(this.titleOf(id) ?? ""), 120) });
+    if (!title.textContent) {
+      if (!this.titles.has(id)) this.titles.set(id, api.conversation(id).catch(() => ({})));
+      this.titles.get(id).then((info) => setText(title, shorten(oneLine(info.title || info.label || id), 120)));
+    }
+    return el("li", { class: "group" }, el("h3", {}, title));
   }
 
   told(title, note) {
@@ -118,7 +137,7 @@ export class Search {
     setText(this.note, note);
   }
 
-  draw(hit, everywhere) {
+  draw(hit) {
     const { message } = hit;
     const who = author(message);
     const words = wordsOf(hit);
@@ -137,8 +156,6 @@ export class Search {
           el("time", { datetime: message.timestamp, title: exact(message.timestamp), text: ago(message.timestamp) }),
         ),
         el("span", { class: "snippet", dir: "auto" }, ...snippet(hit)),
-        everywhere &&
-          el("bdi", { class: "hit-place", text: shorten(this.titleOf(hit.conversation) ?? hit.conversation, 80) }),
       ),
     );
     link.addEventListener("click", (event) => {
@@ -165,16 +182,28 @@ export class Search {
     byId("list-pane").hidden = true;
   }
 
+  clearFilters() {
+    for (const field of this.pane.querySelectorAll("select, input")) field.value = "";
+  }
+
   /** Back to the list of conversations. */
   leave() {
     clearTimeout(this.timer);
     this.aborter?.abort();
     this.input.value = "";
+    this.clearFilters();
     this.hits.replaceChildren();
     this.pane.hidden = true;
     byId("list-pane").hidden = false;
     this.showScope();
   }
+}
+
+/** The beginning of a local day, or of the day after it, as an ISO time. */
+function midnight(day, later = 0) {
+  if (!day) return null;
+  const [year, month, date] = day.split("-").map(Number);
+  return new Date(year, month - 1, date + later).toISOString();
 }
 
 /** The fragment with the words marked. The spans count UTF-16 units. */
