@@ -54,7 +54,8 @@ _SCHEMAS: Final = {
         "is_summary": {"type": "boolean"}, "tokens": _COUNT, "timestamp": _MAYBE, "metadata": {"type": "object"},
         "participant": {"oneOf": [_PARTICIPANT, {"type": "null"}]}, "scope": _MAYBE, "trace_id": _MAYBE,
         "sequence": {"type": ["integer", "null"]}, "sources": _list({"type": "object"}), "status": _STATUS,
-    }, metadata_cut=_COUNT, sources_cut=_COUNT),
+    }, metadata_cut=_COUNT, sources_cut=_COUNT, reply=_ref("Reply")),
+    "Reply": _object({}, model=_TEXT, input_tokens=_COUNT, output_tokens=_COUNT, cost={"type": "number"}),
     "Conversations": _object({"conversations": _list(_ref("Conversation")), "next": _MAYBE}),
     "Messages": _object(
         {"messages": _list(_ref("Message")), "more": {"type": "boolean"}}, cursor=_MAYBE, before=_MAYBE

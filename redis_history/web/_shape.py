@@ -21,6 +21,15 @@ _NAME: Final = 1_000
 _GLIMPSE: Final = 200
 #: Characters of a passage that a source quotes.
 _PASSAGE: Final = 1_200
+#: The facts of a reply, by type and the names that providers give them; and how deep and in how many tables to look.
+_REPLY: Final[dict[str, tuple[tuple[type, ...], tuple[str, ...]]]] = {
+    "model": ((str,), ("model", "model_name", "model_slug", "modelVersion", "model_version")),
+    "input_tokens": ((int,), ("input_tokens", "prompt_tokens", "promptTokenCount", "prompt_token_count")),
+    "output_tokens": ((int,), ("output_tokens", "completion_tokens", "candidatesTokenCount", "candidates_token_count")),
+    "cost": ((int, float), ("cost", "cost_usd", "costUSD", "total_cost_usd", "response_cost")),
+}
+_DEPTH: Final = 4
+_TABLES: Final = 100
 _HIDDEN: Final = frozenset(("signature", "provider_meta", "schema_version"))
 #: The free-form field of each type of part.
 _FREE: Final = {
@@ -56,7 +65,24 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
     if shape["participant"] is not None:
         shape["participant"] = _named(shape["participant"])
     shape |= {"text": text[:most], "parts": parts, "sources": _sources(sources, most)}
+    if message.role == "assistant" and (reply := _reply(message)):
+        shape["reply"] = reply
     return shape | ({"sources_cut": len(sources)} if len(shape["sources"]) < len(sources) else {})
+
+
+def _reply(message: Message) -> dict[str, Any]:
+    """The model, tokens and cost of a model's reply, wherever a provider or a program has put them."""
+    found: dict[str, Any] = {}
+    layer: list[Any] = [*message.metadata.values(), *message.provider_meta.values(), message.metadata]
+    for _ in range(_DEPTH):
+        tables = [table for table in layer if isinstance(table, dict)][:_TABLES]
+        for table in tables:
+            for name, (kind, keys) in _REPLY.items():
+                value = next((table[key] for key in keys if type(table.get(key)) in kind), None)
+                if value is not None and name not in found:
+                    found[name] = value[:_NAME] if isinstance(value, str) else value
+        layer = [value for table in tables for value in table.values()]
+    return found
 
 
 def hit_shape(hit: SearchHit) -> dict[str, Any]:

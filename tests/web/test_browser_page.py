@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Route, expect
 
 from redis_history import Conversation, HistoryStore, Message, assistant, system, tool_use, user
+from redis_history.formats import from_anthropic
 from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
 from tests.conftest import Servers
 from tests.support.servers import wait_until
@@ -193,7 +197,8 @@ async def test_hostile_content_is_shown_as_text(window: Window, site: Site) -> N
     page = await window.open(name)
     await expect(page.locator("#title")).to_have_text(_HOSTILE)
     await expect(page.locator("#composer")).to_be_hidden()
-    await expect(page.locator("#actions")).to_be_hidden()
+    for change in ("Rename", "Delete"):
+        await expect(page.get_by_role("button", name=change)).to_be_hidden()
     await expect(page.locator(".row")).to_have_count(3)
     for button in await page.locator(".fold").all():
         await button.click()
@@ -331,6 +336,59 @@ async def test_search_finds_what_a_summary_stands_for(window: Window, site: Site
     await page.keyboard.press("g")
     await page.get_by_role("button", name="Hide the originals").click()
     await expect(page.locator(".row")).to_have_count(2)
+    summary = page.locator(".summary").filter(has_text="points")
+    await expect(summary).to_be_visible()
+    await page.get_by_role("button", name="Show the originals").click()
+    await expect(window.said("Point 3.")).to_be_visible()
+    await expect(summary).to_have_count(0)  # they are in its place
+
+
+async def test_a_conversation_is_exported(window: Window, site: Site) -> None:
+    name = site.name("export")
+    site.store.create_conversation(Conversation(name, title="Plans/2026"))
+    long = "x" * 30_000
+    call = Message(role="assistant", participant=_ADA, parts=[tool_use("c", "look_up", {"a": "```"})])
+    result = Message(role="tool", parts=ToolResultPart("c", "found"))
+    said = [user(f"Line {number}.", id=f"m{number}") for number in range(1200)]
+    site.store.append_many(name, said[:600])
+    site.store.append_many(name, [*said[600:], assistant(long), call, result])
+    page = await window.open(name)
+    exported = {}
+    for kind in ("JSON", "Markdown"):
+        await page.get_by_role("button", name="Export").click()
+        async with page.expect_download() as download:
+            await page.locator("dialog[open]").get_by_role("button", name=kind).click()
+        saved = await download.value
+        exported[saved.suggested_filename] = await asyncio.to_thread((await saved.path()).read_text)
+    assert exported.keys() == {"Plans-2026.json", "Plans-2026.md"}
+    found = json.loads(exported["Plans-2026.json"])
+    assert found["conversation"]["id"] == name
+    assert [message["text"] for message in found["messages"][:1201]] == [one.text for one in said] + [long]
+    told = exported["Plans-2026.md"]
+    assert told.startswith("# Plans/2026\n\n## User, ")
+    assert told.index("Line 1199.") < told.index(long) < told.index("Call of look_up:\n\n````") < told.index("found")
+
+
+async def test_facts_of_replies_are_shown(window: Window, site: Site) -> None:
+    name = site.name("reply")
+    begun = datetime.now(UTC) - timedelta(minutes=5)
+    answer = {
+        "role": "assistant",
+        "model": "model-1",
+        "content": "Yes.",
+        "usage": {"input_tokens": 1200, "output_tokens": 34},
+    }
+    reply = replace(from_anthropic([answer])[0], timestamp=begun + timedelta(seconds=3), metadata={"cost_usd": 0.0042})
+    site.store.append_many(name, [Message(role="user", parts="Is it?", timestamp=begun), reply])
+    page = await window.open(name)
+    await expect(page.locator(".heading").nth(1)).to_contain_text("model-1 · 1,200 → 34 tokens · $0.0042 · 3.0 s")
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    row = page.locator(".row").nth(1)
+    await row.hover()
+    await row.get_by_role("button", name="Link").click()
+    await expect(row.get_by_role("button", name="Copied")).to_be_visible()
+    await page.goto(await page.evaluate("navigator.clipboard.readText()"))
+    await expect(page.locator(".row.target")).to_contain_text("Yes.")
 
 
 async def test_without_a_search_module_one_conversation_is_searched(
@@ -414,11 +472,20 @@ async def test_writing_where_it_is_allowed(windows: Windows, server_of: Servers,
         await expect(window.said("With two")).to_be_in_viewport()
         assert store.get("c")[-1].text == "With two\nlines."
         assert store.get("c")[-1].role == "user"
-        window.answers = ["A title"]
         await page.get_by_role("button", name="Rename").click()
+        await page.get_by_label("Title", exact=True).fill("A title")
+        await page.keyboard.press("Enter")
         await expect(page.locator("#title")).to_have_text("A title")
-        window.answers = [""]
+        await page.get_by_role("button", name="Rename").click()
+        await expect(page.get_by_label("Title", exact=True)).to_have_value("A title")
+        await page.get_by_label("Title", exact=True).fill("Another")
+        await page.get_by_role("button", name="Cancel").click()
         await page.get_by_role("button", name="Delete").click()
+        await page.keyboard.press("Enter")  # leaves it
+        await expect(page.locator("dialog[open]")).to_have_count(0)
+        await expect(page.locator("#title")).to_have_text("A title")
+        await page.get_by_role("button", name="Delete").click()
+        await page.locator("dialog[open]").get_by_role("button", name="Delete").click()
         await expect(page.locator("#welcome")).to_be_visible()
         assert store.get_conversation("c") is None
         await windows.close()

@@ -1,6 +1,7 @@
 // Connects the parts of the page.
 
 import { api } from "./api.js";
+import { bindDialog, saveAs } from "./dialogs.js";
 import { byId, icon, setText } from "./dom.js";
 import { openFeed } from "./feed.js";
 import { number } from "./format.js";
@@ -237,6 +238,7 @@ byId("help-button").addEventListener("click", () => help.showModal());
 byId("help-close").addEventListener("click", () => help.close());
 help.addEventListener("click", (event) => event.target === help && help.close());
 byId("back").addEventListener("click", back);
+bindDialog("export", "save", (kind) => saveAs(kind, timeline.id).catch((error) => timeline.header.complain(error.message)));
 addEventListener("hashchange", follow);
 
 openFeed({ onEvent: listChanged, onState: (state, error) => sidebar.link(state, error) });

@@ -6,7 +6,7 @@ import { api } from "./api.js";
 const PAGE = 200;
 const KEPT = 3000; // messages in the window; those furthest from the viewport are dropped
 const KEPT_CHARACTERS = 12_000_000;
-const FIRST = "-9007199254740991.0"; // a position before all messages
+export const FIRST = "-9007199254740991.0"; // a position before all messages
 
 /** Compare positions, "microseconds.sequence". */
 export function compare(left, right) {

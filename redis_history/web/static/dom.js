@@ -22,7 +22,7 @@ const ICONS = {
   fold: "M4 6h16M7 12h10M10 18h4",
   trash: "M5 7h14M10 7V4.5h4V7M7 7l1 13h8l1-13",
   pencil: "M5 19l1-4L16 5l3 3L9 18z",
-  copy: "M9 9h10v11H9zM5 15V4h10",
+  save: "M12 4v11M7 10l5 5 5-5M5 20h14",
 };
 
 /** Create an element. `props`: `class`, `text`, `data` (dataset), `on` (listeners); others become attributes. */

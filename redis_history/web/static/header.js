@@ -1,10 +1,8 @@
-// The header of the timeline: the conversation's title and facts, its participants, and the connection state.
+// The header of the timeline: the conversation's title and facts, and the connection state.
 
 import { byId, el, setText } from "./dom.js";
-import { author, compact, days, exact, oneLine, plural, shorten } from "./format.js";
-import { avatar } from "./message.js";
+import { compact, days, exact, oneLine, plural, shorten } from "./format.js";
 
-const FACES = 5;
 const PATIENCE = 900; // milliseconds; shorter interruptions are not shown
 
 const STATES = {
@@ -26,17 +24,12 @@ export class Header {
   constructor() {
     this.title = byId("title");
     this.facts = byId("facts");
-    this.faces = byId("people");
     this.light = byId("link");
     this.banner = byId("banner");
-    this.known = new Map();
   }
 
   begin(id) {
     this.id = id;
-    this.known = new Map();
-    this.drawn = "";
-    this.faces.replaceChildren();
     this.facts.replaceChildren();
     this.said = null;
     this.trouble = null;
@@ -76,36 +69,6 @@ export class Header {
     this.showBanner();
   }
 
-  /** Show the authors, the latest first. */
-  people(messages) {
-    for (const message of messages.slice(-400)) {
-      if (message.role === "tool" && !message.participant) continue;
-      if (message.is_summary) continue;
-      const who = author(message);
-      this.known.delete(who.key);
-      this.known.set(who.key, who);
-    }
-    const all = [...this.known.values()].reverse();
-    const drawn = all
-      .map((who) => `${who.key}\n${who.name}`)
-      .sort()
-      .join("\n");
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
-    const faces = all.slice(0, FACES).map((who) => {
-      const told = `${shorten(who.name, 80)} (${who.kind})`;
-      return el("li", { title: told }, avatar(who), el("span", { class: "visually-hidden", text: told }));
-    });
-    if (all.length > FACES) {
-      const rest = all
-        .slice(FACES, FACES + 30)
-        .map((who) => shorten(who.name, 80))
-        .join("\n");
-      faces.push(el("li", { class: "rest", title: rest, text: `+${all.length - FACES}` }));
-    }
-    this.faces.replaceChildren(...faces);
-  }
-
   /** Show the state of the stream, except for short interruptions. */
   link(state, error = null) {
     if (state === "opening" && this.shown !== "opening") return;
@@ -126,7 +89,11 @@ export class Header {
   }
 
   say(what) {
-    this.said = SAID[what] ?? null;
+    this.complain(SAID[what] ?? null);
+  }
+
+  complain(text) {
+    this.said = text;
     this.showBanner();
   }
 

@@ -2,10 +2,11 @@
 
 import { address } from "./api.js";
 import { el, icon } from "./dom.js";
-import { author, clock, dayName, exact, initials, oneLine, plural, shorten } from "./format.js";
+import { author, clock, dayName, duration, exact, initials, number, oneLine, plural, shorten } from "./format.js";
 import { prose } from "./markdown.js";
 import { attachments, drawPart, sources } from "./parts.js";
 import { foldable } from "./prose.js";
+import { hashOf } from "./route.js";
 
 /**
  * `desk` has the state apart from the row: `desk.fold(row, id, message)`, the state of a foldable part;
@@ -51,7 +52,7 @@ function spoken(row, desk) {
     el(
       "div",
       { class: "body" },
-      !row.continued && heading(message, who, desk),
+      !row.continued && heading(row, who, desk),
       ...shown,
       chips,
       sources(message, fold),
@@ -62,16 +63,22 @@ function spoken(row, desk) {
   return box;
 }
 
-/** Copy the text, or open the message as JSON; shown while the row has the pointer or the focus. */
+/** Copy the text or a link, or open the message as JSON; shown while the row has the pointer or the focus. */
 function actions(message, desk) {
-  const copy = el("button", { type: "button", class: "button quiet", text: "Copy" });
-  copy.addEventListener("click", async () => {
-    const done = await navigator.clipboard?.writeText(message.text).then(() => true, () => false); // needs https
-    copy.textContent = done ? "Copied" : "Copying is not allowed here";
-  });
-  const href = address(["conversations", desk.conversation.id, "messages", message.id]);
+  const { id } = desk.conversation;
+  const link = new URL(hashOf({ conversation: id, message: message.id }), location.href).href;
+  const href = address(["conversations", id, "messages", message.id]);
   const json = el("a", { class: "button quiet", href, target: "_blank", rel: "noopener", text: "JSON" });
-  return el("div", { class: "message-actions" }, message.text && copy, json);
+  return el("div", { class: "message-actions" }, message.text && copying("Copy", message.text), copying("Link", link), json);
+}
+
+function copying(label, text) {
+  const button = el("button", { type: "button", class: "button quiet", text: label });
+  button.addEventListener("click", async () => {
+    const done = await navigator.clipboard?.writeText(text).then(() => true, () => false); // needs https
+    button.textContent = done ? "Copied" : "Copying is not allowed here";
+  });
+  return button;
 }
 
 export function avatar(who) {
@@ -85,7 +92,8 @@ export function avatar(who) {
   return box;
 }
 
-function heading(message, who, desk) {
+function heading(row, who, desk) {
+  const { message } = row;
   const { metadata = {} } = message;
   const channel = typeof metadata.channel_name === "string" ? metadata.channel_name : message.scope;
   const mentions = Array.isArray(metadata.mentions) ? metadata.mentions.filter((one) => typeof one === "string") : [];
@@ -95,6 +103,7 @@ function heading(message, who, desk) {
     { class: "heading" },
     el("bdi", { class: "name", text: shorten(who.name, 60), title: shorten(who.name, 400) }),
     el("span", { class: "role", text: role(message, who) }),
+    el("span", { class: "reply", text: replyFacts(message, row.after) }),
     to.length > 0 && el("span", { class: "to" }, "to ", el("bdi", { text: shorten(to.join(", "), 80) })),
     channel && el("bdi", { class: "channel", text: shorten(channel, 40) }),
     time(message),
@@ -108,8 +117,17 @@ function role(message, who) {
   return message.role === usual ? who.kind : `${who.kind}, as ${message.role}`;
 }
 
+/** The model, tokens, cost and time of a reply, where they are known. `after`: the time of the message before. */
+function replyFacts({ role, reply = {}, timestamp }, after = null) {
+  const { model, input_tokens: read, output_tokens: written, cost } = reply;
+  const tokens = [read, written].filter(Number.isFinite).map(number).join(" → ");
+  const price = Number.isFinite(cost) && `$${Number(cost.toPrecision(2))}`;
+  const took = role === "assistant" && after && duration(after, timestamp);
+  return [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took].filter(Boolean).join(" · ");
+}
+
 function time(message) {
-  const facts = [exact(message.timestamp), `id ${message.id}`, message.trace_id && `trace ${message.trace_id}`];
+  const facts = [exact(message.timestamp), replyFacts(message), `id ${message.id}`, message.trace_id && `trace ${message.trace_id}`];
   return el("time", {
     datetime: message.timestamp,
     title: shorten(facts.filter(Boolean).join("\n"), 400),
@@ -149,7 +167,7 @@ function summary(row, desk) {
       originals.count && el("span", { class: "role", text: plural(originals.count, "message") }),
       time(message),
     ),
-    ...foldable(body, { id: "text", open, toggle, cut, total: cut }, prose),
+    ...(originals.open && originals.messages ? [] : foldable(body, { id: "text", open, toggle, cut, total: cut }, prose)),
     !row.archived &&
       el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
   );

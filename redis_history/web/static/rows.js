@@ -25,6 +25,7 @@ export function buildRows({ messages, unfolded, unread }) {
     row.day = day === today ? null : message.timestamp;
     today = day;
     row.unread = !archived && message.id === unread;
+    row.after = before?.message.timestamp;
     row.continued = !row.day && !row.unread && follows(before, row);
   }
   return { rows, home };
@@ -100,6 +101,7 @@ export function sameRow(left, right) {
   if (left.message !== right.message || left.edge !== right.edge || left.count !== right.count) return false;
   if (left.edge) return true;
   if (left.day !== right.day || left.continued !== right.continued || left.unread !== right.unread) return false;
+  if (left.after !== right.after) return false;
   if (left.results.size !== right.results.size) return false;
   if (left.paired.size !== right.paired.size) return false;
   for (const [index, results] of left.results) {

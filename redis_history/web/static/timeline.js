@@ -208,7 +208,6 @@ export class Timeline {
     list.pinned &&= !list.endless;
     list.set(rows);
     this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
-    this.header.people(messages);
     showActivity(rows);
     this.scrolled();
   }

@@ -1,7 +1,8 @@
 // Writing, renaming and deleting, if the server allows it. Otherwise these controls do not exist.
 
 import { api } from "./api.js";
-import { byId, el, icon } from "./dom.js";
+import { bindDialog } from "./dialogs.js";
+import { byId } from "./dom.js";
 import { go } from "./route.js";
 
 const newId = () =>
@@ -10,7 +11,6 @@ const newId = () =>
 export function offerWrites(timeline) {
   const composer = byId("composer");
   const draft = byId("draft");
-  const actions = byId("actions");
   const drafts = new Map(); // by conversation
   let owner = timeline.id;
   let pending = null; // the id of the message being sent: with the same id, a retry stores it only once
@@ -23,10 +23,7 @@ export function offerWrites(timeline) {
     pending = null;
   });
 
-  const failed = (error) => {
-    byId("banner").textContent = error.message;
-    byId("banner").hidden = false;
-  };
+  const failed = (error) => timeline.header.complain(error.message);
 
   composer.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -58,25 +55,15 @@ export function offerWrites(timeline) {
     }
   });
 
-  const rename = el(
-    "button",
-    { type: "button", class: "icon-button", "aria-label": "Rename", title: "Rename" },
-    icon("pencil"),
-  );
-  rename.addEventListener("click", () => {
-    const title = prompt("Title of the conversation", timeline.conversation.info?.title ?? "");
-    if (title !== null) api.rename(timeline.id, title || null).catch(failed);
+  const title = byId("rename-dialog").querySelector("input");
+  bindDialog("rename", "pencil", () => api.rename(timeline.id, title.value.trim() || null).catch(failed));
+  byId("rename").addEventListener("click", () => {
+    title.value = timeline.conversation.info?.title ?? "";
+    title.select();
   });
-  const remove = el(
-    "button",
-    { type: "button", class: "icon-button", "aria-label": "Delete", title: "Delete" },
-    icon("trash"),
-  );
-  remove.addEventListener("click", () => {
+  bindDialog("delete", "trash", () => {
     const { id } = timeline;
-    if (!confirm("Delete this conversation, with all its messages and its archive, for everybody?")) return;
     api.remove(id).then(() => timeline.id === id && go({}), failed);
   });
-  actions.replaceChildren(rename, remove);
-  actions.hidden = composer.hidden = false;
+  composer.hidden = false;
 }
