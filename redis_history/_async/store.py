@@ -46,7 +46,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
       (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds, 0.001 to
       3,600, DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
-    - `compress`: "zstd" stores messages of more than 1,000 bytes compressed; every store reads them. It needs
+    - `compress`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.

@@ -66,8 +66,9 @@ FREE_FORM: Final = 1
 COMPRESSED: Final = 2
 STREAMING: Final = 4
 
-#: A body gains by compression if it has more bytes after the id than this.
-_WORTH: Final = 1000
+#: A body is compressed if it has more bytes than this after the id. Transcripts of Claude Code take 1.18 times the
+#: bytes of their JSON at 1,000, 0.98 at 400, and 0.96 at 200.
+_WORTH: Final = 400
 _REST_DIGEST: Final = 12
 #: Members that are decoded at once. Larger blocks of memory are slower: the allocator takes them from the system.
 _AT_ONCE: Final = 100
