@@ -259,7 +259,7 @@ async def test_search_leads_to_the_message(window: Window, site: Site) -> None:
     await page.keyboard.type("quixotic")
     await expect(page.locator(".hit")).to_have_count(2)
     await expect(page.locator("#search-title")).to_have_text("2 results")
-    await page.get_by_role("radio", name="This one").click()
+    await page.get_by_label("Only this conversation").check()
     await expect(page.locator(".hit")).to_have_count(1)
     assert await page.locator(".hit mark").all_inner_texts() == ["quixotic"]
     await page.locator(".hit").click()

@@ -50,3 +50,10 @@ def test_every_element_that_the_scripts_ask_for_is_there() -> None:
     ids = set(re.findall(r'\sid="([^"]+)"', (STATIC / "index.html").read_text()))
     asked = {name for script in SCRIPTS for name in re.findall(r'byId\("([^"]+)"\)', script.read_text())}
     assert asked <= ids
+
+
+def test_the_page_is_light() -> None:
+    files = [path for path in STATIC.rglob("*") if path.suffix in (".html", ".css", ".js", ".svg")]
+    assert sum(path.stat().st_size for path in files) < 300_000
+    own = [path for path in FILES if path.suffix in (".css", ".js")]
+    assert sum(len(path.read_text().splitlines()) for path in own) <= 5000

@@ -42,7 +42,7 @@ export class Search {
 
   /** Without an index, the server searches only one conversation. */
   setCapability(search) {
-    if (search !== "server") this.form.elements.scope.value = "one";
+    if (search !== "server") this.form.elements.scope.checked = true;
   }
 
   focus() {
@@ -86,7 +86,7 @@ export class Search {
       const elsewhere = error.status === 409 && conversation === null;
       this.told(
         "No search",
-        elsewhere ? `${error.message} Choose “This one” to search in the open conversation.` : error.message,
+        elsewhere ? `${error.message} Choose “Only this conversation”.` : error.message,
       );
     }
   }

@@ -13,7 +13,6 @@ import { buildRows, sameRow } from "./rows.js";
 import { Stream } from "./stream.js";
 import { VirtualList } from "./virtual.js";
 
-const FRESH = 1500;
 const NEAR = 900; // pixels from an edge of the loaded messages at which the next page is loaded
 const HIDDEN = 45_000; // milliseconds after which a hidden page closes its stream
 
@@ -62,7 +61,6 @@ export class Timeline {
       redraw: (key) => this.list.redraw(key),
       rebuild: () => conversation === this.conversation && this.render(),
     });
-    this.fresh = new Set(); // ids of messages that just arrived
     this.home = new Map();
     this.below = 0; // messages that arrived while the user was further up
     this.firstUnread = null;
@@ -147,15 +145,14 @@ export class Timeline {
     return null;
   }
 
-  changed({ kind, told = [], added = [], removed = [], ids = [], summary, count }) {
+  changed({ kind, told = [], removed = [], ids = [], summary, count }) {
     if (kind === "opened") {
       this.opened = true;
       this.findUnread();
     }
-    if (kind === "appended") this.appended(told, added);
+    if (kind === "appended") this.appended(told);
     if (kind === "compacted") {
       this.desk.counts.set(summary.id, count);
-      this.keepFresh([summary]);
       this.announce([`${plural(count ?? removed.length, "message")} folded into a summary`]);
     }
     if (kind === "deleted") this.desk.forget(ids);
@@ -175,8 +172,7 @@ export class Timeline {
     if (count > 0 && held) this.firstUnread = messages.at(-count).id;
   }
 
-  appended(told, added) {
-    this.keepFresh(added);
+  appended(told) {
     if (!told.length) return;
     this.conversation.letGo(this.list.pinned ? "older" : "newer");
     if (!this.atEnd) {
@@ -186,13 +182,6 @@ export class Timeline {
     this.announce(
       told.map((message) => `${author(message).name}: ${shorten(oneLine(message.text || "calls a tool"), 140)}`),
     );
-  }
-
-  keepFresh(messages) {
-    for (const { id } of messages) {
-      this.fresh.add(id);
-      setTimeout(() => this.fresh.delete(id), FRESH);
-    }
   }
 
   // Rendering
@@ -214,7 +203,6 @@ export class Timeline {
 
   draw(row) {
     const element = drawRow(row, this.desk);
-    if (!row.edge && this.fresh.delete(row.message.id)) element.classList.add("fresh"); // only once
     if (this.target?.key === row.key) {
       element.classList.add("target");
       requestAnimationFrame(() => mark(element, this.target?.words ?? []));
