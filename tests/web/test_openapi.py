@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
+import sys
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,6 +17,7 @@ from openapi_spec_validator import validate
 
 from redis_history import Conversation, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.web import allow_all
+from redis_history.web._openapi import document as document_of_routes
 from redis_history.web.routing import API
 from tests.support.servers import RealServer
 from tests.support.web import TOKEN, Stream, at, client, listening, serve
@@ -119,3 +125,38 @@ def served(server: RealServer, namespace: str) -> Any:
         store.append("a/b", user("hello"))
         with serve(server.url, namespace, "--allow-writes") as view:
             yield view
+
+
+@pytest.mark.proves("http-document")
+def test_a_generated_client_lists_appends_searches_and_follows(
+    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = tmp_path / "openapi.json"
+    document.write_text(json.dumps(document_of_routes(API)))
+    generator = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none", "--overwrite"]
+    made = [*generator, "--path", str(document), "--output-path", str(tmp_path / "generated")]
+    said = subprocess.run(made, capture_output=True, text=True, check=True)
+    assert "operation" not in said.stdout.lower(), said.stdout  # of one that it cannot make
+    monkeypatch.syspath_prepend(tmp_path)
+    api = {
+        name: importlib.import_module(f"generated.api.default.{name}")
+        for name in ("conversations", "messages", "append", "search", "events")
+    }
+    models = importlib.import_module("generated.models")
+    client = importlib.import_module("generated").AuthenticatedClient(base_url=served.base, token=TOKEN)
+    http = client.get_httpx_client()
+    page = api["messages"].sync("c", client=client)
+    assert [message.text for message in page.messages] == ["hello"]
+    body = models.AppendBody(text="a suitcase", id="m1")
+    with closing(http), http.stream(**api["events"]._get_kwargs("c", after=page.cursor)) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if line == ": open")
+        for duplicate in (False, True):
+            appended = api["append"].sync("c", client=client, body=body)
+            assert (appended.message.text, appended.duplicate) == ("a suitcase", duplicate)
+        data = next(line for line in lines if line.startswith("data: ")).removeprefix("data: ")
+        event = models.Event.from_dict(json.loads(data))
+        assert [message.id for message in event.messages] == ["m1"]
+        assert {one.id for one in api["conversations"].sync(client=client).conversations} == {"c", "a/b"}
+        hits = api["search"].sync(client=client, q="suitcase", role=models.SearchRole.USER).hits
+        assert [(hit.conversation, hit.message.text) for hit in hits] == [("c", "a suitcase")]
