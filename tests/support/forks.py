@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -59,6 +61,14 @@ def write_messages(url: str, name: str, count: int) -> None:
             store.append("c", message)
             while chance.random() < 0.1:
                 assert store.append("c", message).duplicate
+
+
+def write_replies(url: str, name: str) -> None:
+    """Write numbers to a reply until the process is killed."""
+    with HistoryStore(url, search="off") as store, store.stream(name, interval=0.02) as reply:
+        for number in itertools.count():
+            reply.write(f"{number} ")
+            time.sleep(0.001)
 
 
 def barrier(parties: int) -> Barrier:

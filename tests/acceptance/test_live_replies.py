@@ -1,0 +1,132 @@
+"""Replies that grow word by word: what many subscribers read, what they cost, and what is left after every kind of
+death."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from redis_history import HistoryStore, ReplyEnded, ReplyGrew, assistant, user
+from tests.support.forks import Forked, write_replies
+from tests.support.servers import RealServer, Start, lasting, wait_until
+
+WORDS = [f"word{number} " for number in range(1000)]
+
+
+class Reader:
+    """A thread with a subscription of its own, which joins what it is sent of one reply."""
+
+    def __init__(self, url: str, name: str = "c") -> None:
+        self.text, self.events, self.ended = "", 0, False
+        self._store = HistoryStore(url, search="off")
+        self._changes = self._store.subscribe(name)
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for event in self._changes:
+            if isinstance(event, ReplyGrew | ReplyEnded):
+                assert event.offset == len(self.text)
+                self.text += event.delta
+                self.events += 1
+            if isinstance(event, ReplyEnded):
+                self.ended = True
+                return
+
+    def wait(self) -> None:
+        self._thread.join(60)
+        self._changes.close()
+        self._store.close()
+
+
+def used(server: RealServer) -> tuple[int, int]:
+    """Bytes of the append-only file, and how many times a reply grew."""
+    found = server.watcher.info("all")
+    return found["aof_current_size"], found.get("cmdstat_append", {"calls": 0})["calls"]
+
+
+def bytes_of(server: RealServer, name: str) -> int:
+    """The memory of a conversation, its journals left out."""
+    pattern = f"rh2:{{*}}:{name}:*"
+    return sum(server.watcher.memory_usage(key, samples=0) for key in lasting(server.watcher, pattern))
+
+
+@pytest.mark.proves("live")
+def test_each_subscriber_reads_each_word_once(own_server: Start, full: bool) -> None:
+    server = own_server()
+    readers = [Reader(server.url) for _ in range(50 if full else 5)]
+    with HistoryStore(server.url, search="off") as store, store.stream("c", interval=0.01) as reply:
+        for word in WORDS:
+            reply.write(word)
+            if word == WORDS[len(WORDS) // 2]:
+                wait_until(lambda: all(reader.events for reader in readers), "the first words to arrive")
+    for reader in readers:
+        reader.wait()
+    assert {reader.text for reader in readers} == {"".join(WORDS)}
+    assert all(reader.ended and reader.events >= 2 for reader in readers)
+
+
+def test_bytes_grow_with_the_text_and_none_are_left(own_server: Start) -> None:
+    server = own_server()
+    text = "".join(WORDS)
+    with HistoryStore(server.url, search="off") as store:
+        for name in ("whole", "grown"):
+            store.append(name, user("Hi", id="question"))
+        before, flushed = used(server)
+        with store.stream("grown", id="answer", interval=0.001) as reply:
+            for number, word in enumerate(WORDS):
+                reply.write(word)
+                wait_until(lambda n=number: used(server)[1] > flushed + n // 10, "a part to be sent")
+        written, flushes = used(server)
+        assert flushes - flushed >= 100
+        assert written - before <= 3 * len(text) + 80 * (flushes - flushed)
+        store.append("whole", assistant(text, id="answer"))
+        assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 100
+
+
+@pytest.mark.proves("live")
+def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> None:
+    server = own_server()
+    with HistoryStore(server.url, search="off") as store:
+
+        def dies(name: str) -> None:
+            writer = Forked(write_replies, server.url, name)
+            reader = Reader(server.url, name)
+            wait_until(lambda: reader.events > random.Random(name).randrange(1, 5), "it to write", 60)
+            writer.kill()
+            died = time.monotonic()
+            reader.wait()
+            assert time.monotonic() - died < 10
+            [message] = store.get(name)
+            assert (message.status, message.text) == ("interrupted", reader.text)
+            words = message.text.split()
+            assert words == [str(number) for number in range(len(words))]
+
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(dies, map(str, range(100 if full else 4))))
+        assert len(store.list_conversations(limit=200)) == (100 if full else 4)
+
+
+@pytest.mark.proves("live")
+@pytest.mark.parametrize("fault", ["server killed", "connections cut"])
+def test_faults_leave_no_gap_and_no_repeat(own_server: Start, fault: str, full: bool) -> None:
+    server = own_server()
+    reader = Reader(server.url)
+    with HistoryStore(server.url, search="off") as store, store.stream("c", interval=0.001) as reply:
+        for number in range(100 if full else 5):
+            reply.write(f"{number} ")
+            wait_until(lambda n=number: f"{n} " in reader.text, "the word to arrive")
+            reply.write("and ")
+            if fault == "server killed":
+                server.kill()
+                server.start()
+            else:
+                server.watcher.client_kill_filter(_type="pubsub")
+                server.watcher.client_kill_filter(_type="normal", skipme=True)
+    reader.wait()
+    assert reply.message.status == "complete"
+    assert reader.text == reply.message.text == "".join(f"{number} and " for number in range(100 if full else 5))
