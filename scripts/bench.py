@@ -26,6 +26,7 @@ from benchmarks.calls import (
     bench_listing,
     bench_prompts,
     bench_read,
+    bench_reply,
     bench_ttl,
 )
 from benchmarks.doorbells import bench_async_doorbell, bench_doorbell
@@ -80,6 +81,7 @@ def main() -> None:
             asyncio.run(bench_async_append(report, url, options.rounds))
             bench_read(report, client, store, options.rounds)
             asyncio.run(bench_async_read(report, url, options.rounds))
+            bench_reply(report, client, store, options.rounds)
             bench_prompts(report, store, options.rounds)
             bench_capture(report, store, options.rounds)
             bench_batch(report, client, store, options.rounds)

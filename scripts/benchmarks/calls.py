@@ -19,6 +19,10 @@ from redis_history import (
     capture,
     user,
 )
+from redis_history.model import TextPart
+from redis_history.model.replies import record_of
+from redis_history.operations import GrowReply
+from redis_history.requests import start_reply
 
 
 def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
@@ -80,6 +84,25 @@ async def bench_async_read(report: Report, url: str, rounds: int) -> None:
             ours.values.append((time.perf_counter() - middle) * 1e6)
     await client.aclose()
     report.row("get, 600 messages (asyncio)", "ZRANGE + decode to dicts", ours, bare, "1.5")
+
+
+def bench_reply(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    """What a live reply sends every 50 ms, beside the commands of a program that appends and publishes."""
+    begin = start_reply("reply", "assistant", {"id": "reply"})
+    store.backend.execute(begin)
+    record = record_of(TextPart(text="some words "))
+
+    def bare_flush(_: int) -> Any:
+        pipe = client.pipeline(transaction=False)
+        pipe.append("bare-reply", record)
+        pipe.publish("bare-reply", "1")
+        return pipe.execute()
+
+    def flush(index: int) -> Any:
+        return store.backend.execute(GrowReply("reply", begin.token, index * len(record), record, False))
+
+    bare, ours = in_turn(rounds, bare_flush, flush)
+    report.row("a live reply grows", "pipelined APPEND, PUBLISH", ours, bare, "2.5")
 
 
 def bench_prompts(report: Report, store: HistoryStore, rounds: int) -> None:
