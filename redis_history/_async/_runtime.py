@@ -206,7 +206,7 @@ def spawn(work: Callable[[], Awaitable[None]], name: str) -> Job:
 class Background:
     """Work in the background. The caller may stop waiting for it. `signal` is set when it is done."""
 
-    def __init__(self, work: Callable[[], Awaitable[None]], signal: Signal, name: str) -> None:
+    def __init__(self, work: Callable[[], Awaitable[None]], signal: Signal) -> None:
         async def run() -> None:
             await work()
 
@@ -215,7 +215,7 @@ class Background:
                 task.exception()  # an error that nobody waits for is not reported
             signal.set()
 
-        self._task = asyncio.create_task(run(), name=name)
+        self._task = asyncio.create_task(run(), name="redis_history-read")
         self._task.add_done_callback(ended)
 
     @property

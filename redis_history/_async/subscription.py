@@ -87,11 +87,8 @@ class AsyncFeed(Openable):
             wait = _LONGEST_WAIT
             if reading is None:
                 wait = self._next_read() if self._begun else 0.0
-                if wait <= 0:
-                    if timeout is None:
-                        await self._step()
-                    else:
-                        self._reading = Background(self._step, signal, "redis_history-read")
+                if wait <= 0:  # in the background, so that `aclose` ends this call while the server hangs
+                    self._reading = Background(self._step, signal)
                     continue
             limit = timeout if reading is None else for_read
             if limit is not None:

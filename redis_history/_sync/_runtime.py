@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -121,19 +122,22 @@ def spawn(work: Callable[[], None], name: str) -> Job:
 
 
 class Background:
-    """Work beside a caller, who may stop waiting for it. `signal` is set when it is done."""
+    """Work in another thread. The caller may stop waiting for it. `signal` is set when it is done."""
 
-    def __init__(self, work: Callable[[], None], signal: Signal, name: str) -> None:
+    def __init__(self, work: Callable[[], None], signal: Signal) -> None:
         self._work = work
         self._signal = signal
         self._error: BaseException | None = None
         self._finished = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._worker = _idle.pop()
+        except IndexError:
+            self._worker = _Worker()
+        self._worker.given.put(self)
 
     @property
     def done(self) -> bool:
-        return self._finished or not self._thread.is_alive()  # in a forked child it is not
+        return self._finished or not self._worker.thread.is_alive()  # in a forked child it is not
 
     def result(self) -> None:
         """Raises what the work raised."""
@@ -143,13 +147,42 @@ class Background:
     def leave(self) -> None:
         """Do not wait for it: a thread cannot be ended."""
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
             self._error = error
+
+    def finish(self) -> None:
         self._finished = True
         self._signal.set()
+
+
+class _Worker:
+    """A thread that does one work after the other, and ends after a second without any."""
+
+    def __init__(self) -> None:
+        self.given: SimpleQueue[Background] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="redis_history-read", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                work = self.given.get(timeout=1.0)
+            except Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:  # somebody has just taken it
+                    continue
+                return
+            work.run()
+            _idle.append(self)  # before the caller is told, who may have the next work
+            work.finish()
+            del work
+
+
+_idle: list[_Worker] = []
 
 
 def uninterrupted(work: Callable[[], None], unfinished: set[Any]) -> None:
@@ -190,6 +223,7 @@ def reset_after_fork(thing: Any) -> None:
 
 
 def _in_child() -> None:
+    _idle.clear()
     for thing in list(_inherited):
         thing.forget()
 

@@ -15,10 +15,11 @@ import pytest
 import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
+from redis_history._sync._runtime import _idle
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendRefusedError
 from tests.support.faces import open_store
-from tests.support.servers import RealServer, Start, wait_until
+from tests.support.servers import RealServer, Start, until, wait_until
 
 QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
 
@@ -153,22 +154,26 @@ async def test_get_of_a_subscription_that_has_not_begun_returns_in_time(own_serv
         await one.aclose()
 
 
+@pytest.mark.proves("ends-at-once")
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_closing_ends_a_get_during_an_outage(own_server: Start, timeout: float | None) -> None:
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_closing_ends_a_get_while_the_server_hangs(own_server: Start, face: str, timeout: float | None) -> None:
+    def reading() -> bool:
+        threads = sum(thread.name == "redis_history-read" for thread in threading.enumerate())
+        return threads > len(_idle) or any(task.get_name() == "redis_history-read" for task in asyncio.all_tasks())
+
     server = own_server()
-    with HistoryStore(server.url, poll_interval=600.0) as store:
+    async with open_store(face, server.url, poll_interval=0.01, retry=QUICK) as store:
         one = store.subscribe("c")
-        assert one.get(timeout=0) is None
-        wait_until(lambda: store.backend.doorbell_mode == "keyspace", "the doorbell")
-        assert one.get(timeout=0.5) is None  # has read since the doorbell was confirmed: nothing is left to read
-        got: list[Any] = []
-        waiting = threading.Thread(target=lambda: got.append(one.get(timeout)))
-        waiting.start()
+        assert await one.get(timeout=0) is None
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            one.close()
-            waiting.join(5)
-            assert got == [None]
+            waiting = asyncio.create_task(one.get(timeout=timeout))
+            await until(reading, "a read that hangs")
+            before = time.monotonic()
+            await one.aclose()
+            assert await waiting is None
+            assert time.monotonic() - before < 1
         finally:
             os.kill(server.pid, signal.SIGCONT)
 
