@@ -31,7 +31,6 @@ settings.load_profile("project")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run every backend with both faces, and the long proofs")
-    parser.addoption("--screenshots", action="store_true", help="write the pictures of the documentation anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:

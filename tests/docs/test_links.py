@@ -49,7 +49,7 @@ def test_the_readme_leads_to_the_documentation() -> None:
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "images").iterdir()), ids=lambda path: path.name)
 def test_pictures(picture: Path) -> None:
-    if picture.suffix == ".png":  # of the live view: see tests/web/test_browser_pictures.py
+    if picture.suffix == ".png":  # of the live view: see scripts/screenshots
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert picture.stat().st_size < 300_000
     else:

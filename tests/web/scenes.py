@@ -23,14 +23,27 @@ _ORDERS = Participant("agent", "orders", "Orders")
 _REFUNDS = Participant("agent", "refunds", "Refunds")
 _JONAS = Participant("user", "u-jonas", "Jonas (team lead)")
 
+#: Other conversations: minutes since their end, id, title, agent, last message.
 _LISTED = (
-    ("ticket/48219", "Invoice with the VAT number", "Billing", "The corrected invoice is attached. Anything else?"),
-    ("ticket/48207", "Parcel stuck in customs", "Shipping", "The carrier asks for the receipt; I have sent it on."),
-    ("ticket/48198", "押金什么时候退回？", "Refunds", "您好，押金会在三个工作日内退回到原账户。"),
-    ("ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
-    ("ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
-    ("ticket/48165", "Two accounts, one e-mail address", "Front desk", "Both are merged, with all twelve orders."),
-    ("ticket/48151", "Assembly: a screw too few", "Front desk", "A bag of screws is on its way, free of charge."),
+    (9, "ticket/48219", "Invoice with the VAT number", "Billing", "The corrected invoice is attached. Anything else?"),
+    (44, "ticket/48207", "Parcel stuck in customs", "Shipping", "The carrier asks for the receipt; I have sent it on."),
+    (1400, "ticket/48198", "Où est ma caution ?", "Refunds", "Elle arrive sur votre compte dans les trois jours."),
+    (1440, "ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
+    (4000, "ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
+    (
+        9000,
+        "ticket/48165",
+        "Two accounts, one e-mail address",
+        "Front desk",
+        "Both are merged, with all twelve orders.",
+    ),
+    (
+        70000,
+        "ticket/48151",
+        "Assembly: a screw too few",
+        "Front desk",
+        "A bag of screws is on its way, free of charge.",
+    ),
 )
 
 
@@ -52,8 +65,8 @@ class _Writer:
 
 def tell(store: HistoryStore) -> None:
     """The conversations of the pictures."""
-    for name, title, agent, last in reversed(_LISTED):
-        say = _Writer(50)
+    for age, name, title, agent, last in reversed(_LISTED):
+        say = _Writer(age)
         store.create_conversation(Conversation(name, title=title, agent_name=agent.lower(), user_id="u-1"))
         store.append_many(
             name,
@@ -76,6 +89,21 @@ SUMMARY = (
     "right size before her trip on Friday, or her money back. Front desk checked her account: a customer since 2019, "
     "no open claims. Photos of the label were received and show size L.]"
 )
+
+
+_OFFER = """Good news, Maya: **the right size** can be with you on Thursday.
+
+| | exchange | refund |
+|---|---|---|
+| when | Thursday, by express | within 3 days |
+| costs you | nothing | nothing |
+
+For both, put the [return label](https://example.com/r/48213) on the parcel:
+
+1. print it, or show the code at the counter
+2. hand the parcel in before Friday
+
+Shall I send it?"""
 
 
 def first() -> list[Message]:
@@ -126,8 +154,9 @@ def rest() -> list[Message]:
         ),
         say(
             _DESK,
-            TextPart("Good news, Maya: the right size can be with you on Thursday. It costs nothing. Shall I send it?"),
+            TextPart(_OFFER),
             after=31,
+            metadata={"model": "desk-large-2", "usage": {"input_tokens": 2140, "output_tokens": 96}, "cost": 0.0031},
         ),
         say(_MAYA, TextPart("Yes please! To the office this time, not to my flat."), after=74),
     ]
@@ -135,23 +164,3 @@ def rest() -> list[Message]:
 
 def _stock(warehouse: str) -> ToolUsePart:
     return ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": warehouse})
-
-
-def news() -> list[Message]:
-    """New messages in another conversation."""
-    say = _Writer(1)
-    billing = Participant("agent", "billing", "Billing")
-    return [
-        say(_JONAS, TextPart("Please put the project number on it as well.")),
-        say(billing, TextPart("Done: project 7731 is on the invoice now.")),
-    ]
-
-
-def going_on() -> list[Message]:
-    """New messages while the page is open."""
-    say = _Writer(0.6)
-    return [
-        say(_DESK, ToolUsePart("call_4", "change_address", {"order": 48213, "to": "Stora Södergatan 9, Lund"})),
-        say.result("call_4", "changed", after=0.6),
-        say(_ORDERS, ToolUsePart("call_5", "ship", {"reservation": "R-77120", "service": "express"}), after=3),
-    ]

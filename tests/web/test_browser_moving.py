@@ -9,7 +9,7 @@ from playwright.async_api import Route, expect
 
 from redis_history import Message, tool_use, user
 from redis_history.model import Participant, ToolResultPart
-from tests.web.browsing import Site, Window
+from tests.web.browsing import Site, Window, Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -153,3 +153,11 @@ async def _scroll(window: Window, by: int) -> None:
         }""",
         before,
     )
+
+
+async def test_a_conversation_opens_at_its_end_with_reduced_motion(windows: Windows, site: Site) -> None:
+    name = site.name("still")
+    site.store.append_many(name, [user(f"Line {number}.\n" + "word " * 200) for number in range(6)])
+    window = await windows(site.address, reduced_motion="reduce")
+    await window.open(name)
+    await expect(window.said("Line 5.")).to_be_in_viewport()

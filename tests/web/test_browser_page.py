@@ -381,7 +381,7 @@ async def test_facts_of_replies_are_shown(window: Window, site: Site) -> None:
     reply = replace(from_anthropic([answer])[0], timestamp=begun + timedelta(seconds=3), metadata={"cost_usd": 0.0042})
     site.store.append_many(name, [Message(role="user", parts="Is it?", timestamp=begun), reply])
     page = await window.open(name)
-    await expect(page.locator(".heading").nth(1)).to_contain_text("model-1 · 1,200 → 34 tokens · $0.0042 · 3.0 s")
+    await expect(page.locator(".heading").nth(1)).to_contain_text("model-1 · 1,200 → 34 tokens · $0.0042 · after 3.0 s")
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     row = page.locator(".row").nth(1)
     await row.hover()

@@ -123,7 +123,7 @@ function replyFacts({ role, reply = {}, timestamp }, after = null) {
   const tokens = [read, written].filter(Number.isFinite).map(number).join(" → ");
   const price = Number.isFinite(cost) && `$${Number(cost.toPrecision(2))}`;
   const took = role === "assistant" && after && duration(after, timestamp);
-  return [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took].filter(Boolean).join(" · ");
+  return [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took && `after ${took}`].filter(Boolean).join(" · ");
 }
 
 function time(message) {

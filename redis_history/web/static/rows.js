@@ -25,7 +25,7 @@ export function buildRows({ messages, unfolded, unread }) {
     row.day = day === today ? null : message.timestamp;
     today = day;
     row.unread = !archived && message.id === unread;
-    row.after = before?.message.timestamp;
+    row.after = before && !before.message.is_summary ? before.message.timestamp : null;
     row.continued = !row.day && !row.unread && follows(before, row);
   }
   return { rows, home };
