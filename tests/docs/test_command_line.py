@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,9 +25,12 @@ TYPED = [(block, line) for page in PAGES for block in blocks(page) if block.lang
          for line in block.content.splitlines() if re.search(r"(^|[|(] ?|&& )redis-history ", line)]  # fmt: skip
 
 
-def test_the_options_are_those_of_the_commands() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text == SCRIPT["between_marks"](text, SCRIPT["options"]), "run scripts/help"
+@pytest.mark.parametrize(
+    ("page", "generate"), [(PAGE, "options"), (DOCS / "troubleshooting.md", "errors_table")], ids=["options", "errors"]
+)
+def test_the_generated_part_is_that_of_the_code(page: Path, generate: str) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == SCRIPT["between_marks"](text, SCRIPT[generate]), "run scripts/help"
 
 
 def test_every_command_and_option_is_there() -> None:
