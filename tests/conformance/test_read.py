@@ -96,7 +96,7 @@ async def test_filters_hold_together(store: Any) -> None:
     assert _texts(await store.get("c", participant_ids=["ann", "bot"])) == "1235"
     assert _texts(await store.get("c", scope="thread")) == "345"
     assert _texts(await store.get("c", scope="thread", roles=["user"], participant_ids=["ann"])) == "3"
-    assert _texts(await store.get("c", roles=["user", "assistant"], limit=2)) == "45"
+    assert _texts(await store.get("c", roles=iter(["user", "assistant"]), limit=2)) == "45"
     assert _texts(await store.get("c", roles=["system"], limit=5)) == "0"
     assert await store.get("c", roles=[]) == []
 

@@ -12,26 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history import HistoryStore, requests
-from redis_history._ids import check_message_id
 from redis_history._validation import check_batch, check_limit
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
-    InvalidConversationIdError,
-    InvalidCursorError,
     InvalidInputError,
     InvalidMessageError,
-    MessageConflictError,
     MessageTooLargeError,
 )
-from redis_history.events import BEGINNING, Cursor
-from redis_history.model import Message, Participant, Position, Source, user
-from redis_history.model.wire import encode_body, flags_of
+from redis_history.model import Position, user
 from redis_history.operations import Append, DeleteMessages, Precondition
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Batch
 from redis_history.requests.store_options import Options
-from redis_history.tokens import count_characters, estimate_tokens
-from tests.property.strategies import conversation_ids, messages, microseconds
+from tests.property.strategies import microseconds
 
 
 def append(messages: Any, conversation_id: Any = "c", **options: Any) -> Batch:
@@ -44,38 +37,6 @@ def append_one(message: Any, conversation_id: Any = "c", **options: Any) -> Appe
 
 def delete(ids: Any, conversation_id: Any = "c", expected_revision: Any = None) -> DeleteMessages:
     return requests.delete_messages(conversation_id, ids, expected_revision=expected_revision)
-
-
-@given(conversation_ids, messages())
-def test_an_entry_has_everything_to_store(conversation_id: str, message: Message) -> None:
-    op = append_one(message, conversation_id)
-    (entry,) = op.entries
-    assert (op.conversation_id, entry.message) == (conversation_id, message)
-    assert (entry.body, entry.flags) == (encode_body(message), flags_of(message))
-    assert (entry.timestamp is None) == (message.timestamp is None)
-    assert (entry.characters, entry.tokens) == (count_characters(message), estimate_tokens(entry.characters))
-
-
-def test_each_change_has_a_new_token() -> None:
-    ops = [append_one(user("x")), append_one(user("x")), append([user("x")]).op, delete(["m"]), delete(["m"])]
-    assert len({op.token for op in ops}) == len(ops)
-
-
-def test_a_batch_keeps_the_order_and_sends_repeated_ids_once() -> None:
-    given_ = [user("a", id="1"), user("b", id="2"), user("a", id="1"), user("c", id="3"), user("b", id="2")]
-    assert append([]).op.entries == ()
-    batch = append(iter(given_))
-    assert [entry.message.id for entry in batch.op.entries] == ["1", "2", "3"]
-    assert [batch.op.entries[place].message.id for place in batch.order] == [message.id for message in given_]
-
-
-@pytest.mark.parametrize(
-    "other", [user("b", id="1"), user("a", id="1", timestamp=1), user("a", id="1", metadata={"x": 1})]
-)
-def test_an_id_with_two_contents_is_a_conflict(other: Message) -> None:
-    with pytest.raises(MessageConflictError) as caught:
-        append([user("a", id="1"), user("z"), other])
-    assert caught.value.message_id == "1"
 
 
 def test_a_batch_up_to_its_caps() -> None:
@@ -103,13 +64,6 @@ def test_other_values_are_no_list_of_messages(thing: Any) -> None:
         append(thing)
 
 
-@pytest.mark.parametrize("conversation_id", ["", "x" * 513, None, 5, b"c", "\ud800"])
-@pytest.mark.parametrize("call", [lambda c: append_one(user("x"), c), lambda c: append([], c), lambda c: delete([], c)])
-def test_the_conversation_id_is_checked(call: Callable[[Any], Any], conversation_id: Any) -> None:
-    with pytest.raises(InvalidConversationIdError):
-        call(conversation_id)
-
-
 CALLS: list[Callable[..., Any]] = [
     lambda **options: append_one(user("x"), **options),
     lambda **options: append([user("x")], **options).op,
@@ -133,26 +87,12 @@ def test_an_expected_revision_is_a_number_from_0(call: Callable[..., Any], wrong
         call(expected_revision=wrong)
 
 
-def test_ids_to_delete_are_sent_once() -> None:
-    assert delete(["b", "a", "b"]).message_ids == ("b", "a"), "each once, in order"
-    assert delete(iter(())).message_ids == ()
-    assert delete(["m"], expected_revision=3).precondition == Precondition(3)
-    assert len(delete([str(n) for n in range(MAX_BATCH_MESSAGES)] * 2).message_ids) == MAX_BATCH_MESSAGES
-    with pytest.raises(BatchTooLargeError):
-        delete(str(n) for n in range(MAX_BATCH_MESSAGES + 1))
-
-
 @pytest.mark.parametrize(
     "ids", ["m1", None, 5, b"m1", [None], [5], [b"m"], [["m"]], [""], ["x" * 513], ["\u00e9" * 257], ["\ud800"]]
 )
 def test_other_values_are_no_list_of_ids(ids: Any) -> None:
     with pytest.raises(InvalidInputError):
         delete(ids)
-
-
-@given(messages())
-def test_every_message_id_is_accepted(message: Message) -> None:
-    assert check_message_id(message.id) == message.id
 
 
 @pytest.mark.parametrize(
@@ -192,52 +132,6 @@ def test_other_values_are_no_bounds(bound: Any) -> None:
     for bound_of in (requests.after_of, requests.before_of):
         with pytest.raises(InvalidInputError):
             bound_of(bound)
-
-
-def test_forms_of_cursors() -> None:
-    cursor = Cursor("a" * 16, 4, "b" * 20)
-    assert requests.cursor_of(None) is None
-    assert requests.cursor_of(cursor) == requests.cursor_of(str(cursor)) == cursor
-    assert requests.cursor_of(str(BEGINNING)) == BEGINNING
-
-
-@pytest.mark.parametrize("wrong", ["", "x", 5, 0, False, b"x", [], Position(1, 1)])
-def test_other_values_are_no_cursors(wrong: Any) -> None:
-    with pytest.raises(InvalidCursorError):
-        requests.cursor_of(wrong)
-
-
-ANN, BOT = Participant("user", "ann"), Participant("agent", "bot")
-TALK = [
-    user("1", participant=ANN, scope="dm"),
-    Message(role="assistant", participant=BOT, scope="dm"),
-    Message(role="tool", participant=BOT),
-    user("4", sources=[Source("d")]),
-]
-
-
-@pytest.mark.parametrize(
-    ("roles", "ids", "scope", "kept"),
-    [
-        (["user"], None, None, [0, 3]),
-        (("user", "tool"), None, None, [0, 2, 3]),
-        (iter(["tool"]), None, None, [2]),
-        ([], None, None, []),
-        (None, ["bot"], None, [1, 2]),
-        (None, ["bot", "ann", "nobody"], None, [0, 1, 2]),
-        (None, [], None, []),
-        (None, None, "dm", [0, 1]),
-        (None, None, "thread", []),
-        (["assistant", "tool"], ["bot"], "dm", [1]),
-        (["user"], ["bot"], None, []),
-    ],
-)
-def test_filters_must_all_hold(roles: Any, ids: Any, scope: Any, kept: list[int]) -> None:
-    assert requests.message_filter(None, None, None) is None
-    wanted = requests.message_filter(roles, ids, scope)
-    assert wanted is not None
-    for _ in range(2):  # an iterator of roles is read once
-        assert [index for index, message in enumerate(TALK) if wanted(message)] == kept
 
 
 @pytest.mark.parametrize(
@@ -340,24 +234,3 @@ def test_an_error_names_the_option_and_the_value(options: Any) -> None:
         HistoryStore("memory://", **options)
     assert repr(value)[:40] in str(caught.value)
     assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("ask", "name"),
-    [
-        (lambda store: store.get("c", limit=-1), "limit"),
-        (lambda store: list(store.iter("c", batch=0)), "batch"),
-        (lambda store: store.snapshot("c", limit=0), "limit"),
-        (lambda store: store.list_conversations(offset=-1), "offset"),
-        (lambda store: store.list_conversations(limit=None), "limit"),
-        (lambda store: store.search("c", "x", token_cap=-1), "token_cap"),
-        (lambda store: store.search("c", "x", context=101), "context"),
-        (lambda store: store.search("c", "x", archived=1), "archived"),
-        (lambda store: store.append("c", user("x"), expected_revision=-1), "expected_revision"),
-        (lambda store: store.create_conversation({"conversation_id": "c"}), "conversation"),
-    ],
-)
-def test_an_error_names_the_parameter(ask: Callable[[Any], object], name: str) -> None:
-    with HistoryStore("memory://") as store, pytest.raises(InvalidInputError) as caught:
-        ask(store)
-    assert str(caught.value).startswith(f"{name} must be ")
