@@ -12,7 +12,6 @@ import pytest
 from redis_history import (
     AsyncCompressor,
     AsyncHistoryStore,
-    AttachmentPart,
     Compressor,
     Message,
     Participant,
@@ -25,7 +24,6 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidInputError
-from redis_history.formats import to_openai_responses
 
 ANN = Participant("user", "ann", "Ann")
 PLANNER = Participant("agent", "planner", "The planner")
@@ -59,26 +57,6 @@ async def test_a_prompt_of_a_talk(store: Any) -> None:
     assert prompt == await assemble_prompt(store, "c", "planner", "The planner", {})
 
 
-async def test_the_time_window_begins_strictly_after_its_first_moment(store: Any) -> None:
-    times = ["2026-01-01T12:00:00Z", "2026-01-01T12:00:00.000001Z", "2026-01-01T13:00:00Z"]
-    await store.append_many("c", [user(str(n), id=str(n), timestamp=time) for n, time in enumerate(times)])
-    prompt = await assemble_prompt(store, "c", "a", "A", {"time_window_minutes": 60, "now": times[2]})
-    assert [message.id for message in prompt.messages] == ["1", "2"]
-    assert prompt.report.ids("time_window") == ["0"]
-
-
-async def test_a_stored_file_id_is_sent_and_a_file_without_a_reference_is_named(store: Any) -> None:
-    sent = AttachmentPart(name="a.pdf", reference="file-1")
-    await store.append("c", user("see", sent, AttachmentPart(name="report.pdf")))
-    prompt = await assemble_prompt(store, "c", "planner")
-    [item] = to_openai_responses(prompt.messages)
-    assert item["content"] == [
-        {"type": "input_text", "text": "see"},
-        {"type": "input_file", "file_id": "file-1", "filename": "a.pdf"},
-        {"type": "input_text", "text": "File: report.pdf"},
-    ]
-
-
 @pytest.mark.smoke
 async def test_the_newest_of_a_scope_are_loaded(store: Any) -> None:
     said = [user(str(n), id=str(n), scope="dm" if n % 2 else "channel") for n in range(20)]
@@ -86,12 +64,6 @@ async def test_the_newest_of_a_scope_are_loaded(store: Any) -> None:
     prompt = await assemble_prompt(store, "c", "a", "A", {"scope": "dm", "max_turns_to_load": 3})
     assert [message.id for message in prompt.messages] == ["15", "17", "19"]
     assert prompt.report.loaded == 3
-
-
-async def test_an_unknown_conversation_gives_an_empty_prompt(store: Any) -> None:
-    prompt = await assemble_prompt(store, "nobody", "a", "A")
-    assert prompt.messages == ()
-    assert (prompt.report.tokens, prompt.report.loaded, prompt.report.left_out) == (0, 0, ())
 
 
 async def test_a_summarizer_may_be_asynchronous_if_the_store_is(store: Any) -> None:
