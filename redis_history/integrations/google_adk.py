@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position
 from redis_history._ids import new_id
 from redis_history.errors import (
     ConversationExistsError,
@@ -20,7 +21,7 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import stored_value
-from redis_history.integrations._extras import missing
+from redis_history.integrations._extras import missing, plain_or
 from redis_history.integrations._search_runner import search_runner
 from redis_history.tokens import TokenCounter
 from redis_history.tools import Include
@@ -47,9 +48,9 @@ class AdkSessionService(BaseSessionService):
     """The sessions of ADK applications, in `store`. The caller closes the store.
 
     The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata hold the
-    state of the session. State shared by an application (`app:`) or a user (`user:`) is in the metadata of another
-    conversation, without messages. Concurrent changes of state are merged key by key. An event and its change of state
-    are two writes: if a process dies between them, the event is stored and the state is not changed.
+    state of the session, up to one of its events: the changes of state by later events are applied when it is read. So
+    an event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
+    in the metadata of another conversation, without messages. Concurrent changes of state are merged key by key.
     """
 
     def __init__(self, store: AsyncHistoryStore) -> None:
@@ -87,7 +88,8 @@ class AdkSessionService(BaseSessionService):
         if found is None or _KEY not in found.metadata:
             return None
         events = [event for message in messages if (event := _event(message)) is not None]
-        session = await self._session(found, events)
+        pending = await self._pending(found) if recent is not None else _after(messages, _note(found))
+        session = await self._session(found, events, pending)
         if recent == 0:
             session.events = []
         if config is not None and config.after_timestamp is not None:
@@ -129,10 +131,8 @@ class AdkSessionService(BaseSessionService):
                 done = await self._store.append(conversation_id, _message(event, with_id=False), must_exist=True)
         except ConversationNotFoundError as error:
             raise SessionNotFoundError(f"Session {session.id} not found.") from error
-        shared, own = _split(event.actions.state_delta if event.actions else {})
-        await self._merge_shared(session.app_name, session.user_id, shared)
-        if own:
-            await self._merge(conversation_id, own)
+        if event.actions and event.actions.state_delta:
+            await self._settle(session.app_name, session.user_id, conversation_id)
         if done.duplicate:
             return event
         session.last_update_time = event.timestamp
@@ -141,7 +141,32 @@ class AdkSessionService(BaseSessionService):
     async def _page(self, app_name: str, user_id: str | None, offset: int) -> list[Conversation]:
         return await self._store.list_conversations(agent_name=app_name, user_id=user_id, limit=_PAGE, offset=offset)
 
-    async def _session(self, record: Conversation, events: list[Event]) -> Session:
+    async def _pending(self, record: Conversation) -> list[Message]:
+        """The events whose changes are not in the state of the record."""
+        since = _note(record).get("applied")
+        found = await self._store.get(
+            record.conversation_id, since=None if since is None else Position.parse(since), include_archived=True
+        )
+        return _after(found, _note(record))
+
+    async def _settle(self, app_name: str, user_id: str, conversation_id: str) -> None:
+        """Apply the pending changes of state, in the order of the events, also those of a process that died."""
+        while (record := await self._store.get_conversation(conversation_id)) is not None:
+            pending = await self._pending(record)
+            if not pending:
+                return
+            shared, own = _split(_delta_of(pending))
+            await self._merge_shared(app_name, user_id, shared)
+            note = _note(record)
+            note |= {"state": {**note["state"], **own}, "applied": str(pending[-1].position)}
+            metadata = {**record.metadata, _KEY: _dump(note)}
+            with suppress(RevisionConflictError):
+                await self._store.update_conversation(
+                    conversation_id, metadata=metadata, expected_revision=record.revision
+                )
+                return
+
+    async def _session(self, record: Conversation, events: list[Event], pending: Sequence[Message] = ()) -> Session:
         app_name, user_id = str(record.agent_name), str(record.user_id)
         of_app, of_user = await asyncio.gather(self._shared(_id(app_name)), self._shared(_id(app_name, user_id)))
         note = _note(record)
@@ -149,6 +174,7 @@ class AdkSessionService(BaseSessionService):
             **note["state"],
             **{State.APP_PREFIX + key: value for key, value in of_app.items()},
             **{State.USER_PREFIX + key: value for key, value in of_user.items()},
+            **_delta_of(pending),
         }
         last = events[-1].timestamp if events else record.updated_at.timestamp() if record.updated_at else 0.0
         return Session(
@@ -252,9 +278,30 @@ def _split(delta: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[st
     return shared, own
 
 
+def _after(messages: Sequence[Message], note: Mapping[str, Any]) -> list[Message]:
+    """The messages whose changes of state are not in the record."""
+    if "applied" not in note:
+        return list(messages)
+    applied = Position.parse(note["applied"])
+    return [message for message in messages if message.position is not None and message.position > applied]
+
+
+def _delta_of(messages: Sequence[Message]) -> dict[str, Any]:
+    """What these events change together. Temporary state was never stored."""
+    delta: dict[str, Any] = {}
+    for message in messages:
+        meta = message.provider_meta.get(_KEY)
+        if isinstance(meta, Mapping):
+            raw = json.loads(meta["text"]) if "text" in meta else meta["event"]
+            delta |= raw.get("actions", {}).get("state_delta", {})
+    return delta
+
+
 def _message(event: Event, *, with_id: bool = True) -> Message:
     """The message for an event: its content as parts, and the rest in `provider_meta`."""
     raw = event.model_dump(mode="json", exclude_none=True)
+    if event.actions and event.actions.state_delta:
+        raw["actions"]["state_delta"] = plain_or(event.actions.state_delta, raw["actions"]["state_delta"])
     content = raw.pop("content", None)
     converted = from_gemini([content]) if content else []
     note, packed = stored_value(raw)

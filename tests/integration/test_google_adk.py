@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 from redis_history import AsyncHistoryStore, user
-from redis_history.integrations.google_adk import AdkSessionService
+from redis_history.integrations.google_adk import AdkSessionService, _message
 from tests.support.servers import RealServer
 
 
@@ -154,6 +155,24 @@ async def test_concurrent_changes_of_shared_state_are_merged(store: AsyncHistory
         )
     )
     assert (await read(service, "0")).state == {f"app:k{number}": number for number in range(8)}
+
+
+async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(store)
+    session = await service.create_session(**WHERE, session_id="s", state={"a": 0})
+    await service.append_event(session, event("x", actions=delta(a=1)))
+    died = event("y", actions=delta(a=2, b=2**70, n=float("nan"), app__c=2))
+    await store.append("adk/shop/ann%2F1/s", _message(died))  # the first write of append_event
+    for config in ({}, {"num_recent_events": 0}, {"num_recent_events": 1}):
+        state = (await read(service, "s", **config)).state
+        assert math.isnan(state.pop("n"))
+        assert state == {"a": 2, "b": 2**70, "app:c": 2}
+    await service.append_event(session, event("z", actions=delta(a=3)))
+    await service.append_event(session, died)  # a late repeat changes nothing
+    other = await service.create_session(**WHERE, session_id="other")
+    assert other.state == {"app:c": 2}
+    found = (await read(service, "s")).state
+    assert (found["a"], found["b"]) == (3, 2**70)
 
 
 async def test_messages_of_elsewhere_are_events(store: AsyncHistoryStore) -> None:
