@@ -108,7 +108,7 @@ class Servers:
 def drop_indexes(client: Any, namespace: str) -> None:
     """Drop the search indexes of a namespace."""
     for index in client.execute_command("FT._LIST"):
-        if index.startswith(Keyspace(namespace).index + b":"):
+        if index.startswith((Keyspace(namespace).index + b":", Keyspace(namespace).registries()[0][:-5])):
             with contextlib.suppress(redis.ResponseError):  # dropped by another worker
                 client.execute_command("FT.DROPINDEX", index)
 

@@ -58,9 +58,10 @@ class AsyncClusterBackend(AsyncRedisBackend):
             shares.setdefault(nodes.owner(slot_of(call)), []).append(place)
         replies: list[Any] = [None] * len(calls)
         for node, places in shares.items():
-            packed = b"".join([calls[place].pack() for place in places])
+            asked = [calls[place] for place in places]
+            packed = b"".join([call.pack() for call in asked])
             try:
-                share = checked(await self._exchange(node.connections, packed, len(places)))
+                share = checked(asked, await self._exchange(node.connections, packed, len(places)))
             except AskError:  # slots are moving: each call finds its own way
                 share = [await self._reply(calls[place]) for place in places]
             for place, reply in zip(places, share, strict=True):

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
+from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
 
 from redis_history._async._connections import ConnectionPool
@@ -436,10 +436,11 @@ class AsyncRedisBackend:
     async def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to calls that can be repeated, in one round trip."""
         replies = await self._exchange(self._connections, b"".join([call.pack() for call in calls]), len(calls))
-        unknown = [place for place, reply in enumerate(checked(replies)) if isinstance(reply, NoScriptError)]
+        unknown = [place for place, reply in enumerate(checked(calls, replies)) if isinstance(reply, NoScriptError)]
         if unknown:
-            packed = b"".join([calls[place].pack(teach=True) for place in unknown])
-            taught = checked(await self._exchange(self._connections, packed, len(unknown)))
+            again = [calls[place] for place in unknown]
+            packed = b"".join([call.pack(teach=True) for call in again])
+            taught = checked(again, await self._exchange(self._connections, packed, len(again)))
             for place, reply in zip(unknown, taught, strict=True):
                 replies[place] = reply
         return list(replies)
@@ -515,9 +516,12 @@ def _answered(attempt: Attempt | None, connection: Any, reply: Any, uncertain: b
         attempt.sent = 0  # it was not executed, and the next copy may go to another server
 
 
-def checked(replies: list[Any]) -> list[Any]:
-    """Replies to several commands. Raises the first error, except of a script that the server does not know."""
-    for reply in replies:
-        if isinstance(reply, ResponseError) and not isinstance(reply, NoScriptError):
+def checked(calls: list[Call], replies: list[Any]) -> list[Any]:
+    """Replies to several calls. Raises the first error, except of a script that the server does not know, and those
+    that a call takes as its outcome."""
+    for call, reply in zip(calls, replies, strict=True):
+        if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
+            continue
+        if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
             raise reply
     return replies

@@ -51,15 +51,15 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         return MemoryBackend(**options.for_memory())
     server = connect(url, client)
     cluster, index = isinstance(server, ClusterNodes), None
-    if cluster:
-        options.check_without_server()  # the modules of cluster nodes know of their own documents only
-    elif options.search != "off":
-        index = SearchIndex(Searching(options.language, options.vectors, options.search == "require"))
+    keyspace = Keyspace(namespace)
+    if options.search != "off":
+        searching = Searching(options.language, options.vectors, options.search == "require")
+        index = SearchIndex(searching, keyspace.index_parts(cluster=cluster))
     confirmation = None
     if options.durability != "server":
         confirmation = Confirmation(options.durability, options.replicas or 1, options.durability_timeout)
     settings = Settings(
-        Keyspace(namespace),
+        keyspace,
         options.log_length,
         server.database,
         options.ttl,

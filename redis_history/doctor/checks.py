@@ -273,8 +273,6 @@ def _notifications(found: Capabilities, answers: Answers, where: Where) -> Findi
 
 def check_search(found: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
     """`stored`: whether there are conversations in the namespace."""
-    if where.several:
-        return Finding("search", "limited", f"a cluster keeps no index: {_WITHOUT}")
     if answers.unsearchable:
         return Finding("search", "limited", f"this user may not use the index: {_WITHOUT}", "see rights")
     if found.search_module is None and answers.index is None:

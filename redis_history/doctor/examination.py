@@ -14,7 +14,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Subscription
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.rights import missing_patterns, missing_rights, rights_question
-from redis_history.backends.redis.search_index import read_index_form, read_index_info
+from redis_history.backends.redis.search_index import read_index_form, read_index_info, together
 from redis_history.doctor.checks import Answers, Finding, State, check_search, check_server, where_is
 from redis_history.errors import BackendRefusedError, CorruptDataError
 from redis_history.model import user
@@ -80,22 +80,24 @@ def _questions(keyspace: Keyspace, database: int, *, cluster: bool) -> list[list
         [b"TIME"],
         [b"ACL", b"WHOAMI"],
         rights_question(keyspace, database, cluster=cluster),
-        [b"FT.INFO", keyspace.index],
+        *([b"FT.INFO", part.name] for part in keyspace.index_parts(cluster=cluster)),
     ]
 
 
 def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any]], *, cluster: bool) -> Answers:
     """Parses the replies of all nodes. `nodes`: for each node, its replies in the order of `_questions`."""
-    infos, settings, times, users, rights, indexes = (list(replies) for replies in zip(*nodes, strict=True))
+    infos, settings, times, users, rights, *indexes = (list(replies) for replies in zip(*nodes, strict=True))
     refusal = next((str(reply) for reply in rights if isinstance(reply, Exception)), None)
-    index, form, failures = None, None, 0
-    if len(indexes) == 1 and not isinstance(indexes[0], Exception):
-        reply = indexes[0]
+    states, form, failures = [], None, 0
+    for part, replies in zip(keyspace.index_parts(cluster=cluster), indexes, strict=True):
+        reply = next((one for one in replies if not isinstance(one, Exception)), None)  # of a cluster, one node has it
+        if reply is None:
+            continue
         with suppress(CorruptDataError):
-            index = read_index_info(reply)
-        form = read_index_form(keyspace, reply)
+            states.append(read_index_info(reply))
+        form = form or read_index_form(part, reply)
         info = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-        failures = int(info.get(b"hash_indexing_failures", 0))
+        failures += int(info.get(b"hash_indexing_failures", 0))
     missing = missing_rights(keyspace, database, rights, cluster=cluster)
     return Answers(
         info=[_info(reply) for reply in infos],
@@ -106,8 +108,8 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
         lacking=missing_patterns(keyspace, database, rights, cluster=cluster),
         user=next((reply.decode() for reply in users if isinstance(reply, bytes)), None),
         unsearchable="ft.search" in (missing or {}).get("searching", ())
-        or any(isinstance(reply, NoPermissionError) for reply in indexes),
-        index=index,
+        or any(isinstance(reply, NoPermissionError) for replies in indexes for reply in replies),
+        index=together(states) if states else None,
         form=form,
         failures=failures,
     )

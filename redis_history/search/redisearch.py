@@ -219,6 +219,12 @@ def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filte
     return [b"FT.SEARCH", index, expression.within or b"*", b"NOCONTENT", *expression._end(0)]
 
 
+def page_command(index: bytes, offset: int, count: int) -> list[bytes]:
+    """FT.SEARCH that lists documents, in the order in which they came into the index."""
+    page = [b"%d" % offset, b"%d" % count]
+    return [b"FT.SEARCH", index, b"*", b"NOCONTENT", b"WITHSCORES", b"LIMIT", *page, b"TIMEOUT", b"0", b"DIALECT", b"2"]
+
+
 def nearest_command(
     index: bytes,
     scope: Sequence[str] | Namespace,

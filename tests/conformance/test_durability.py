@@ -24,7 +24,7 @@ async def test_capabilities_are_those_of_the_backend(stores: Stores, store: Any)
         return
     assert found.backend == ("valkey" if stores.backend == "valkey" else "redis")
     assert found.mode == ("cluster" if stores.backend == "cluster" else "standalone")
-    has_search = stores.backend in ("redis", "valkey")
+    has_search = stores.backend != "plain"
     assert found.search == ("server" if has_search else "client")
     assert (found.search_module is not None) == has_search
     assert (found.doorbell, found.aof, found.appendfsync) == ("notifications", True, "everysec")

@@ -153,7 +153,7 @@ async def test_results_never_exceed_the_token_cap(store: Any, stores: Any, count
     for cap in (1, 10, 100, 500, 2_000, 10_000):
         options = {"limit": 100, "token_cap": cap, "token_counter": counter, "context": cap % 3}
         found = [await store.search("c", "needle", **options)]
-        if stores.backend not in ("plain", "cluster") and not stores.custom:
+        if stores.backend != "plain" and not stores.custom:
             found.append(await store.search_all("needle", **options))
         for hits in found:
             assert hits
@@ -239,7 +239,7 @@ async def test_attachments_and_encoded_bytes(store: Any) -> None:
 
 @pytest.mark.smoke
 async def test_all_conversations(talk: Any, stores: Any) -> None:
-    if stores.backend in ("plain", "cluster") or stores.custom:
+    if stores.backend == "plain" or stores.custom:
         with pytest.raises(CapabilityError, match="search"):
             await talk.search_all("suitcase")
         with pytest.raises(CapabilityError, match="search"):

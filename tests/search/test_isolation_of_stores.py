@@ -58,7 +58,7 @@ def said(namespace: str, conversation: str) -> list[Message]:
     ]
 
 
-@pytest.fixture(scope="module", params=["redis", "plain"])
+@pytest.fixture(scope="module", params=["redis", "plain", "cluster"])
 def stores(request: pytest.FixtureRequest, server_of: Any) -> Iterator[dict[str, HistoryStore]]:
     """Two namespaces with the same conversations, one by an index, one without."""
     server: RealServer = server_of(request.param)
@@ -66,7 +66,7 @@ def stores(request: pytest.FixtureRequest, server_of: Any) -> Iterator[dict[str,
     for name, store in both.items():
         for conversation in CONVERSATIONS:
             store.append_many(conversation, said(name, conversation))
-        assert store.capabilities.search == ("server" if request.param == "redis" else "client")
+        assert store.capabilities.search == ("client" if request.param == "plain" else "server")
     yield both
     for name, store in both.items():
         server_of.clear(name)

@@ -16,8 +16,9 @@ NODE_TIMEOUT = 5000
 class RealCluster:
     """Primaries that share the slots evenly; `add` brings others."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size: int = 3, kind: str = "redis") -> None:
         self._size = size
+        self._kind = kind
         self.nodes: list[RealServer] = []
 
     @property
@@ -46,7 +47,7 @@ class RealCluster:
             "repl-diskless-sync-delay": "0",
         }
         flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-        node = RealServer("plain", tcp=True, options=tuple(flags))
+        node = RealServer(self._kind, tcp=True, options=tuple(flags))
         self.nodes.append(node)
         node.start()
         self.run(node, "SET-CONFIG-EPOCH", len(self.nodes))

@@ -144,9 +144,8 @@ def test_search(module: str | None, index: IndexState | None, stored: bool, stat
         assert failed.state == "limited"
 
 
-def test_search_on_another_database_and_in_a_cluster() -> None:
+def test_search_on_another_database() -> None:
     assert "database 3" in check_search(GOOD, ANSWERS, WHERE._replace(database=3), stored=False).detail
-    assert "cluster" in check_search(GOOD, ANSWERS, WHERE._replace(several=True), stored=False).detail
 
 
 @pytest.mark.parametrize(

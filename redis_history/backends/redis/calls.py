@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from redis_history.backends import rules
-from redis_history.backends.redis.keys import ConversationKeys, Keyspace
+from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace
 from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
@@ -112,14 +112,21 @@ class Searching:
 
 
 class SearchIndex:
-    """The state of a backend's index. `form`: the wanted form."""
+    """The state of a backend's index. `form`: the wanted form; `parts`: one, or in a cluster one for each bucket."""
 
-    def __init__(self, form: Searching) -> None:
+    def __init__(self, form: Searching, parts: list[IndexPart]) -> None:
         self.form = form
+        self.parts = parts
         #: Whether the server searches; None before the first call.
         self.works: bool | None = None
         #: Whether searches go to the index of this form, and not yet to a former one.
         self.settled = False
+        #: Whether a script may search. Where one node searches for all, as in clusters of Redis 8, it may not.
+        self.scripts = True
+
+    def part(self, conversation_id: str) -> IndexPart:
+        """Where the documents of a conversation are."""
+        return self.parts[Keyspace.bucket_of(conversation_id) % len(self.parts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,8 @@ class Call(Struct, frozen=True):
 
     With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
     the command. `sent_at`: the argument that says when the call was first sent, of calls that must not run twice.
-    `confirm`: the command that is sent right after; `decode` then takes both replies.
+    `confirm`: the command that is sent right after; `decode` then takes both replies. `errors`: in a list of calls, its
+    outcome may be what the server refused, or that the slot moves, as a value.
     """
 
     script: Script | None
@@ -173,6 +181,7 @@ class Call(Struct, frozen=True):
     decode: Callable[[Any], Any]
     sent_at: int | None = None
     confirm: Confirmation | None = None
+    errors: bool = False
 
     def pack(self, *, teach: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
         """The bytes to send. `teach` sends the script's source along; `sent` is put at `sent_at`; `asking` lets a node
@@ -269,9 +278,9 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-def plain(*command: bytes) -> Call:
+def plain(*command: bytes, errors: bool = False) -> Call:
     """A command without a script; its outcome is its reply."""
-    return Call(None, b"", [*command], as_is)
+    return Call(None, b"", [*command], as_is, errors=errors)
 
 
 def write(

@@ -57,7 +57,10 @@ def is_transient(error: BaseException) -> bool:
         return False
     if isinstance(error, ConnectionError | TimeoutError | OSError | _PASSING_KINDS) or _is_read_only(error):
         return True
-    return isinstance(error, ResponseError) and str(error).startswith(_PASSING)
+    if not isinstance(error, ResponseError):
+        return False
+    # Of scripts: while a slot moves between nodes, a key that is not there yet cannot be looked for.
+    return str(error).startswith(_PASSING) or "non local key" in str(error)
 
 
 def _is_untrusted(error: BaseException) -> bool:

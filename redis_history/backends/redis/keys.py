@@ -83,6 +83,13 @@ class ConversationKeys(NamedTuple):
         return b"%ba:%d" % (self.state[:-1], revision)
 
 
+class IndexPart(NamedTuple):
+    """A search index: the name by which it is known, and with what the keys of its documents begin."""
+
+    name: bytes
+    documents: bytes
+
+
 class Keyspace:
     """The keys of one namespace."""
 
@@ -143,6 +150,13 @@ class Keyspace:
     def index(self) -> bytes:
         """The name by which the search index of this namespace is known."""
         return b"rh2:" + quote(self.namespace, safe="").encode()
+
+    def index_parts(self, *, cluster: bool) -> list[IndexPart]:
+        """The search index; in a cluster that of each bucket, named so that it is where its documents are."""
+        if not cluster:
+            return [IndexPart(self.index, self.documents)]
+        tags = (b"%b%02x}" % (self._prefix, bucket) for bucket in range(BUCKETS))
+        return [IndexPart(tag, b"rhd2%b:" % tag[3:]) for tag in tags]
 
     def documents_of(self, conversation_id: str, generation: bytes) -> bytes:
         """With what the keys of the search documents of one generation of a conversation begin."""

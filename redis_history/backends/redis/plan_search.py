@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from redis.exceptions import ResponseError
+from msgspec import structs
+from redis.exceptions import AskError, ResponseError
 
 from redis_history.backends.redis.calls import (
     FETCH,
@@ -21,7 +23,7 @@ from redis_history.backends.redis.calls import (
     as_is,
     plain,
 )
-from redis_history.backends.redis.keys import pack_keys
+from redis_history.backends.redis.keys import IndexPart, pack_keys
 from redis_history.backends.redis.search_index import (
     fill_index,
     finish_work,
@@ -31,12 +33,14 @@ from redis_history.backends.redis.search_index import (
 )
 from redis_history.errors import BackendError, CorruptDataError
 from redis_history.model.wire import decode_member
-from redis_history.search.ranking import Matches
+from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
     count_command,
     matches_of,
     nearest_command,
+    page_command,
+    read_found,
     read_matches,
     scope_at,
     search_commands,
@@ -56,6 +60,12 @@ _logger = logging.getLogger("redis_history")
 
 #: Replies of servers without the index (the third from RediSearch 8.8 on), or without search.
 _LOST: Final = ("no such index", "unknown index", "index not found", "unknown command", "unknown redis")
+#: Of servers that ask others of a cluster for their documents, to scripts.
+_FOR_ALL: Final = "cannot block"
+#: Each part of an index that has several gives so many messages of each term.
+_PART_DEPTH: Final = 100
+#: Documents that a sweep looks at in one step.
+_SWEPT: Final = 200
 #: How often a search of one conversation is sent again after its documents were marked.
 _MARKINGS: Final = 3
 #: Where the value of the scope will be, before the script puts in the generation of the conversation's documents.
@@ -69,8 +79,9 @@ def _is_lost_index(error: Exception) -> bool:
 
 
 def _is_unanswered(error: Exception) -> bool:
-    """Whether the server gave up a search, for example because it took too long."""
-    return isinstance(error.__cause__, ResponseError) and "timeout" in str(error.__cause__).lower()
+    """Whether the server gave up a search: it took too long, or a slot of the cluster moves."""
+    cause = error.__cause__
+    return isinstance(cause, AskError) or (isinstance(cause, ResponseError) and "timeout" in str(cause).lower())
 
 
 def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
@@ -89,6 +100,9 @@ def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches |
                 return (yield from _search_one(op, settings, index))
             return (yield from _search_all(op, settings, index))
         except BackendError as error:
+            if index.scripts and _FOR_ALL in str(error.__cause__).lower():
+                index.scripts = False
+                continue
             lost = _is_lost_index(error)
             if not lost and not _is_unanswered(error):
                 raise
@@ -103,9 +117,11 @@ def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches |
 def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
     if not index.settled:
         yield from fill_index(settings, 0.0)
-    call, terms = _search_call(op, settings, index.form)
+    call, terms = _search_call(op, settings, index)
     for _ in range(_MARKINGS):
-        reply = yield call
+        reply = (yield call) if index.scripts else (yield from _unscripted(op, call.args, terms, settings))
+        if reply[2] == -2:
+            return None  # the slot moves
         if reply[2] != -1:
             return _found(op, terms, reply)
         # A search by `archived`, and documents wait to be marked.
@@ -120,8 +136,40 @@ def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[
         return None
     if op.filters.archived is not None:
         yield Upkeep(finish_work(settings.keyspace))
-    calls = _search_all_calls(op, settings, index.form)
-    return _read_all(op, settings, (yield calls) if calls else [], state.documents)
+    several = len(index.parts) > 1
+    depth = max(_PART_DEPTH, op.depth - DEPTH) if several else op.depth
+    calls = [_search_all_calls(op, part, index.form, depth) for part in index.parts]
+    replies = (yield [call for each in calls for call in each]) if calls[0] else []
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise BackendError(str(reply)) from reply
+    size = len(calls[0])
+    found = [_read_all(op, settings, replies[at * size : (at + 1) * size]) for at in range(len(calls))]
+    return structs.replace(_merged(found, state.each) if several else found[0], documents=state.documents)
+
+
+def _merged(found: list[SearchMatches], sizes: tuple[int, ...]) -> SearchMatches:
+    """The matches of the parts of an index, of these sizes. Each scores by how rare a term is within itself: that is
+    taken off."""
+    matches = []
+    for each in zip(*(one.matches for one in found), strict=True):
+        scores: dict[Any, dict[int, float]] = {}
+        for (total, of_part), size in zip(each, sizes, strict=True):
+            rareness = math.log1p(max(size - total + 0.5, 0.5) / (total + 0.5))
+            scores |= {whose: {n: s / rareness for n, s in listed.items()} for whose, listed in of_part.items()}
+        matches.append(Matches(sum(part.total for part in each), scores))
+    return SearchMatches(
+        matches, _joined([one.together for one in found]), None, _joined([one.nearest for one in found])
+    )
+
+
+def _joined(parts: list[Matches | None]) -> Matches | None:
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return Matches(
+        sum(part.total for part in known), {w: listed for part in known for w, listed in part.scores.items()}
+    )
 
 
 def _write_documents(op: WriteDocuments, settings: Settings) -> Steps[int | None]:
@@ -135,8 +183,14 @@ def _write_documents(op: WriteDocuments, settings: Settings) -> Steps[int | None
 def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | None]:
     if settings.index is None or not settings.index.works:
         return None
-    pattern = settings.keyspace.documents + b"*"
-    next_cursor, keys = yield plain(b"SCAN", b"%d" % op.cursor, b"MATCH", pattern, b"COUNT", b"200")
+    count = len(settings.index.parts)
+    start, at = divmod(max(op.cursor - 1, 0), count)
+    if count == 1:
+        pattern = settings.keyspace.documents + b"*"
+        next_cursor, keys = yield plain(b"SCAN", b"%d" % op.cursor, b"MATCH", pattern, b"COUNT", b"%d" % _SWEPT)
+    else:  # SCAN would go to any node
+        listed = yield plain(*page_command(settings.index.parts[at].name, start, _SWEPT))
+        keys = [key for key, _ in read_found(listed).documents]
     generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
     gone = []
     for key in keys:
@@ -149,19 +203,23 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
         sequences = tuple(sequence for sequence, _ in documents)
         found = yield fetch_call(Fetch(conversation_id, generation, sequences), settings)
         gone += [key for (_, key), message in zip(documents, found, strict=True) if message is None]
-    if gone:
-        yield plain(b"UNLINK", *gone)
-    return int(next_cursor), len(gone)
+    for key in gone:
+        yield plain(b"UNLINK", key)
+    if count == 1:
+        return int(next_cursor), len(gone)
+    if len(keys) == _SWEPT:
+        return (start + _SWEPT - len(gone)) * count + at + 1, len(gone)
+    return (at + 2) % (count + 1), len(gone)
 
 
-def _search_call(op: Search, settings: Settings, searching: Searching) -> tuple[Call, int]:
+def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Call, int]:
     """One look at one conversation, for `_found`, and how many of its replies are of terms."""
-    index = settings.keyspace.index
-    commands = [count_command(index, _SCOPE)]
-    terms = search_commands(index, _SCOPE, op.query, op.filters, language=searching.language, depth=op.depth)
+    name = index.part(op.conversation_id).name
+    commands = [count_command(name, _SCOPE)]
+    terms = search_commands(name, _SCOPE, op.query, op.filters, language=index.form.language, depth=op.depth)
     commands += terms
     if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(index, _SCOPE, op.vector, op.filters))
+        commands.append(nearest_command(name, _SCOPE, op.vector, op.filters))
     args = [b"0" if op.filters.archived is None else b"1"]
     for command in commands:
         args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
@@ -190,17 +248,40 @@ def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
     return SearchMatches(found[:single], found[single] if terms > single else None, count, nearest)
 
 
-def _search_all_calls(op: SearchAll, settings: Settings, searching: Searching) -> list[Call]:
+def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -> Steps[list[Any]]:
+    """What search.lua returns for these arguments, without it."""
+    state = settings.keyspace.conversation(op.conversation_id).state
+    generation, live, archived, moves = yield plain(b"HMGET", state, b"i", b"n", b"m", b"j")
+    answer = [generation or b"", int(live or 0) + int(archived or 0), 0]
+    if not generation or (args[0] == b"1" and moves):
+        return answer if not generation else [*answer[:2], -1]
+    commands, at = [], 1
+    while at < len(args):
+        size, scope = int(args[at]), int(args[at + 1])
+        command = args[at + 2 : at + 2 + size]
+        command[scope - 1] = generation
+        commands.append(plain(*command))
+        at += 2 + size
+    count, *found = [read_found(reply) for reply in (yield commands)]
+    answer[2] = count.total
+    prefix = settings.keyspace.documents_of(op.conversation_id, generation)
+    for place, (total, documents) in enumerate(found):
+        sign = 1 if place < terms else -1  # of a near vector: the distance
+        listed = [(key[len(prefix) :], sign * score) for key, score in documents if key.startswith(prefix)]
+        answer += (total, b" ".join(b"%b %a" % one for one in listed))
+    return answer
+
+
+def _search_all_calls(op: SearchAll, part: IndexPart, searching: Searching, depth: int) -> list[Call]:
     """Commands to send together; `_read_all` takes their replies."""
-    index = settings.keyspace.index
-    commands = search_commands(index, NAMESPACE, op.query, op.filters, language=searching.language, depth=op.depth)
+    commands = search_commands(part.name, NAMESPACE, op.query, op.filters, language=searching.language, depth=depth)
     if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(index, NAMESPACE, op.vector, op.filters))
-    return [plain(*command) for command in commands]
+        commands.append(nearest_command(part.name, NAMESPACE, op.vector, op.filters, count=depth))
+    return [plain(*command, errors=True) for command in commands]
 
 
-def _read_all(op: SearchAll, settings: Settings, replies: list[Any], documents: int) -> SearchMatches:
-    """The matches of each term in the namespace."""
+def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
+    """The matches of each term in one part of the namespace."""
     keyspace = settings.keyspace
 
     def place(key: bytes) -> tuple[tuple[str, bytes], int] | None:
@@ -210,7 +291,7 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any], documents: 
     terms = len(replies) - (op.vector is not None and not op.filters.impossible)
     matches, together = read_matches(replies[:terms], op.query, place)
     nearest = matches_of(replies[terms], place) if len(replies) > terms else None
-    return SearchMatches(matches, together, None, nearest, documents)
+    return SearchMatches(matches, together, None, nearest)
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:

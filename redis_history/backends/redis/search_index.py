@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, ResponseError
 
 from redis_history._words import LANGUAGES, UNSTEMMED
 from redis_history.backends.redis.calls import (
@@ -30,7 +30,7 @@ from redis_history.backends.redis.calls import (
     plain,
 )
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.keys import ConversationKeys, Keyspace, field_of, pack_keys
+from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.operations import Append, Restore
 from redis_history.requests.store_options import VectorField
@@ -47,19 +47,26 @@ _LOOK: Final = 0.05
 
 
 class IndexState(NamedTuple):
-    """`share` of the documents that are in the index, 0 to 1; `complete`: all of them."""
+    """`share` of the documents that are in the index, 0 to 1; `complete`: all of them. `each`: those of each part."""
 
     name: bytes
     documents: int
     share: float
     complete: bool
+    each: tuple[int, ...] = ()
 
 
-def create_index(keyspace: Keyspace, searching: Searching) -> tuple[bytes, list[bytes]]:
+def together(states: Sequence[IndexState]) -> IndexState:
+    """The parts of an index as one."""
+    each, share = tuple(state.documents for state in states), min(state.share for state in states)
+    return IndexState(states[0].name, sum(each), share, all(state.complete for state in states), each)
+
+
+def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[bytes]]:
     """The name of the index of this form, and the command that makes it."""
-    command = create_arguments(b"", [keyspace.documents], language=searching.language, vector=searching.vector)
+    command = create_arguments(b"", [part.documents], language=searching.language, vector=searching.vector)
     form = hashlib.sha256(b"\0".join(command)).hexdigest()[:8].encode()
-    name = b"%b:%d:%b" % (keyspace.index, DOCUMENT_VERSION, form)
+    name = b"%b:%d:%b" % (part.name, DOCUMENT_VERSION, form)
     command[1] = name
     return name, command
 
@@ -75,7 +82,7 @@ def read_index_info(reply: Any) -> IndexState:
         raise CorruptDataError(f"this is no reply to FT.INFO: {str(reply)[:200]}") from error
 
 
-def read_index_form(keyspace: Keyspace, reply: Any) -> Searching | None:
+def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
     """How the stores search whose index this is, from the reply to FT.INFO; None for an index of another version."""
     info = _fields(reply)
     name, vector = info.get(b"index_name"), None
@@ -85,7 +92,7 @@ def read_index_form(keyspace: Keyspace, reply: Any) -> Searching | None:
             algorithm, distance = said[b"algorithm"].decode().lower(), said[b"distance_metric"].decode().lower()
             vector = VectorField(int(said[b"dim"]), algorithm, distance)
     every = (Searching(language, vector) for language in (*sorted(LANGUAGES), UNSTEMMED))
-    return next((one for one in every if create_index(keyspace, one)[0] == name), None)
+    return next((one for one in every if create_index(part, one)[0] == name), None)
 
 
 def _fields(reply: Any) -> Mapping[bytes, Any]:
@@ -103,7 +110,7 @@ def use_index(settings: Settings) -> Steps[None]:
     index = settings.index
     if index is None:
         return
-    found = yield from _ensure(index, settings.keyspace)
+    found = yield from _ensure_all(index)
     if isinstance(found, str):
         if index.form.required:
             raise CapabilityError(
@@ -121,19 +128,39 @@ def fill_index(settings: Settings, seconds: float) -> Steps[IndexState | None]:
     index = settings.index
     if index is None:
         return None
-    found = yield from _ensure(index, settings.keyspace)
+    found = yield from _ensure_all(index)
     waited = 0.0
     while not isinstance(found, str) and not found.complete and waited < seconds:
         yield Pause(_LOOK)
         waited += _LOOK
-        found = yield from _ensure(index, settings.keyspace)
+        found = yield from _ensure_all(index)
     return None if isinstance(found, str) else found
 
 
-def _ensure(index: SearchIndex, keyspace: Keyspace) -> Steps[IndexState | str]:
-    """Make the index if it is missing. Returns its state, or why this server cannot search."""
-    alias = keyspace.index
-    name, command = create_index(keyspace, index.form)
+def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
+    """Make what is missing of the index. Returns the state of all parts together, or why this server cannot search."""
+    states: list[IndexState] = []
+    settled = True
+    replies = yield [plain(b"FT.INFO", part.name, errors=True) for part in index.parts]
+    for part, reply in zip(index.parts, replies, strict=True):
+        name, command = create_index(part, index.form)
+        if isinstance(reply, AskError):  # its slot moves: documents are here and there
+            states.append(IndexState(name, 0, 0.0, False))
+            continue
+        state = None if isinstance(reply, Exception) else read_index_info(reply)
+        if state is None or state.name != name:
+            found = yield from _ensure(part.name, name, command)
+            if isinstance(found, str):
+                return found
+            state = found
+        settled = settled and state.name == name
+        states.append(state)
+    index.settled = settled
+    return together(states)
+
+
+def _ensure(alias: bytes, name: bytes, command: list[bytes]) -> Steps[IndexState | str]:
+    """Make one index if it is missing. Returns its state, or why this server cannot search."""
     try:
         yield from _unless_there(*command)
         yield from _unless_there(b"FT.ALIASADD", alias, name)
@@ -144,7 +171,6 @@ def _ensure(index: SearchIndex, keyspace: Keyspace) -> Steps[IndexState | str]:
         if not is_refusal(error):
             raise
         return str(error.__cause__)
-    index.settled = state.name == name
     return state
 
 

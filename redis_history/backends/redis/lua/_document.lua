@@ -9,11 +9,19 @@
 -- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
 local AT_ONCE, RENEWED = 500, 256
 
-local documents_of, document_ends, document, forget_documents, keys_of, note_unfinished, note_move, schedule_purge
+local attempt, documents_of, document_ends, document, forget_documents, keys_of, note_unfinished, note_move, schedule_purge
 
 -- Makes these functions; see use_archives.
 local function use_documents()
   use_archives()
+
+  -- A command on a key that may not be here: while a slot moves between nodes, new keys and keys that have moved cannot be
+  -- written. Then it returns nothing, and a later search sees by the number of documents that some are missing.
+  function attempt(...)
+    local reply = redis.pcall(...)
+    if type(reply) ~= 'table' or not reply.err then return reply end
+    if not string.find(reply.err, 'non local key', 1, true) then error(reply.err, 0) end
+  end
 
   function documents_of(generation)
     return 'rhd2' .. string.sub(state, 4, -2) .. generation .. ':'
@@ -27,13 +35,13 @@ local function use_documents()
   -- `anew`: there is none of this sequence; `archived`: its message is in an archive.
   function document(prefix, generation, sequence, timestamp, from, to, ends, anew, archived)
     local key = prefix .. sequence
-    if not anew then redis.call('UNLINK', key) end
+    if not anew then attempt('UNLINK', key) end
     if archived then
-      redis.call('HSET', key, 'c', generation, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
+      attempt('HSET', key, 'c', generation, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
     else
-      redis.call('HSET', key, 'c', generation, 'm', timestamp, unpack(ARGV, from, to))
+      attempt('HSET', key, 'c', generation, 'm', timestamp, unpack(ARGV, from, to))
     end
-    if ends then redis.call('PEXPIREAT', key, ends) end
+    if ends then attempt('PEXPIREAT', key, ends) end
   end
 
   function forget_documents(generation, sequences)
@@ -44,7 +52,9 @@ local function use_documents()
       for i = first, math.min(first + 999, #sequences) do
         keys[#keys + 1] = prefix .. sequences[i]
       end
-      redis.call('UNLINK', unpack(keys))
+      if not attempt('UNLINK', unpack(keys)) then -- all or none
+        for _, key in ipairs(keys) do attempt('UNLINK', key) end
+      end
     end
   end
 
@@ -65,12 +75,12 @@ local function use_documents()
   -- half as long again as a conversation with this time to live.
   function note_unfinished(name, value, ttl)
     local unfinished = string.sub(registry, 1, -2) .. 'g'
-    local left = redis.call('PTTL', unfinished)
-    redis.call('HSET', unfinished, name, value)
+    local left = attempt('PTTL', unfinished)
+    attempt('HSET', unfinished, name, value)
     if not ttl or ttl == '' then
-      redis.call('PERSIST', unfinished)
-    elseif left == -2 or left >= 0 and left < math.floor(ttl * 1.5) then
-      redis.call('PEXPIRE', unfinished, math.floor(ttl * 1.5))
+      attempt('PERSIST', unfinished)
+    elseif left and (left == -2 or left >= 0 and left < math.floor(ttl * 1.5)) then
+      attempt('PEXPIRE', unfinished, math.floor(ttl * 1.5))
     end
   end
 
@@ -91,17 +101,16 @@ local function use_documents()
     if count <= AT_ONCE then
       local prefix = documents_of(generation)
       for _, set in ipairs(sets) do
-        local keys = keys_of(prefix, redis.call('ZRANGE', set[1], 0, -1))
-        if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
+        local keys = keys_of(prefix, attempt('ZRANGE', set[1], 0, -1) or {})
+        if #keys > 0 then attempt('UNLINK', unpack(keys)) end
       end
       return nil
     end
     local work, names = string.sub(registry, 1, -2) .. 'g', {}
     local lasts = ttl and ttl ~= '' and math.floor(ttl * 1.5)
     for _, set in ipairs(sets) do
-      if redis.call('EXISTS', set[1]) == 1 then
-        local pending_delete = work .. ':' .. set[2]
-        redis.call('RENAME', set[1], pending_delete)
+      local pending_delete = work .. ':' .. set[2]
+      if attempt('EXISTS', set[1]) == 1 and attempt('RENAME', set[1], pending_delete) then
         if lasts then redis.call('PEXPIRE', pending_delete, lasts) else redis.call('PERSIST', pending_delete) end
         note_unfinished(set[2], documents_of(generation), ttl)
         names[#names + 1] = set[2]
@@ -121,15 +130,15 @@ local function use_documents()
     if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
     rank = tonumber(rank)
     local key = archive == '' and messages or archive_of(state, archive)
-    local members = redis.call('ZRANGE', key, rank, rank + RENEWED - 1)
+    local members = attempt('ZRANGE', key, rank, rank + RENEWED - 1) or {}
     local prefix = documents_of(generation)
     for _, member in ipairs(members) do
-      if #member >= SHORTEST then redis.call('PEXPIREAT', prefix .. sequence_of(member), ends) end
+      if #member >= SHORTEST then attempt('PEXPIREAT', prefix .. sequence_of(member), ends) end
     end
     if archive == '' and rank == 0 and known[3] then
       use_places()
       local sequence = sequence_at(state, known[3])
-      if sequence then redis.call('PEXPIREAT', prefix .. '-' .. sequence, ends) end
+      if sequence then attempt('PEXPIREAT', prefix .. '-' .. sequence, ends) end
     end
     rank = rank + RENEWED
     if #members < RENEWED then
@@ -151,7 +160,7 @@ local function use_documents()
   function renew_archives(now, ttl)
     local ends = document_ends(now, ttl)
     for _, archive in ipairs(archives_in(redis.call('HGET', state, 'w'))) do
-      redis.call('PEXPIREAT', archive_of(state, archive[1]), ends)
+      attempt('PEXPIREAT', archive_of(state, archive[1]), ends)
     end
     redis.call('HSET', state, 'a', ends)
   end

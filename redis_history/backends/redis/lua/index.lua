@@ -44,7 +44,7 @@ for i = 1, count do
     keys[#keys + 1] = prefix .. (ARGV[11 + 2 * i] == known[4] and -sequence or sequence)
   end
 end
-local anew = #keys == 0 or redis.call('EXISTS', unpack(keys)) == 0
+local anew = #keys == 0 or attempt('EXISTS', unpack(keys)) == 0
 
 for i = 1, count do
   local place, to = known[FIELDS + i], at + ARGV[at]

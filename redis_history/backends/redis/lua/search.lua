@@ -8,7 +8,7 @@
 -- Returns {generation of the documents or '', messages (archived ones too, without replies that are being written), documents, then for each further command how many
 -- it found, and sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers
 -- differ some messages have no document (yet), and nothing further is asked; documents is -1 if mark.lua must be called
--- first. The error of a command is returned as it is.
+-- first, -2 while the slot moves to another node of a cluster, when no index can be used. The error of a command is returned as it is.
 local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j', '~')
 local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - #(known[5] or '') / 33
 if generation == '' then return {generation, count, 0} end
@@ -38,7 +38,10 @@ while at <= #ARGV do
   command[tonumber(ARGV[at + 1])] = generation
   at = at + ARGV[at] + 2
   local reply = redis.pcall(unpack(command))
-  if reply.err then return reply end
+  if reply.err then
+    if string.find(reply.err, 'non local key', 1, true) then return {generation, count, -2} end
+    return reply
+  end
   if at == ARGV[2] + 4 then
     answer[3] = reply[1]
     if reply[1] ~= count then break end

@@ -69,6 +69,6 @@ if #ARGV > 13 then
   if ttl then ends = document_ends(now, ttl) end
   document(documents_of(generation), generation, named, timestamp, 14, #ARGV, ends)
 elseif generation then -- a document that tells of the former content must not be found
-  redis.call('UNLINK', documents_of(generation) .. named)
+  attempt('UNLINK', documents_of(generation) .. named)
 end
 return close_change(seen, revision .. ' ' .. sequence .. ' ' .. timestamp_text, revision, now, known[5], known[7], known[8])

@@ -1,0 +1,115 @@
+"""Each node of a cluster searches its own conversations: while slots move, after a failover, and all together."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import force_setattr
+from redis.crc import key_slot
+
+from redis_history import HistoryStore, RetryPolicy, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import BackendUnavailableError
+from tests.conftest import Servers
+from tests.support.cluster import RealCluster
+from tests.support.servers import wait_until, wait_until_replicated
+
+PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
+NAMES = [f"c{number}" for number in range(12)]
+WORDS = ["harbour", "lantern", "marble", "orchard", "pepper", "quarry", "ribbon", "saddle", "timber", "velvet"]
+
+
+def texts(name: str, count: int = 40) -> list[str]:
+    chance = random.Random(name)
+    return [f"{name} {' '.join(chance.choices(WORDS, k=6))}" for _ in range(count)]
+
+
+def fill(store: HistoryStore) -> None:
+    for name in NAMES:
+        store.append_many(name, [user(text, id=f"{name}-{n}") for n, text in enumerate(texts(name))])
+
+
+def expected(word: str, names: list[str] = NAMES) -> set[str]:
+    return {f"{name}-{n}" for name in names for n, text in enumerate(texts(name)) if word in text.split()}
+
+
+def found(store: HistoryStore, word: str, name: str | None = None) -> set[str]:
+    options: dict[str, Any] = {"limit": 1000, "token_cap": None}
+    hits = store.search_all(word, **options) if name is None else store.search(name, word, **options)
+    return {hit.message.id for hit in hits}
+
+
+@pytest.mark.proves("cluster")
+def test_all_conversations_are_ranked_as_on_one_server(server_of: Servers, namespace: str) -> None:
+    ranked = []
+    for kind in ("redis", "cluster"):
+        with HistoryStore(server_of(kind).url, namespace=namespace, search="require") as store:
+            fill(store)
+            assert found(store, "velvet") == expected("velvet")
+            hits = store.search_all("marble velvet saddle", limit=30, token_cap=None)
+            ranked.append([hit.message.id for hit in hits])
+            done = store.reindex()
+            assert (done.documents, done.removed) == (len(NAMES) * 40, 0)
+    assert len(set(ranked[0]) & set(ranked[1])) >= 25
+
+
+@pytest.mark.proves("cluster")
+def test_searches_while_a_slot_moves(own_cluster: RealCluster, namespace: str) -> None:
+    slot = int(key_slot(Keyspace(namespace).conversation("c0").state))
+    target = own_cluster.another(slot)
+    with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as store:
+        fill(store)
+        force_setattr(store._options, "search_wait", 0.1)  # seconds until `search_all` gives up
+        source = own_cluster.begin_migration(slot, target)
+        for step in range(3):
+            for name in NAMES[:3]:
+                assert found(store, "velvet", name) == expected("velvet", [name])
+            store.append("c0", user("while it moves", id=f"moving {step}"))
+            if step == 0:
+                with pytest.raises(BackendUnavailableError):
+                    found(store, "velvet")
+                _move_some(own_cluster, slot, source, target, 60)
+        own_cluster.move_keys(slot, source, target)
+        own_cluster.end_migration(slot, target)
+        for name in NAMES:
+            assert found(store, "velvet", name) == expected("velvet", [name])
+        assert found(store, "velvet") == expected("velvet")
+        with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as other:
+            assert found(other, "marble") == expected("marble")
+
+
+def _move_some(cluster: RealCluster, slot: int, source: Any, target: Any, count: int) -> None:
+    """Some documents, but not the conversation itself."""
+    with source.client() as client:
+        keys = [key for key in client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10_000) if key[:4] == b"rhd2"]
+        client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys[:count])
+
+
+@pytest.mark.proves("failover")
+def test_a_replica_searches_after_a_failover(own_cluster: RealCluster, namespace: str) -> None:
+    primary = own_cluster.owner(int(key_slot(Keyspace(namespace).conversation("c0").state)))
+    replica = own_cluster.add_replica(primary)
+    with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as store:
+        fill(store)
+        wait_until_replicated(primary, replica)
+        primary.kill()
+        own_cluster.run(replica, "FAILOVER", "TAKEOVER")
+        wait_until(lambda: found(store, "velvet", "c0") == expected("velvet", ["c0"]), "the replica to search")
+        assert found(store, "velvet") == expected("velvet")
+        store.append("c0", user("velvet again", id="again"))
+        assert "again" in found(store, "velvet")
+
+
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
+def test_where_scripts_may_not_search(server_of: Servers, namespace: str, kind: str) -> None:
+    """As in a cluster of Redis 8, where a node asks the others."""
+    embed = lambda texts: [[float(len(text)), 1.0] for text in texts]  # noqa: E731
+    with HistoryStore(server_of(kind).url, namespace=namespace, embedder=embed, vectors=2) as store:
+        fill(store)
+        by_script = [store.search(name, "velvet marble", limit=20) for name in NAMES[:3]]
+        index: Any = store._backend._settings.index
+        index.scripts = False
+        assert [store.search(name, "velvet marble", limit=20) for name in NAMES[:3]] == by_script
+        assert store.search("none", "velvet") == []
