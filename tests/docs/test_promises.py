@@ -52,7 +52,7 @@ def test_what_a_durable_append_sends(own_server: Start) -> None:
         first = _commands(server, lambda: store.append("c", user("the first call looks at the server")))
         sent = [one for one in first if one not in ("HELLO", "CLIENT")]  # which are of the connection
         # The version, the index, what was left to remove in 64 buckets, how the server fsyncs, its clock.
-        index = ["FT.CREATE", "FT.ALIASADD", "FT.INFO"]
+        index = ["FT.INFO", "FT.CREATE", "FT.ALIASADD", "FT.INFO"]
         assert [one for one in sent if one != "HSCAN"] == [
             *("INFO", *index, "INFO", "TIME", "EVALSHA", "WAITAOF", "EVAL", "WAITAOF")
         ]
