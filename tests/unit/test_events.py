@@ -13,24 +13,10 @@ from redis_history.changelog import token_of
 from redis_history.errors import InvalidCursorError, InvalidInputError
 from redis_history.events import (
     BEGINNING,
-    Change,
-    ConversationDeleted,
-    ConversationUpdated,
     Cursor,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryExpanded,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    ReplyGrew,
     Reset,
     ResetReason,
 )
-from redis_history.model import Position, text, user
 
 tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
 cursors = st.builds(Cursor, epoch=tokens, revision=st.integers(0, 2**53 - 1), token=tokens.map(token_of))
@@ -68,31 +54,6 @@ def test_parsed_texts_are_those_of_cursors(text: str) -> None:
     except InvalidInputError:
         return
     assert str(cursor) == text
-
-
-def test_events_are_immutable_values() -> None:
-    cursor = Cursor(A, 3, T)
-    place: dict[str, Any] = {"conversation_id": "c", "revision": 3, "cursor": cursor}
-    events: list[Event] = [
-        MessagesAppended(messages=(user("x", id="m"),), **place),
-        MessagesDeleted(message_ids=("m",), **place),
-        MessageUpdated(message_id="m", message=user("x", id="m"), **place),
-        ReplyGrew(message_id="m", offset=0, delta="x", parts=(text("x"),), **place),
-        ReplyEnded(message_id="m", message=None, offset=0, delta="", **place),
-        HistoryCleared(**place),
-        HistoryCompacted(summary_id="m", summary=None, through=Position(5, 6), count=2, **place),
-        HistoryExpanded(summary_id="m", count=2, **place),
-        HistoryRestored(messages=(user("x", id="m"),), **place),
-        ConversationUpdated(fields={"title": "t"}, **place),
-        ConversationDeleted(**place),
-        Reset(reason="log_trimmed", **place),
-    ]
-    for event in events:
-        assert isinstance(event, Change)
-        assert (event.conversation_id, event.revision, event.cursor) == ("c", 3, cursor)
-        with pytest.raises(AttributeError):
-            event.revision = 4  # type: ignore[misc]
-    assert len({type(event) for event in events}) == len(get_args(Event))
 
 
 def test_the_reasons_of_a_reset_are_documented() -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 import orjson
 import pytest
 
-from redis_history import Message, Participant, assemble_messages, user
+from redis_history import Message, Participant, user
 from redis_history.prompt.assembly import Addressing
 from tests.support.transcripts import FILES, opened
 
@@ -41,30 +41,3 @@ def test_everybody_who_is_addressed_at_the_beginning_of_a_line_is_found(rooms: d
                     asked += 1
                     assert addressing.why(message) is not None, (nick, message.text)
     assert asked >= 10
-
-
-def test_a_prompt_for_the_busiest_of_each_room(rooms: dict[str, list[Message]]) -> None:
-    """Whoever spoke most is the agent: all it said and all that names it, within the budget, in order."""
-    for file, messages in rooms.items():
-        spoken: dict[str, int] = defaultdict(int)
-        for message in messages:
-            assert message.participant is not None
-            spoken[message.participant.id] += 1
-        nick = max(spoken, key=lambda one: spoken[one])
-        agent = Participant("agent", nick, nick)
-        talk = [
-            user(one.text, id=one.id, participant=agent, scope="channel", timestamp=one.timestamp)
-            if one.participant is not None and one.participant.id == nick
-            else one
-            for one in messages
-        ]
-        prompt = assemble_messages(talk, nick, nick, {"max_turns_to_load": 2000})
-        assert 0 < prompt.report.tokens <= 3000, file
-        numbers = [int(message.id) for message in prompt.messages]
-        assert numbers == sorted(numbers)
-        roles = {message.role for message in prompt.messages}
-        assert roles == {"user", "assistant"}, file
-        for message in prompt.messages:
-            if message.role == "user":
-                assert message.participant is not None
-                assert message.text.startswith(f"{message.participant.id}: ")
