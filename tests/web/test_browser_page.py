@@ -138,7 +138,7 @@ async def test_all_parts_of_messages_are_shown(window: Window, site: Site) -> No
     href = await row.get_by_role("link", name="JSON").get_attribute("href")
     found = await page.evaluate("href => fetch(href).then(answer => answer.json())", href)
     assert found["text"] == long
-    await expect(page.locator(".code")).to_have_text("pythonprint('hi')")
+    await expect(page.locator(".code")).to_have_text("pythonCopyprint('hi')")
     await expect(page.locator(".prose p > code")).to_have_text("this")
     await expect(page.locator(".chip")).to_contain_text("plan.pdf")
     await expect(page.locator(".chip")).to_contain_text("1.5 MB")
@@ -239,7 +239,13 @@ async def test_markdown_is_rendered_without_markup_and_requests(window: Window, 
     await expect(prose.locator("> ul > li")).to_have_count(2)
     await expect(prose.locator("ol li")).to_have_text("deep")
     await expect(prose.locator("blockquote")).to_have_text("quoted")
-    await expect(prose.locator(".code")).to_have_text("jslet a;")
+    await expect(prose.locator(".code")).to_have_text("jsCopylet a;")
+    await expect(prose.locator(".code-kwd")).to_have_text("let")
+    await prose.locator(".code").hover()
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await prose.locator(".code").get_by_role("button", name="Copy").click()
+    await expect(prose.locator(".code")).to_contain_text("Copied")
+    assert await page.evaluate("navigator.clipboard.readText()") == "let a;"
     await expect(prose.locator("b, img")).to_have_count(0)
     await expect(prose).to_contain_text("<b>no tag</b>")
     hrefs = await prose.locator("a").evaluate_all("all => all.map(one => [one.getAttribute('href'), one.rel])")

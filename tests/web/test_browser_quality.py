@@ -32,9 +32,9 @@ async def test_axe_finds_nothing_serious(
         serve(server.url, namespace, "--allow-writes") as served,
     ):
         scenes.tell(store)
-        store.append(
-            scenes.MAIN, assistant("# Plan\n\n- [ ] one `two`\n\n| a | b |\n|--|--|\n| 1 | [2](https://a.example) |")
-        )
+        code = "```py\n# x\ndef f(): return 'a', 1\n```\n```diff\n-a\n+b\n```\n"
+        table = "| a | b |\n|--|--|\n| 1 | [2](https://a.example) |"
+        store.append(scenes.MAIN, assistant(f"{code}# Plan\n\n- one `two`\n\n{table}"))
         window = await windows(
             served.url, color_scheme=colours, viewport={"width": width, "height": 844}, reduced_motion="reduce"
         )

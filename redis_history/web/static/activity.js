@@ -16,7 +16,11 @@ let shown = "";
 export function showActivity(rows) {
   clearTimeout(timer);
   const recent = ({ message }) => Date.now() - Date.parse(message.timestamp) < WAITS;
-  const calls = new Map(waitingCalls(rows).filter(recent).map(({ message, part }) => [author(message).name, part.name]));
+  const calls = new Map(
+    waitingCalls(rows)
+      .filter(recent)
+      .map(({ message, part }) => [author(message).name, part.name]),
+  );
   const live = rows.filter(({ edge, message }) => !edge && message.status === "streaming");
   for (const { message } of live) if (!calls.has(author(message).name)) calls.set(author(message).name, null);
   const state = JSON.stringify([...calls]);
@@ -24,7 +28,9 @@ export function showActivity(rows) {
     shown = state;
     const told = [...calls]
       .slice(0, MOST)
-      .map(([name, tool]) => (tool === null ? [theirs(name), " is writing"] : [theirs(name), " is running ", theirs(tool)]));
+      .map(([name, tool]) =>
+        tool === null ? [theirs(name), " is writing"] : [theirs(name), " is running ", theirs(tool)],
+      );
     if (calls.size > MOST) told.push([`${calls.size - MOST} more`]);
     byId("activity-text").replaceChildren(...told.flatMap((one, at) => (at ? [" · ", ...one] : one)));
   }

@@ -49,7 +49,9 @@ function showCount(count) {
 
 function showTitle() {
   const conversation = timeline.id === null ? null : (timeline.conversation.info ?? sidebar.info(timeline.id));
-  const label = conversation && (conversation.title || conversation.label || sidebar.info(conversation.id)?.label || conversation.id);
+  const label =
+    conversation &&
+    (conversation.title || conversation.label || sidebar.info(conversation.id)?.label || conversation.id);
   const name = label ?? status?.namespace ?? "Conversations";
   const title = `${unseen ? `(${unseen > 999 ? "999+" : number(unseen)}) ` : ""}${name} · redis-history`;
   if (document.title !== title) document.title = title;
@@ -238,7 +240,9 @@ byId("help-button").addEventListener("click", () => help.showModal());
 byId("help-close").addEventListener("click", () => help.close());
 help.addEventListener("click", (event) => event.target === help && help.close());
 byId("back").addEventListener("click", back);
-bindDialog("export", "save", (kind) => saveAs(kind, timeline.id).catch((error) => timeline.header.complain(error.message)));
+bindDialog("export", "save", (kind) =>
+  saveAs(kind, timeline.id).catch((error) => timeline.header.complain(error.message)),
+);
 addEventListener("hashchange", follow);
 
 openFeed({ onEvent: listChanged, onState: (state, error) => sidebar.link(state, error) });

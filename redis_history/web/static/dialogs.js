@@ -23,7 +23,7 @@ export function bindDialog(name, picture, onChoice) {
 export async function saveAs(kind, id) {
   const info = await api.conversation(id);
   const messages = [];
-  for (let page = { more: true }; page.more; ) {
+  for (let page = { more: true }; page.more;) {
     page = await api.messages(id, { limit: 1000, first: 1, since: messages.at(-1)?.position ?? FIRST });
     for (const message of page.messages) {
       const cut = message.parts.some((part) => part.cut) || message.sources_cut || message.metadata_cut;

@@ -54,6 +54,19 @@ export function icon(name) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** A button that copies a text. */
+export function copying(text, label = "Copy") {
+  const button = el("button", { type: "button", class: "button quiet", text: label });
+  button.addEventListener("click", async () => {
+    const done = await navigator.clipboard?.writeText(text).then(
+      () => true,
+      () => false,
+    ); // needs https
+    button.textContent = done ? "Copied" : "Copying is not allowed here";
+  });
+  return button;
+}
+
 /** Replace the children of a node only if `text` differs, so that screen readers announce each change once. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;

@@ -110,7 +110,6 @@ function troubleOf(state, error) {
   if (error.status === 404) return MISSING;
   if (error.status === 401) return "Access has expired: open the address with the token again.";
   if (error.status === 403) return error.message;
-  if (error.status === 0 || !error.status)
-    return "No connection. New messages appear when it is back.";
+  if (error.status === 0 || !error.status) return "No connection. New messages appear when it is back.";
   return `${error.message} Trying again.`;
 }

@@ -1,7 +1,7 @@
 // Creates the element of a timeline row.
 
 import { address } from "./api.js";
-import { el, icon } from "./dom.js";
+import { copying, el, icon } from "./dom.js";
 import { author, clock, dayName, duration, exact, initials, number, oneLine, plural, shorten } from "./format.js";
 import { prose } from "./markdown.js";
 import { attachments, drawPart, sources } from "./parts.js";
@@ -69,16 +69,7 @@ function actions(message, desk) {
   const link = new URL(hashOf({ conversation: id, message: message.id }), location.href).href;
   const href = address(["conversations", id, "messages", message.id]);
   const json = el("a", { class: "button quiet", href, target: "_blank", rel: "noopener", text: "JSON" });
-  return el("div", { class: "message-actions" }, message.text && copying("Copy", message.text), copying("Link", link), json);
-}
-
-function copying(label, text) {
-  const button = el("button", { type: "button", class: "button quiet", text: label });
-  button.addEventListener("click", async () => {
-    const done = await navigator.clipboard?.writeText(text).then(() => true, () => false); // needs https
-    button.textContent = done ? "Copied" : "Copying is not allowed here";
-  });
-  return button;
+  return el("div", { class: "message-actions" }, message.text && copying(message.text), copying(link, "Link"), json);
 }
 
 export function avatar(who) {
@@ -123,11 +114,18 @@ function replyFacts({ role, reply = {}, timestamp }, after = null) {
   const tokens = [read, written].filter(Number.isFinite).map(number).join(" → ");
   const price = Number.isFinite(cost) && `$${Number(cost.toPrecision(2))}`;
   const took = role === "assistant" && after && duration(after, timestamp);
-  return [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took && `after ${took}`].filter(Boolean).join(" · ");
+  return [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took && `after ${took}`]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 function time(message) {
-  const facts = [exact(message.timestamp), replyFacts(message), `id ${message.id}`, message.trace_id && `trace ${message.trace_id}`];
+  const facts = [
+    exact(message.timestamp),
+    replyFacts(message),
+    `id ${message.id}`,
+    message.trace_id && `trace ${message.trace_id}`,
+  ];
   return el("time", {
     datetime: message.timestamp,
     title: shorten(facts.filter(Boolean).join("\n"), 400),
@@ -167,7 +165,9 @@ function summary(row, desk) {
       originals.count && el("span", { class: "role", text: plural(originals.count, "message") }),
       time(message),
     ),
-    ...(originals.open && originals.messages ? [] : foldable(body, { id: "text", open, toggle, cut, total: cut }, prose)),
+    ...(originals.open && originals.messages
+      ? []
+      : foldable(body, { id: "text", open, toggle, cut, total: cut }, prose)),
     !row.archived &&
       el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
   );

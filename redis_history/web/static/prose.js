@@ -1,13 +1,26 @@
 // Folds long texts; code and data.
 
-import { el } from "./dom.js";
+import { copying, el } from "./dom.js";
 import { plural, shorten } from "./format.js";
+import { languages, tokenize } from "./vendor/speed-highlight.js";
 
 const LONG = 1800; // characters
 const TALL = 26; // lines
 const SHOWN = 1200;
 const SHOWN_LINES = 16;
-const COLOURED = 6000; // JSON longer than this stays in one colour
+const COLOURED = 6000; // characters; longer code stays in one colour
+const ALIASES = new Map(
+  Object.entries({
+    python: "py",
+    javascript: "js",
+    typescript: "js",
+    ts: "js",
+    sh: "bash",
+    shell: "bash",
+    yml: "yaml",
+    patch: "diff",
+  }),
+);
 
 /** The beginning of a text that is too long to show in full, or null. */
 function beginning(text) {
@@ -34,15 +47,25 @@ export function foldable(text, fold, make) {
 }
 
 export function code(text, language = "") {
-  const block = el("pre", {
-    class: "code",
-    dir: "ltr",
-    tabindex: "0",
-    "aria-label": language ? `Code, ${language}` : "Code",
-  });
-  if (language) block.append(el("span", { class: "code-language", text: shorten(language, 24) }));
-  block.append(el("code", { text }));
-  return block;
+  const name = shorten(language, 24);
+  const label = language ? `Code, ${name}` : "Code";
+  const head = el("span", { class: "code-head" }, name, copying(text));
+  const body = coloured(el("code"), text, language.toLowerCase());
+  return el("pre", { class: "code", dir: "ltr", tabindex: "0", "aria-label": label }, head, body);
+}
+
+/** Append a text, in the colours of a known language. */
+function coloured(node, text, language) {
+  const name = ALIASES.get(language) ?? language;
+  if (!Object.hasOwn(languages, name) || text.length > COLOURED) node.append(text);
+  else
+    tokenize(
+      text,
+      languages[name],
+      (piece, kind) => node.append(kind ? el("span", { class: `code-${kind}`, text: piece }) : piece),
+      { languages },
+    );
+  return node;
 }
 
 /** A readable form of a JSON value, or of a text that contains one. */
@@ -58,24 +81,13 @@ export function pretty(value) {
   return JSON.stringify(value, null, 2) ?? "";
 }
 
-const JSON_TOKENS = /("(?:\\.|[^"\\])*")(\s*:)?|\b(?:true|false|null)\b|-?\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b/g;
-
 /** Preformatted text; coloured if it is JSON. */
-export function data(text) {
-  const block = el("pre", { class: "data", dir: "auto", tabindex: "0", "aria-label": "Data" });
-  if (!/^[[{]/.test(text) || text.length > COLOURED) {
-    block.textContent = text;
-    return block;
-  }
-  let end = 0;
-  for (const match of text.matchAll(JSON_TOKENS)) {
-    const kind = match[2] ? "json-key" : match[1] ? "json-text" : "json-value";
-    block.append(text.slice(end, match.index), el("span", { class: kind, text: match[1] ?? match[0] }), match[2] ?? "");
-    end = match.index + match[0].length;
-  }
-  block.append(text.slice(end));
-  return block;
-}
+export const data = (text) =>
+  coloured(
+    el("pre", { class: "data", dir: "auto", tabindex: "0", "aria-label": "Data" }),
+    text,
+    /^[[{]/.test(text) && "json",
+  );
 
 /** The result of a tool as text. */
 export function contentText(content) {

@@ -78,16 +78,16 @@ export class Search {
     try {
       const who = { participant: this.idOf(participant) };
       const when = { since: midnight(since), before: midnight(before, 1) };
-      const { hits } = await api.search({ q: q.trim(), conversation, limit: MOST, ...fields, ...who, ...when }, aborter.signal);
+      const { hits } = await api.search(
+        { q: q.trim(), conversation, limit: MOST, ...fields, ...who, ...when },
+        aborter.signal,
+      );
       this.list(hits, conversation === null);
     } catch (error) {
       if (error.name === "AbortError") return;
       this.hits.replaceChildren();
       const elsewhere = error.status === 409 && conversation === null;
-      this.told(
-        "No search",
-        elsewhere ? `${error.message} Choose “Only this conversation”.` : error.message,
-      );
+      this.told("No search", elsewhere ? `${error.message} Choose “Only this conversation”.` : error.message);
     }
   }
 
@@ -126,7 +126,11 @@ export class Search {
   head(id) {
     const title = el("bdi", { text: shorten(oneLine(this.titleOf(id) ?? ""), 120) });
     if (!title.textContent) {
-      if (!this.titles.has(id)) this.titles.set(id, api.conversation(id).catch(() => ({})));
+      if (!this.titles.has(id))
+        this.titles.set(
+          id,
+          api.conversation(id).catch(() => ({})),
+        );
       this.titles.get(id).then((info) => setText(title, shorten(oneLine(info.title || info.label || id), 120)));
     }
     return el("li", { class: "group" }, el("h3", {}, title));

@@ -194,7 +194,10 @@ export class Sidebar {
     }
     for (const [group, head] of this.heads) if (!heads.includes(group)) head.remove();
     if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
-    setText(this.title, this.items.size ? `${plural(matched, "conversation").replace(" ", this.more ? "+ " : " ")}` : "Conversations");
+    setText(
+      this.title,
+      this.items.size ? `${plural(matched, "conversation").replace(" ", this.more ? "+ " : " ")}` : "Conversations",
+    );
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
     if (this.more && this.offset < LOOKED) this.scrolled(); // a page may contain few conversations that this user may read
@@ -242,7 +245,10 @@ export class Sidebar {
       el(
         "span",
         { class: "card-top" },
-        el("bdi", { class: "card-title", text: shorten(oneLine(conversation.title || conversation.label || conversation.id), 160) }),
+        el("bdi", {
+          class: "card-title",
+          text: shorten(oneLine(conversation.title || conversation.label || conversation.id), 160),
+        }),
         el("time", { datetime: at, title: `${exact(conversation.first_message_at)} –\n${exact(at)}`, text: ago(at) }),
       ),
       el("span", { class: "card-last" }, ...lastLine(item.last)),
@@ -281,9 +287,14 @@ const timeOf = ({ conversation, last }) =>
 const ascending = (left, right) => Number(left > right) - Number(left < right);
 
 function matches({ conversation, last }, words) {
-  const text = [conversation.title, conversation.label, conversation.id, conversation.agent_name, conversation.user_id, last?.text].join(
-    "\n",
-  );
+  const text = [
+    conversation.title,
+    conversation.label,
+    conversation.id,
+    conversation.agent_name,
+    conversation.user_id,
+    last?.text,
+  ].join("\n");
   return text.toLowerCase().includes(words);
 }
 
