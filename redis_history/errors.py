@@ -168,7 +168,7 @@ class ConversationNotFoundError(NotFoundError):
 
 
 class MessageNotFoundError(NotFoundError):
-    """The conversation has no message of that id, or no summary of it to expand."""
+    """The conversation has no message of that id, or not a summary that can be expanded."""
 
 
 class SummaryError(RedisHistoryError):

@@ -78,7 +78,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
     @property
     def delta(self) -> str:
-        """What this event appends to the text of a reply: see ReplyGrew."""
+        """The text that this event appends to a reply: see ReplyGrew."""
         return ""
 
 
@@ -113,7 +113,7 @@ class ReplyGrew(Change, frozen=True, tag="reply_grew"):
 
     A subscription begins each reply at its beginning, wherever it began itself: then `whole` is true, and `parts` are
     all so far. So its deltas, joined, are the text; and `text[:event.offset] + event.delta` is the text for those who
-    have some of it already. This is no change of its own: `revision` and `cursor` are those of the last change.
+    have some of it already. The conversation does not change: `revision` and `cursor` are those of the last change.
     """
 
     message_id: str

@@ -297,7 +297,7 @@ class ListConversations(Struct, Op[list[Conversation]], frozen=True):
 
 
 class Preview(Struct, frozen=True):
-    """What a list shows of a `conversation`: its `title` (if it has none, the beginning of the first message of a user,
+    """How a list shows a `conversation`: its `title` (if it has none, the beginning of the first message of a user,
     of at most 80 characters; "" without one), and its newest message, `last_message`."""
 
     conversation: Conversation

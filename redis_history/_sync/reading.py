@@ -141,7 +141,7 @@ class Reading:
     def list_previews(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
     ) -> list[Preview]:
-        """What a sidebar shows, in two round trips: conversations as `list_conversations` gives them, each with a
+        """For a sidebar, in two round trips: conversations as `list_conversations` gives them, each with a
         `title` (its own, or the beginning of the first message of a user) and its `last_message`.
 
         There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.

@@ -84,7 +84,7 @@ class Searching:
         context: int = 0,
         highlight: bool = False,
     ) -> list[SearchHit]:
-        """Like `search`, over all conversations of the namespace. What was written without search needs `reindex`.
+        """Like `search`, over all conversations of the namespace. Messages written without search need `reindex`.
 
         Raises CapabilityError without search on the server (`memory://` has it), and BackendUnavailableError while the
         server is still filling its index.

@@ -43,7 +43,7 @@ _LONGEST_TEXT: Final = 200_000
 _SENTENCES: Final = 20_000
 #: Sentences with fewer terms are ignored, such as "Yes." and "Thank you!".
 _TELLING: Final = 3
-#: What a word is worth: exponents of its frequency and of its rarity, and factors.
+#: The worth of a word: exponents of its frequency and of its rarity, and factors.
 _FREQUENCY: Final = 0.35
 _RARITY: Final = 1.5
 _NAME: Final = 2.0
@@ -140,7 +140,7 @@ class ExtractiveSummarizer:
         return telling or found
 
     def _worth(self, sentences: Sequence[_Sentence]) -> dict[str, float]:
-        """What each term is worth."""
+        """The worth of each term."""
         having = Counter(term for sentence in sentences for term in sentence.terms)
         names: set[str] = set()
         speakers: set[str] = set()

@@ -256,8 +256,8 @@ class _Choice(NamedTuple):
 def wider(
     policy: Policy, choose: Callable[[Policy], T | None], size: Callable[[T], int]
 ) -> Generator[T, SummaryTooLongError, None]:
-    """What to replace, if anything. If its summary is too long, send the error: the next choice replaces more messages,
-    for which such a summary may fit. Raises the error if there are no more."""
+    """The messages to replace, if any. If their summary is too long, send the error: the next choice replaces more
+    messages, for which it may fit. Raises the error if there are no more."""
     found = choose(policy)
     while found:
         error = yield found

@@ -135,7 +135,7 @@ def tool_result_masking(
     """A plugin that shows all tool results but the newest as `[MASKED - ref: <id>]`; what is stored stays whole.
 
     `exclude` names tools whose results are always shown, `include` those that alone are masked; both together raise
-    ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are always shown. Such results do not
+    ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are always shown. These results do not
     count as `keep_recent_results`. The tool of a result is that of the call it answers; where ids
     repeat, the marker tells which occurrence it is. Give `.retrieve_tool` to the model.
     """

@@ -78,7 +78,7 @@ class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitReachedError(Exception):
-    """A limit was reached; the message is the reason. Only used inside this package."""
+    """A limit was reached; the message is the reason. For use inside this package."""
 
 
 class _NotJSONError(Exception):

@@ -62,7 +62,7 @@ class Position(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
 
-# What a stored message has, so that the decoder checks it.
+# The types of a stored message, so that the decoder checks it.
 if TYPE_CHECKING:
     _Id = str
     _Sequence = int | None
@@ -259,7 +259,7 @@ def _part(value: Any) -> Part:
 
 
 def text_of(part: Part) -> str:
-    """What a part adds to `message.text`."""
+    """The text that a part adds to `message.text`."""
     if isinstance(part, TextPart):
         return part.text
     return content_text(part.content) if isinstance(part, ToolResultPart) else ""

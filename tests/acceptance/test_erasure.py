@@ -1,4 +1,4 @@
-"""What was deleted, edited or erased is nowhere on the server any more."""
+"""Deleted, edited and erased content is nowhere on the server."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def filled(store: HistoryStore, count: int, conversation_id: str = "c") -> set[s
 
 
 def _begin(url: str, name: str, together: Any) -> list[str]:
-    """What a process finds that makes the index, if no other has."""
+    """The state that a process finds when it makes the index."""
     together.wait(60)
     with HistoryStore(url) as store:
         store.append(name, user("word", id=name))

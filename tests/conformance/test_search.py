@@ -132,7 +132,7 @@ async def test_limit_offset_and_token_cap(store: Any) -> None:
 
 
 def tokens(hits: list[SearchHit], counter: Any = None) -> int:
-    """Of what a model is shown of the hits."""
+    """All tokens of the hits as a model sees them."""
 
     def size(text: str) -> int:
         return 0 if not text else -(-len(text) // 4) if counter is None else counter(text)

@@ -124,7 +124,7 @@ def test_the_access_rights_are_enough_and_none_too_many(own_server: Callable[...
         with contextlib.suppress(BackendError, CapabilityError):
             _everything(server, url, listening=not rule.endswith("subscribe"))
         wait_until(lambda: _denied(server), f"anything that needs {rule}")
-        # Who cannot see whether notifications are on tries to listen to what is published as well.
+        # A user who cannot see whether notifications are on also listens to published messages.
         tried = "rh2:{support:" if rule == "+config|get" else "no channel"
         assert {one for one in _denied(server) if not one.startswith(tried)} == {rule.removeprefix("+")}
 

@@ -237,7 +237,7 @@ def test_the_stemmer_is_the_servers_algorithm(index: Index) -> None:
         assert by_server == set(scan(word, said(*words))), word
 
 
-# What fits
+# Limits
 
 
 def test_hits_are_cut_to_tokens() -> None:

@@ -157,7 +157,7 @@ def test_a_real_reply_over_resp3(server: RealServer, index: Index) -> None:
         assert one.scores["c"] == pytest.approx(other.scores["c"])
 
 
-# What is found
+# Hits
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def through_storage(messages: Sequence[Message]) -> list[Message]:
 
 
 def turns(messages: Sequence[Message], lost: set[tuple[str, int | None]] = frozenset()) -> list[tuple[str, list[Any]]]:  # type: ignore[assignment]
-    """What a conversation says, whoever tells it: runs of the same side, and what is in them. Providers draw the line
+    """The content of a conversation in any format: runs of the same side, and what is in them. Providers draw the line
     between two messages of a side in different places, and give the system's apart."""
     found: list[tuple[str, list[Any]]] = []
     for message in sorted(messages, key=lambda message: message.role != "system"):

@@ -144,7 +144,7 @@ def test_reading_in_steps_returns_each_change_once(start: int, newest: int, limi
 
 @given(st.data())
 def test_never_a_silent_gap(data: st.DataObject) -> None:
-    """Whatever the log lacks, the events follow without a gap, or there is one Reset."""
+    """Even if the log lacks entries, the events follow without a gap, or there is one Reset."""
     newest = data.draw(st.integers(1, 12), "newest")
     start = data.draw(st.integers(0, newest), "start")
     log = [each for each in entries(max(1, start), newest) if data.draw(st.booleans(), f"keep {each.revision}")]

@@ -74,7 +74,7 @@ class Capped:
         self.here: list[Message] = []
 
     def append(self, message: Message) -> list[Message]:
-        """What was there before the cap took anything."""
+        """The messages before the cap took any."""
         before = [*self.here, message]
         gone = oldest_with_results(map(marks, before), len(before) - self.most)
         self.here = [one for index, one in enumerate(before) if index not in gone]

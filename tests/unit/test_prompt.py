@@ -423,7 +423,7 @@ def test_any_history_gives_a_prompt_that_holds(
     assert len(report.left_out) == len({one.message_id for one in report.left_out})
     for message in found.messages:
         assert message.role in ("user", "assistant", "system", "tool")
-    # Those that are no results keep their order; a summary and the system prompt stand first.
+    # Other messages than results keep their order; a summary and the system prompt stand first.
     places = {message.id: place for place, message in enumerate(messages)}
     order = [
         places[message.id]

@@ -1,4 +1,4 @@
-"""What of a history fits into a prompt, and what a summary stands for."""
+"""The budget of a prompt, and its summary."""
 
 from __future__ import annotations
 

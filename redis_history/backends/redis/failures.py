@@ -86,7 +86,7 @@ def connection_refusal(error: BaseException | None) -> OSError | None:
 
 
 def _reason(error: BaseException, text: str) -> str:
-    """What happened, without redis-py's words for it."""
+    """The event, without redis-py's words for it."""
     if (refusal := connection_refusal(error)) is not None:
         return f"nothing listens there ({refusal.strerror})"
     kinds, one = [], error
