@@ -23,12 +23,13 @@ async def test_every_kind_of_event(make: Any, store: Any) -> None:
         first = await store.append_many("c", [user("1", id="m1"), user("2", id="m2"), user("3", id="m3")])
         await store.update_message("c", user("1b", id="m1"))
         done = await store.compact("c", through="m2", summary="both")
+        events = await stream.events(4)  # a summary that has left when its event is read gives a reset
         await store.expand("c", done.summary.id)
         await store.delete_messages("c", ["m3"])
         await store.restore("c", [user("r", id="r")])
         await store.clear("c")
         await store.delete_conversation("c")
-        events = await stream.events(9)
+        events += await stream.events(5)
     assert [kind for kind, _ in events] == [
         "conversation", "appended", "updated", "compacted", "expanded", "deleted", "restored", "cleared", "gone"
     ]  # fmt: skip
