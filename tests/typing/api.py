@@ -11,7 +11,6 @@ import redis.asyncio
 
 import redis_history
 from redis_history import (
-    Appended,
     AsyncCompressor,
     AsyncConversationSearchTool,
     AsyncHistoryStore,
@@ -19,19 +18,14 @@ from redis_history import (
     AsyncSubscription,
     AttachmentPart,
     Capabilities,
-    Compacted,
     CompressionProgress,
     Compressor,
-    CompressorStats,
     Conversation,
     ConversationDeleted,
     ConversationSearchTool,
     ConversationUpdated,
-    Cursor,
     Embedder,
     Event,
-    Expanded,
-    Highlight,
     History,
     HistoryCleared,
     HistoryCompacted,
@@ -48,14 +42,11 @@ from redis_history import (
     Position,
     ReasoningPart,
     ReduceOptions,
-    Reindexed,
     ReplyEnded,
     ReplyGrew,
     Reset,
     RetryDetails,
     RetryPolicy,
-    SearchHit,
-    Snapshot,
     Source,
     Subscription,
     Summarizer,
@@ -64,7 +55,6 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
     VectorField,
-    __version__,
     anthropic_summarizer,
     assistant,
     compression,
@@ -79,11 +69,9 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.compaction import Plan, Policy
+from redis_history.compaction import Policy
 from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
 from redis_history.model import Metadata
-
-assert_type(__version__, str)
 
 # Messages
 
@@ -104,9 +92,6 @@ user("hi", particpant=Participant("user", "bob"))  # type: ignore[call-arg] # py
 assistant("hi", participant="bob")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 tool("hi", scope="private")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 system("hi", sequence=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-assert_type(text("x"), TextPart)
-assert_type(tool_use("c", "n"), ToolUsePart)
-assert_type(tool_result("c"), ToolResultPart)
 
 message = Message(
     role="assistant",
@@ -120,20 +105,6 @@ message = Message(
     trace_id="t",
     provider_meta={"openai": {}},
 )
-assert_type(message.parts, tuple[Part, ...])
-assert_type(message.text, str)
-assert_type(message.id, str)
-assert_type(message.timestamp, datetime | None)
-assert_type(message.sequence, int | None)
-assert_type(message.position, Position | None)
-assert_type(message.participant, Participant | None)
-assert_type(message.sources, tuple[Source, ...])
-assert_type(message.tool_uses, tuple[ToolUsePart, ...])
-assert_type(message.tool_results, tuple[ToolResultPart, ...])
-assert_type(message.mentions, list[str])
-assert_type(message.is_summary, bool)
-assert_type(Position.parse("1.2").timestamp, int)
-assert_type(Cursor.parse("x").revision, int)
 
 
 def every_part(part: Part) -> str:
@@ -153,30 +124,14 @@ def every_part(part: Part) -> str:
 
 
 def every_event(event: Event) -> None:
-    assert_type(event.conversation_id, str)
-    assert_type(event.revision, int)
-    assert_type(event.cursor, Cursor)
     match event:
-        case MessagesAppended():
-            assert_type(event.messages, tuple[Message, ...])
-        case MessagesDeleted():
-            assert_type(event.message_ids, tuple[str, ...])
-        case MessageUpdated():
-            assert_type(event.message, Message | None)
-        case ReplyGrew() | ReplyEnded():
-            assert_type(event.delta, str)
-            assert_type(event.offset, int)
-        case HistoryRestored():
-            assert_type(event.messages, tuple[Message, ...])
-        case HistoryCompacted():
-            assert_type(event.summary, Message | None)
-            assert_type(event.through, Position)
-            assert_type(event.count, int)
-        case HistoryExpanded():
-            assert_type(event.summary_id, str)
-        case ConversationUpdated():
-            assert_type(event.fields, dict[str, Any])
-        case HistoryCleared() | ConversationDeleted():
+        case MessagesAppended() | HistoryRestored() | MessagesDeleted() | HistoryCleared():
+            pass
+        case MessageUpdated() | ReplyGrew() | ReplyEnded():
+            pass
+        case HistoryCompacted() | HistoryExpanded():
+            pass
+        case ConversationUpdated() | ConversationDeleted():
             pass
         case Reset():
             every_reason(event)
@@ -198,10 +153,9 @@ def errors(store: HistoryStore) -> None:
     try:
         store.append("c", user("x"), expected_revision=3)
     except RevisionConflictError as error:
-        assert_type(error.current_revision, int)
-        assert_type(error.expected_revision, int | None)
+        print(error.current_revision)
     except MessageConflictError as error:
-        assert_type(error.message_id, str)
+        print(error.message_id)
     except RedisHistoryError:
         pass
 
@@ -214,10 +168,7 @@ HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, po
 HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
 
 
-def note(details: RetryDetails) -> None:
-    assert_type(details.retry_num, int)
-    assert_type(details.wait_for, float)
-    assert_type(details.caused_by, BaseException)
+def note(details: RetryDetails) -> None: ...
 
 
 HistoryStore(retry=RetryPolicy(on_retry=note))
@@ -248,92 +199,55 @@ async def rolling_later(messages: Sequence[Message], previous_summary: str | Non
     return await asyncio.to_thread(rolling, messages, previous_summary)
 
 
-def progressed(progress: CompressionProgress) -> None:
-    assert_type(progress.conversation_id, str)
-    assert_type(progress.error, str | None)
+def progressed(progress: CompressionProgress) -> None: ...
 
 
 def compressors(store: HistoryStore) -> None:
     every: list[Summarizer] = [rolling, rolling_later, extractive_summarizer(max_tokens=100)]
     every += [openai_summarizer("m", base_url="http://localhost/v1"), anthropic_summarizer("m", prompt="Be brief.")]
     compressor = Compressor(store, every[0], max_tokens=8000, older_than=timedelta(days=7), on_progress=progressed)
-    assert_type(compressor.run_once(), CompressorStats)
-    assert_type(compressor.preview(), list[CompressionProgress])
-    assert_type(compressor.stats.failed, int)
     compressor.stop()
     History().use(compression(rolling_later, auto_reduce_when={"max_tokens": 8000, "older_than": timedelta(days=1)}))
     History().use(compression(rolling, auto_reduce_when=ReduceOptions(max_entries=40)))
 
 
 async def asynchronous_compressors(store: AsyncHistoryStore) -> None:
-    compressor = AsyncCompressor(store, rolling_later, max_messages=100, target=0.3, keep_recent=0)
-    assert_type(await compressor.run(), CompressorStats)
-    assert_type(await compressor.preview(), list[CompressionProgress])
+    AsyncCompressor(store, rolling_later, max_messages=100, target=0.3, keep_recent=0)
 
 
 def synchronous() -> None:
     with HistoryStore("memory://") as store:
         assert_type(store.capabilities, Capabilities)
-        assert_type(store.capabilities.dangers, tuple[str, ...])
         assert_type(store, HistoryStore)
-        assert_type(store.append("c", user("x"), must_exist=True), Appended)
-        assert_type(store.append_many("c", (user(str(n)) for n in range(3)), must_not_exist=True), list[Appended])
-        assert_type(store.append("c", message).revision, int)
-        assert_type(store.append("c", message).message, Message)
-        assert_type(store.append("c", message).duplicate, bool)
-        assert_type(store.get("c"), list[Message])
         store.get("c", limit=5, roles=["user", "tool"], participant_ids={"ann"}, scope="channel")
         store.get("c", since=datetime.now(UTC), before="2026-01-31")
         store.get("c", since=1.5, before=message.position)
         assert_type(store.iter("c", batch=100, roles=("user",)), Iterator[Message])
-        assert_type(store.get_message("c", "m1"), Message | None)
-        assert_type(store.delete_messages("c", ["m1"], expected_revision=1), int)
-        assert_type(store.compact("c", through=message, summary="x", seen=[message]), Compacted)
-        assert_type(store.compact("c", through=Position(1, 2), summary=message, expected_revision=1).count, int)
-        assert_type(store.compact("c", through="m1", summary="x").summary, Message | None)
-        assert_type(store.expand("c", "s1"), Expanded)
-        assert_type(store.get("c", include_archived=True), list[Message])
-        assert_type(store.delete_conversation("c"), bool)
-        record = store.create_conversation(Conversation("c", user_id=1, auditing_id="a"))
-        assert_type(record, Conversation)
-        assert_type(record.user_id, int | str | None)
-        assert_type(record.auditing_id, int | str | None)
-        assert_type(record.schema_version, int)
-        assert_type(store.update_conversation("c", user_id="1", auditing_id=2), Conversation)
-        assert_type(store.get_conversation("c"), Conversation | None)
-        assert_type(store.list_conversations(user_id=1), list[Conversation])
+        store.append_many("c", (user(str(n)) for n in range(3)), must_not_exist=True)
+        store.compact("c", through=message, summary="x", seen=[message])
+        store.compact("c", through=Position(1, 2), summary=message, expected_revision=1)
+        store.create_conversation(Conversation("c", user_id=1, auditing_id="a"))
+        store.update_conversation("c", user_id="1", auditing_id=None)
+        store.reindex(on_progress=print)
         store.list_conversations(user_id=b"1")  # type: ignore[arg-type]
-        assert_type(store.snapshot("c", limit=10), Snapshot)
-        assert_type(store.snapshot("c").messages, list[Message])
-        assert_type(store.snapshot("c").message_count, int)
 
         with store.subscribe("c", after=store.snapshot("c").cursor) as subscription:
             assert_type(subscription, Subscription)
             assert_type(subscription.get(timeout=1), Event | None)
-            assert_type(subscription.cursor, Cursor | None)
             for event in subscription:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
 
-        hits = store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
-        assert_type(hits, list[SearchHit])
-        assert_type(hits[0].message, Message)
-        assert_type(hits[0].highlights, tuple[Highlight, ...])
-        assert_type(hits[0].before, tuple[Message, ...])
-        assert_type(hits[0].excerpt, str | None)
-        assert_type(hits[0].truncated, bool)
+        store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
         store.search("c", "word", token_cap=100, token_counter=tiktoken_counter())
         store.search_all("word", token_counter=len)
         store.search("c", "word", token_counter=5)  # type: ignore[arg-type]
-        assert_type(store.search_all("word", token_cap=None, tool_names={"f"}), list[SearchHit])
-        assert_type(store.reindex(on_progress=print), Reindexed)
         search_tool = conversation_search_tool(store, "c")
         assert_type(search_tool, ConversationSearchTool)
         assert_type(search_tool(query="word", limit=3), str)
 
         with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
             assert_type(all_changes, NamespaceSubscription)
-            assert_type(all_changes.cursors, dict[str, Cursor])
             for event in all_changes:
                 every_event(event)
 
@@ -351,17 +265,11 @@ async def asynchronous() -> None:
     async with AsyncHistoryStore("memory://") as store:
         assert_type(await store.capabilities, Capabilities)
         assert_type(store, AsyncHistoryStore)
-        assert_type(await store.append("c", user("x"), expected_revision=0), Appended)
-        assert_type(await store.get("c", limit=5, roles=["user"], since=Position(1, 2)), list[Message])
         assert_type(store.iter("c"), AsyncIterator[Message])
         async for each in store.iter("c", before=5):
             assert_type(each, Message)
-        assert_type(await store.compact("c", through=message, summary=message), Compacted)
-        plan = Policy(max_tokens=1000, older_than=timedelta(days=1)).plan(await store.get("c"))
-        assert_type(plan, Plan | None)
-        assert_type(await store.update_conversation("c", user_id=1, auditing_id=None), Conversation)
+        Policy(max_tokens=1000, older_than=timedelta(days=1)).plan(await store.get("c"))
         snapshot = await store.snapshot("c")
-        assert_type(snapshot, Snapshot)
 
         assert_type(await store.subscribe("c"), AsyncSubscription)
         async with store.subscribe("c", after=snapshot.cursor) as subscription:
@@ -370,7 +278,6 @@ async def asynchronous() -> None:
             async for event in subscription:
                 every_event(event)
 
-        assert_type(await store.search("c", "word", limit=3, before=datetime.now(UTC)), list[SearchHit])
         search_tool = conversation_search_tool(store, "c")
         assert_type(search_tool, AsyncConversationSearchTool)
         conversation_search_tool(store, "c", token_cap=500, token_counter=len)
