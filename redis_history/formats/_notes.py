@@ -163,6 +163,14 @@ def note_of(holder: Any, form: str) -> Mapping[str, Any]:
     return {**note, **json.loads(note["json"])} if isinstance(note.get("json"), str) else note
 
 
+def plain_text(message: Message, form: str) -> str | None:
+    """The text of a message that consists of one plain text, without notes for `form`; None for other messages."""
+    if len(message.parts) != 1 or note_of(message, form):
+        return None
+    [part] = message.parts
+    return part.text if type(part) is TextPart and not part.provider_meta else None
+
+
 def with_note(form: str, note: Json) -> Json | None:
     """The `provider_meta` for a part with this note; None for an empty note."""
     return {form: _packed(note)} if note else None

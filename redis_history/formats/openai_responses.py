@@ -51,6 +51,7 @@ from redis_history.formats._notes import (
     noted_original,
     opaque,
     parts_of_content,
+    plain_text,
     read_block,
     rebuild,
     remember,
@@ -121,7 +122,13 @@ def to_openai_responses(
     out: list[Json] = []
     with Losses(_FORM, on_loss) as losses:
         for message in messages:
-            out += _assistant(message, shape, losses) if message.role == "assistant" else _other(message, shape, losses)
+            text = plain_text(message, _FORM)
+            if text is not None and message.role != "tool":  # most messages, in a fraction of the time
+                out.append({"role": message.role, "content": text})
+            elif message.role == "assistant":
+                out += _assistant(message, shape, losses)
+            else:
+                out += _other(message, shape, losses)
     return out
 
 
@@ -132,6 +139,8 @@ def _message(raw: Mapping[str, Any], index: int) -> Message:
     role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
     note: Json = {} if raw["role"] == role else {"role": raw["role"]}
     content = raw.get("content")
+    if isinstance(content, str) and content and not note and list(raw) == ["role", "content"]:
+        return Message(role=role, parts=(TextPart(text=content),))  # most messages, in a fraction of the time
     parts = parts_of_content(content, lambda block: _read(block, _input_block), f"item {index}", "text or blocks")
     message = Message(role=role, parts=parts)
     return noted_original(message, _FORM, note, raw, _render, f"item {index}")

@@ -131,7 +131,7 @@ def from_agent_framework(messages: Sequence[FrameworkMessage]) -> list[Message]:
 def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = None) -> list[FrameworkMessage]:
     """Stored messages as messages of Agent Framework. `on_loss` gets what they cannot represent; None logs it."""
     with Losses(_FORM, on_loss) as losses:
-        return [FrameworkMessage.from_dict(_to(message, losses)) for message in messages]
+        return [_built(message, losses) for message in messages]
 
 
 def _new(stored: Sequence[FrameworkMessage], given: Sequence[FrameworkMessage]) -> Sequence[FrameworkMessage]:
@@ -161,7 +161,9 @@ def _from(raw: dict[str, Any], index: int) -> Message:
         parts=parts,
         participant=Participant("agent", author) if author and raw.get("role") == "assistant" else None,
     )
-    return noted_message(message, _FORM, {}, raw, _rendered(message), where)
+    ours = _rendered(message)
+    raw = {**{key: raw[key] for key in ours if key in raw}, **raw}  # their order has no meaning
+    return noted_message(message, _FORM, {}, raw, ours, where)
 
 
 def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
@@ -179,8 +181,13 @@ def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
     return {**out, "additional_properties": {}}
 
 
-def _to(message: Message, losses: Losses) -> dict[str, Any]:
-    return rebuild(_rendered(message, losses), note_of(message, _FORM))
+def _built(message: Message, losses: Losses) -> FrameworkMessage:
+    note, parts = note_of(message, _FORM), message.parts
+    if message.participant is None and len(parts) == 1 and type(parts[0]) is TextPart and not parts[0].provider_meta:
+        own = note.get("set", {})
+        if note.keys() <= {"set"} and own.keys() <= {"message_id"}:  # most messages, in a fraction of the time
+            return FrameworkMessage(message.role, [parts[0].text], message_id=own.get("message_id"))
+    return FrameworkMessage.from_dict(rebuild(_rendered(message, losses), note))
 
 
 def _part(block: Mapping[str, Any]) -> Part | None:

@@ -20,7 +20,7 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.formats import from_gemini, to_gemini
-from redis_history.formats._notes import stored_value
+from redis_history.formats._notes import plain_text, stored_value
 from redis_history.integrations._extras import missing, plain_or
 from redis_history.integrations._search_runner import search_runner
 from redis_history.tokens import TokenCounter
@@ -299,11 +299,11 @@ def _delta_of(messages: Sequence[Message]) -> dict[str, Any]:
 
 def _message(event: Event, *, with_id: bool = True) -> Message:
     """The message for an event: its content as parts, and the rest in `provider_meta`."""
-    raw = event.model_dump(mode="json", exclude_none=True)
+    raw = event.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if event.actions and event.actions.state_delta:
         raw["actions"]["state_delta"] = plain_or(event.actions.state_delta, raw["actions"]["state_delta"])
     content = raw.pop("content", None)
-    converted = from_gemini([content]) if content else []
+    converted = from_gemini([{key: content[key] for key in ("role", "parts") if key in content}]) if content else []
     note, packed = stored_value(raw)
     meta: dict[str, Any] = {"text" if packed else "event": note}
     if len(converted) == 1:
@@ -326,7 +326,12 @@ def _event(message: Message) -> Event | None:
     meta = message.provider_meta.get(_KEY)
     if isinstance(meta, Mapping):
         raw = json.loads(meta["text"]) if "text" in meta else dict(meta["event"])
-        content = json.loads(meta["raw"]) if "raw" in meta else to_gemini([message], shape="original")[0]
+        if "raw" in meta:
+            content = json.loads(meta["raw"])
+        elif message.role != "tool" and (text := plain_text(message, "gemini")):  # in a fraction of the time
+            content = {"role": "model" if message.role == "assistant" else "user", "parts": [{"text": text}]}
+        else:
+            content = to_gemini([message], shape="original")[0]
         return Event.model_validate({**raw, "content": content})
     contents = to_gemini([message])
     if not contents or message.timestamp is None:

@@ -24,6 +24,7 @@ from redis_history import (
 from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
+from redis_history.formats._notes import plain_text
 from redis_history.integrations._extras import checked_id, missing
 from redis_history.integrations._search_runner import search_runner
 from redis_history.model.pairs import without_lone_results
@@ -52,6 +53,7 @@ _ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 _ROLES: dict[type[BaseMessage], Role] = {HumanMessage: "user", AIMessage: "assistant", SystemMessage: "system"}
 _CLASSES = {role: kind for kind, role in _ROLES.items()}
 _KEPT = ("content", "tool_calls", "status", "id")  # fields to store also if they have their default
+_FIRST = ("content", "name", "tool_calls", "tool_call_id", "status")  # the order that needs no note
 #: A call of a store, and the types of exceptions to send back as its answer.
 _Steps = Generator[tuple[Callable[[Any], Any], tuple[type[Exception], ...]], Any, None]
 _PART = "#part-"  # in ids of messages that are parts of one stored message
@@ -256,6 +258,7 @@ def _our(theirs: BaseMessage) -> Message:
     dump = message_to_dict(theirs)
     for name in (*defaults, *(["id"] if usable or id_ is None else ())):  # LangChain restores them
         dump["data"].pop(name, None)
+    dump["data"] = {key: dump["data"][key] for key in _FIRST if key in dump["data"]} | dump["data"]
     (message,) = from_langchain([dump])
     return replace(message, **own)
 
@@ -269,10 +272,9 @@ def _defaults(kind: type[BaseMessage]) -> tuple[tuple[str, Any], ...]:
 
 def _theirs(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:
     kind = _CLASSES.get(message.role)
-    if kind is not None and len(message.parts) == 1 and not message.provider_meta.get("langchain"):
-        [part] = message.parts
-        if type(part) is TextPart and not part.provider_meta:  # most messages, in a fraction of the time
-            return [kind(content=part.text, id=message.id)]
+    text = plain_text(message, "langchain")
+    if kind is not None and text is not None:  # most messages, in a fraction of the time
+        return [kind(content=text, id=message.id)]
     found: list[BaseMessage] = messages_from_dict(to_langchain([message], on_loss=on_loss))
     for index, theirs in enumerate(found):
         theirs.id = theirs.id or (f"{message.id}{_PART}{index}" if index else message.id)

@@ -28,14 +28,14 @@ from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
+from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
 from redis_history.integrations._extras import missing, plain_or
 from redis_history.integrations._search_runner import search_runner
 from redis_history.tokens import TokenCounter
 from redis_history.tools import Include
 
 try:
-    from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
+    from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.storage.chat_store.base import BaseChatStore
     from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
@@ -59,6 +59,9 @@ _ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
+_PLAIN: dict[MessageRole, Role] = {
+    MessageRole.USER: "user", MessageRole.SYSTEM: "system", MessageRole.ASSISTANT: "assistant"
+}  # fmt: skip
 _FILES = {"image": ("image", "image_mimetype"), "audio": ("audio", "format"), "video": ("video", "video_mimetype")}
 
 
@@ -282,6 +285,11 @@ def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list
 
 def from_llama_index(theirs: ChatMessage) -> Message:
     """A ChatMessage as a message of this package."""
+    role = _PLAIN.get(theirs.role)
+    if role is not None and type(theirs) is ChatMessage and len(theirs.blocks) == 1 and not theirs.additional_kwargs:
+        [block] = theirs.blocks
+        if type(block) is TextBlock:  # most messages, in a fraction of the time
+            return Message(role=role, parts=(TextPart(text=block.text),))
     dump = theirs.model_dump(mode="json")
     dump["additional_kwargs"] = plain_or(theirs.additional_kwargs, dump["additional_kwargs"])
     for block, dumped in zip(theirs.blocks, dump["blocks"], strict=True):
@@ -297,6 +305,8 @@ def from_llama_index(theirs: ChatMessage) -> Message:
 
 
 def _theirs(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
+    if message.role != "tool" and (text := plain_text(message, _FORM)) is not None:
+        return [ChatMessage(role=MessageRole(message.role), blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))
     if dump and tuple(_parts(dump)) == message.parts:
         return [ChatMessage.model_validate(dump)]
