@@ -12,7 +12,7 @@ import pytest
 
 from redis_history import HistoryStore, user
 from tests.support.commands import environment, run, run_process
-from tests.support.servers import RealServer, Start, free_port
+from tests.support.servers import RealServer, Start
 
 
 def fill(store: HistoryStore, name: str, count: int) -> None:
@@ -25,11 +25,6 @@ def store(server: RealServer, namespace: str) -> Any:
         fill(store, "long", 50)
         fill(store, "short", 5)
         yield store
-
-
-@pytest.fixture
-def where(server: RealServer, namespace: str) -> tuple[str, ...]:
-    return ("--url", server.url, "--namespace", namespace)
 
 
 def test_a_dry_run_shows_the_plan_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
@@ -119,13 +114,6 @@ def test_a_summariser_whose_module_is_broken(tmp_path: Path, monkeypatch: pytest
     done = run("compress", "--max-messages", "20", "--once", "--summarizer", "no_such_python:f")
     assert done.returncode == 2
     assert "SyntaxError" in done.stderr
-
-
-def test_no_server() -> None:
-    done = run("--url", f"redis://127.0.0.1:{free_port()}", "compress", "--max-tokens", "5")
-    assert done.returncode == 3
-    assert "redis-history: " in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("package", "arguments"), [("click", ()), ("rich", ("ls",))])

@@ -6,28 +6,11 @@ import os
 import pty
 import subprocess
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from redis_history import Conversation, HistoryStore, user
-from tests.support.commands import Done, command, environment, run
-from tests.support.servers import RealServer, free_port
-
-
-@pytest.fixture
-def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        yield store
-
-
-@pytest.fixture
-def on(server: RealServer, namespace: str) -> Any:
-    def on(*arguments: str, **options: Any) -> Done:
-        return run("--url", server.url, "--namespace", namespace, *arguments, **options)
-
-    return on
+from tests.support.commands import command, environment
+from tests.support.servers import free_port
 
 
 def test_say_appends_a_message_once(store: HistoryStore, on: Any) -> None:

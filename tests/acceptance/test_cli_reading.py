@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import unicodedata
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from redis_history import (
     user,
 )
 from redis_history.cli import _stores
-from tests.support.commands import Done, command, environment, run, run_process
+from tests.support.commands import command, environment, run, run_process
 from tests.support.servers import RealServer, free_port
 
 TERMINAL = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
@@ -70,22 +69,6 @@ def suitcase() -> list[Message]:
     ]
 
 
-@pytest.fixture
-def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        yield store
-
-
-@pytest.fixture
-def on(server: RealServer, namespace: str) -> Any:
-    """Runs a command on the conversations of this test."""
-
-    def on(*arguments: str, **options: Any) -> Done:
-        return run("--url", server.url, "--namespace", namespace, *arguments, **options)
-
-    return on
-
-
 def test_ls_prints_lines_to_pipes_and_a_table_to_terminals(store: HistoryStore, on: Any) -> None:
     store.create_conversation(Conversation("first", title="Lost suitcase", user_id="ann", agent_name="desk"))
     store.append_many("第二", [user("你好"), assistant("很好")])
@@ -113,14 +96,6 @@ def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
     assert len(on("ls", "--all").stdout.splitlines()) == 5
     assert [one["conversation_id"] for one in on("--json", "ls", "--user", "u1").lines] == ["c3", "c1"]
     assert on("ls", "--agent", "nobody").stderr.startswith("There are no such conversations in the namespace 'test-")
-
-
-def test_a_title_gives_way_where_an_id_needs_room(store: HistoryStore, on: Any) -> None:
-    identity = "tenant-17/customer-4711/2026-01-31"
-    store.create_conversation(Conversation(identity, title="T" * 300, user_id="ann"))
-    _, row = plain(on("ls", environment=TERMINAL).stdout).splitlines()
-    assert row.startswith(identity)
-    assert "T…" in row
 
 
 def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore, on: Any) -> None:

@@ -83,17 +83,6 @@ def following(*arguments: str) -> Iterator[Follower]:
         follower.close()
 
 
-@pytest.fixture
-def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        yield store
-
-
-@pytest.fixture
-def where(server: RealServer, namespace: str) -> tuple[str, ...]:
-    return ("--url", server.url, "--namespace", namespace)
-
-
 @pytest.mark.proves("tail")
 def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple[str, ...]) -> None:
     store.append_many("c", [user(f"Message {number}") for number in range(5)])

@@ -27,7 +27,6 @@ from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
 from tests.support.commands import Done, command, environment, run, run_process
 from tests.support.servers import RealServer
-from tests.support.transcripts import SAMPLES
 
 SECONDS = 120
 FORMATS = Path(__file__).parents[1] / "support" / "formats"  # importers that other packages would install
@@ -117,13 +116,6 @@ def test_the_counts(url: str) -> None:
     assert told["summaries"] > 0
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
-def test_files_of_every_format(url: str, path: Path) -> None:
-    done = demo("--url", url, "--data", str(path), "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_data_of_your_own(url: str, tmp_path: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "Where is my suitcase?\x1b[2J"}, {"role": "user", "content": "?"}]}
     (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n[\n{json.dumps(chat)}\n")
@@ -148,12 +140,6 @@ def test_data_of_your_own(url: str, tmp_path: Path) -> None:
 )
 def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
     assert run("demo", *arguments).returncode == 2
-
-
-def test_no_server() -> None:
-    done = run("demo", "--url", "redis://localhost:1")
-    assert done.returncode == 3
-    assert "redis://localhost:1" in done.stderr
 
 
 def wait_until_under_way(process: subprocess.Popen[str]) -> None:
