@@ -129,7 +129,8 @@ async def _walk(page: Page, step: int, until: str) -> dict[str, str]:
             }""",
             [step, until],
         )
-        assert places == list(range(places[0], places[-1] + 1))
+        if places:  # none are drawn while a window that became empty is read anew
+            assert places == list(range(places[0], places[-1] + 1))
         found |= {name: text for name, text in rows if name not in found}
         if there:
             return found
