@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from redis_history.search.hits import (
         Reindexed as Reindexed,
         SearchHit as SearchHit,
+        SearchHits as SearchHits,
     )
     from redis_history.tokens import tiktoken_counter as tiktoken_counter
     from redis_history.tools import (
@@ -176,7 +177,7 @@ else:  # a type checker that sees a __getattr__ believes in every name
         ),
         "requests.store_options": "Embedder VectorField",
         "retry": "RetryDetails RetryPolicy",
-        "search.hits": "Highlight Reindexed SearchHit",
+        "search.hits": "Highlight Reindexed SearchHit SearchHits",
         "tokens": "tiktoken_counter",
         "tools": "AsyncConversationSearchTool ConversationSearchTool conversation_search_tool",
     }

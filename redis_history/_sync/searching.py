@@ -13,8 +13,9 @@ from redis_history.backends.base import Backend
 from redis_history.model import Role, Scope
 from redis_history.operations import Op
 from redis_history.requests import Bound
+from redis_history.requests.filters import make_within
 from redis_history.requests.store_options import Options
-from redis_history.search.hits import Reindexed, SearchHit
+from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.search.searches import Embed, Searcher, Steps, Work
 from redis_history.tokens import TokenCounter
 
@@ -45,7 +46,7 @@ class Searching:
         archived: bool | None = None,
         context: int = 0,
         highlight: bool = False,
-    ) -> list[SearchHit]:
+    ) -> SearchHits:
         """Messages of one conversation that match any term of `query`, best first.
 
         A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
@@ -83,18 +84,24 @@ class Searching:
         archived: bool | None = None,
         context: int = 0,
         highlight: bool = False,
-    ) -> list[SearchHit]:
-        """Like `search`, over all conversations of the namespace. Messages written without search need `reindex`.
+        user_id: int | str | None = None,
+        agent_name: str | None = None,
+        conversation_ids: Iterable[str] | None = None,
+    ) -> SearchHits:
+        """Like `search`, over all conversations of the namespace, or over those of the owner `user_id`, of the agent
+        `agent_name` (at most the 10,000 that changed last) and among `conversation_ids`. Others are never ranked. What
+        was written without search needs `reindex`.
 
-        Raises CapabilityError without search on the server (`memory://` has it), and BackendUnavailableError while the
-        server is still filling its index.
+        Without search on the server it reads up to 100 conversations, and raises CapabilityError for more (`memory://`
+        searches all). Raises BackendUnavailableError while the server is still filling its index.
         """
         filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
+        within = make_within(user_id, agent_name, conversation_ids)
         asked = {
             "query": query, "limit": limit, "offset": offset, "token_cap": token_cap, "token_counter": token_counter,
             "context": context, "highlight": highlight,
         }  # fmt: skip
-        return self._run_search(Searcher(self._backend, self._options).search_all(filters, asked))
+        return self._run_search(Searcher(self._backend, self._options).search_all(filters, within, asked))
 
     def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove those of no message.

@@ -227,6 +227,8 @@ def _archived(store: HistoryStore, conversation_id: str) -> Callable[[Message], 
 @click.argument("query")
 @click.option("--conversation", "-c", metavar="ID", type=Id(), shell_complete=conversation_ids,
               help="Search only this conversation.")  # fmt: skip
+@click.option("--user", metavar="ID", help="Only conversations of this owner: 1 is the number, '\"1\"' the text.")
+@click.option("--agent", metavar="NAME", help="Only conversations of this agent.")
 @click.option("--limit", "-n", type=click.IntRange(1), default=10, show_default=True, metavar="N",
               help="Show at most the best N messages.")  # fmt: skip
 @offset
@@ -244,6 +246,8 @@ def search_command(
     /,
     query: str,
     conversation: str | None,
+    user: str | None,
+    agent: str | None,
     limit: int,
     offset: int,
     archived: bool,
@@ -259,13 +263,16 @@ def search_command(
     """
     if only_archived and not archived:
         raise click.UsageError("--only-archived and --no-archived exclude each other")
+    if conversation is not None and (user is not None or agent is not None):
+        raise click.UsageError("--conversation excludes --user and --agent")
     options: dict[str, Any] = {one: value or None for one, value in filters.items()}
     options |= {"limit": limit, "offset": offset, "context": around, "token_cap": None, "highlight": True}
     options["archived"] = True if only_archived else None if archived else False
     with open_store(context, searches=language) as store:
         if conversation is None:
             try:
-                hits = store.search_all(query, **options)
+                owner = None if user is None else owner_of(user)
+                hits = store.search_all(query, user_id=owner, agent_name=agent, **options)
             except CapabilityError as error:
                 complain(str(error), _NO_SEARCH)
                 raise SystemExit(WRONG) from error

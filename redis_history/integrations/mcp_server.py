@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -120,14 +119,9 @@ class _Scope:
         return [one for one in found if one is not None]
 
     async def search(self, query: str, conversation_id: str | None, limit: int) -> list[Any]:
-        if conversation_id is None and self._named is None and self._user_id is None:
-            return list(await self._store.search_all(query, limit=limit))
         if conversation_id is not None:
-            among = [conversation_id]
-        else:
-            among = self._named or [one.conversation_id for one in await self.conversations(MOST, 0)]
-        found = await asyncio.gather(*(self._store.search(one, query, limit=limit) for one in among))
-        return sorted((hit for hits in found for hit in hits), key=lambda hit: -hit.score)[:limit]
+            return await self._store.search(conversation_id, query, limit=limit)
+        return await self._store.search_all(query, limit=limit, user_id=self._user_id, conversation_ids=self._named)
 
 
 async def _answered(work: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import Any, Final, get_args
 
 from msgspec import Struct
 
-from redis_history._validation import check_choice, check_names
+from redis_history._ids import check_conversation_id
+from redis_history._validation import check_choice, check_name, check_names, check_owner
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Position, Role, Scope
 
@@ -66,6 +67,26 @@ class Filters(Struct, frozen=True):
 
 
 ANYTHING = Filters()
+
+
+class Within(Struct, frozen=True):
+    """The conversations that are searched: those that meet all; None: any."""
+
+    user_id: int | str | None = None
+    agent_name: str | None = None
+    conversation_ids: tuple[str, ...] | None = None
+
+
+def make_within(user_id: int | str | None, agent_name: str | None, conversation_ids: Iterable[str] | None) -> Within:
+    """Raises InvalidInputError, InvalidConversationIdError."""
+    check_owner(user_id, "user_id")
+    check_name(agent_name, "agent_name")
+    if conversation_ids is None:
+        return Within(user_id, agent_name)
+    names = dict.fromkeys(check_names(conversation_ids, "conversation_ids", InvalidInputError))
+    for one in names:
+        check_conversation_id(one)
+    return Within(user_id, agent_name, tuple(names))
 
 
 def make_filters(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -237,6 +237,15 @@ class SearchHit(Struct, frozen=True):
     def truncated(self) -> bool:
         """Whether the message is longer than what is left of the cap, so that it comes with an excerpt."""
         return self.excerpt is not None
+
+
+class SearchHits(list[SearchHit]):
+    """The hits of one page, best first. `total`: how many messages match; if more than 500 match a term, there may be
+    more."""
+
+    def __init__(self, hits: Iterable[SearchHit] = (), total: int = 0) -> None:
+        super().__init__(hits)
+        self.total = total
 
 
 class Reindexed(Struct, frozen=True):

@@ -4,7 +4,7 @@ yield operations, `Work` and `Embed`, and are sent the outcomes; errors of these
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from redis_history.operations import (
     Append,
     Compact,
     Entry,
+    ListConversations,
     Op,
     Page,
     ReadHead,
@@ -30,9 +31,9 @@ from redis_history.operations import (
     UpdateMessage,
 )
 from redis_history.paging import next_page
-from redis_history.requests.filters import Filters
+from redis_history.requests.filters import Filters, Within
 from redis_history.requests.store_options import Options
-from redis_history.search.hits import Reindexed, SearchHit, cut_to_tokens, highlights
+from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, fuse, rank
 from redis_history.search.server_search import (
@@ -59,6 +60,10 @@ _DOCUMENTS_CHARACTERS: Final = 100_000
 _PAGE: Final = 1000
 #: Messages fetched at once, of those a search has found.
 _FETCHED: Final = 50
+#: Conversations of an owner or agent that are searched: those that changed last.
+MOST_OWNED: Final = 10_000
+#: Conversations that are read and ranked here, if the server cannot search.
+MOST_READ: Final = 100
 #: How often a reindexing looks for conversations that were created meanwhile.
 _PASSES: Final = 4
 #: A longer query is parsed, and more matches are ranked, in a thread: an event loop would stand still meanwhile.
@@ -104,30 +109,32 @@ class Searcher(Struct, frozen=True):
     backend: AsyncBackend | Backend
     options: Options
 
-    def search(self, conversation_id: str, filters: Filters, asked: dict[str, Any]) -> Steps[list[SearchHit]]:
+    def search(self, conversation_id: str, filters: Filters, asked: dict[str, Any]) -> Steps[SearchHits]:
         request = yield from self._request(filters, **asked)
         if not _can_match(request):
-            return []
+            return SearchHits()
         op = Search(conversation_id, request.query, request.filters, request.vector, _depth(request))
         found = yield from self._asked(op)
         if found is None:
             hits = yield from self._scanned(conversation_id, request)
         else:
-            hits = yield from self._fetched((yield from self._ordered(found, request.query)), request)
+            hits = yield from self._ranked(found, request)
         return (yield from self._finished(hits, request))
 
-    def search_all(self, filters: Filters, asked: dict[str, Any]) -> Steps[list[SearchHit]]:
+    def search_all(self, filters: Filters, within: Within, asked: dict[str, Any]) -> Steps[SearchHits]:
         request = yield from self._request(filters, **asked)
-        if features(self.backend).search_mode == "memory":
-            hits = (yield from self._scanned_all(request)) if _can_match(request) else []
-            return (yield from self._finished(hits, request))
-        op = SearchAll(request.query, request.filters, request.vector, _depth(request), self.options.search_wait)
-        found = yield from self._asked(op)
-        if found is None:
-            yield from self._refuse_search_all()
-        if found is None or not _can_match(request):
-            return []
-        hits = yield from self._fetched((yield from self._ordered(found, request.query)), request)
+        ids = yield from _chosen(within)
+        here = features(self.backend).search_mode == "memory"
+        if not here:
+            wait = self.options.search_wait
+            op = SearchAll(request.query, request.filters, request.vector, _depth(request), wait, ids)
+            found = yield from self._asked(op)
+            if found is not None:
+                hits = (yield from self._ranked(found, request)) if _can_match(request) else SearchHits()
+                return (yield from self._finished(hits, request))
+            if ids is None or len(ids) > MOST_READ:
+                yield from self._refuse_search_all()
+        hits = (yield from self._scanned_all(request, ids)) if _can_match(request) else SearchHits()
         return (yield from self._finished(hits, request))
 
     def reindex(self, on_progress: Callable[[int, int], object] | None) -> Steps[Reindexed]:
@@ -223,9 +230,15 @@ class Searcher(Struct, frozen=True):
         if (yield from self._asked(MakeIndex(0.0))) is not None:
             raise BackendUnavailableError("the server is still filling its search index; try again a little later")
         raise CapabilityError(
-            "searching all conversations needs a server with search (Redis 8, Redis Stack, RediSearch; database 0); "
-            "without it, search one conversation with `search`"
+            f"searching more than {MOST_READ} conversations needs a server with search (Redis 8, Redis Stack, "
+            "RediSearch; database 0); without it, pass conversation_ids, or search one with `search`"
         )
+
+    def _ranked(self, found: SearchMatches, request: _Request) -> Steps[SearchHits]:
+        ranked = yield from self._ordered(found, request.query)
+        listed = (*found.matches, *([] if found.together is None else [found.together]))
+        total = max(len(ranked), *(one.total for one in listed))
+        return SearchHits((yield from self._fetched(ranked, request)), total)
 
     def _fetched(self, ranked: list[Ranked], request: _Request) -> Steps[list[SearchHit]]:
         """The hits of a page, read: what left meanwhile, or lies beyond a bound, makes room for the next."""
@@ -251,7 +264,7 @@ class Searcher(Struct, frozen=True):
                     hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *beside, hit.archived))
         return hits[request.offset : wanted]
 
-    def _scanned(self, conversation_id: str, request: _Request) -> Steps[list[SearchHit]]:
+    def _scanned(self, conversation_id: str, request: _Request) -> Steps[SearchHits]:
         scan = Scan(request.query, request.filters, language=self.options.language)
         left, documented = MAX_SCANNED, True
         archived: set[int] = set()
@@ -273,25 +286,30 @@ class Searcher(Struct, frozen=True):
             elif not left:
                 _logger.warning("only the newest %d messages of %r are searched", MAX_SCANNED, conversation_id[:80])
                 break
-        ranked = (yield Work(scan.ranked))[request.offset : request.offset + request.limit]
-        hits = []
-        for one in ranked:
+        ranked = yield Work(scan.ranked)
+        hits = SearchHits((), len(ranked))
+        for one in ranked[request.offset : request.offset + request.limit]:
             message, is_archived = scan.messages[one.sequence], one.sequence in archived
             before, after = yield from self._beside(conversation_id, message, request.context, is_archived)
             hits.append(SearchHit(message, one.score, conversation_id, (), before, after, is_archived))
         return hits
 
-    def _scanned_all(self, request: _Request) -> Steps[list[SearchHit]]:
+    def _scanned_all(self, request: _Request, ids: Sequence[str] | None) -> Steps[SearchHits]:
         every = replace(request, limit=request.offset + request.limit, offset=0)
-        hits: list[SearchHit] = []
-        cursor: ScanConversations | None = ScanConversations()
-        while cursor is not None:
-            conversations, cursor = yield from _scan(cursor)
-            for conversation in conversations:
-                hits += yield from self._scanned(conversation.conversation_id, every)
-            hits.sort(key=lambda hit: hit.score, reverse=True)
-            del hits[every.limit :]
-        return hits[request.offset : every.limit]
+        best, total = SearchHits(), 0
+        cursor: ScanConversations | None = ScanConversations() if ids is None else None
+        while ids or cursor is not None:
+            if cursor is not None:
+                conversations, cursor = yield from _scan(cursor)
+                ids = [one.conversation_id for one in conversations]
+            for one in ids or ():
+                hits = yield from self._scanned(one, every)
+                best += hits
+                total += hits.total
+            ids = None
+            best.sort(key=lambda hit: hit.score, reverse=True)
+            del best[every.limit :]
+        return SearchHits(best[request.offset : every.limit], total)
 
     def _beside(
         self, conversation_id: str, message: Message, count: int, archived: bool
@@ -326,9 +344,20 @@ class Searcher(Struct, frozen=True):
         listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
         return order() if listed <= _FEW_MATCHES else (yield Work(order))
 
-    def _finished(self, hits: list[SearchHit], request: _Request) -> Steps[list[SearchHit]]:
+    def _finished(self, hits: SearchHits, request: _Request) -> Steps[SearchHits]:
         finished = partial(_finished, hits, request, self.options.language)
-        return (yield Work(finished)) if request.highlight or len(hits) > _FETCHED else finished()
+        shown = (yield Work(finished)) if request.highlight or len(hits) > _FETCHED else finished()
+        return SearchHits(shown, hits.total)
+
+
+def _chosen(within: Within) -> Steps[tuple[str, ...] | None]:
+    """The conversations to search; None: all."""
+    ids = within.conversation_ids
+    if within.user_id is None and within.agent_name is None:
+        return ids
+    listed = yield ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
+    owned = [one.conversation_id for one in listed]
+    return tuple(owned if ids is None else (one for one in owned if one in set(ids)))
 
 
 def _scan(op: ScanConversations) -> Steps[tuple[list[Conversation], ScanConversations | None]]:

@@ -48,13 +48,15 @@ class Search(Struct, Op[SearchMatches | None], frozen=True):
 
 
 class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
-    """Matches of a query within the namespace; waits so many `seconds` for an index that is being filled."""
+    """Matches of a query within the namespace, or within these conversations; waits so many `seconds` for an index
+    that is being filled."""
 
     query: Query
     filters: Filters = ANYTHING
     vector: bytes | None = None
     depth: int = DEPTH
     seconds: float = 10.0
+    conversation_ids: tuple[str, ...] | None = None
 
 
 class Fetched(Struct, frozen=True):

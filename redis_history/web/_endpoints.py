@@ -17,6 +17,7 @@ from redis_history.json_form import message_of
 from redis_history.model import Message, Position
 from redis_history.operations import Preview
 from redis_history.requests import owner_of
+from redis_history.search.hits import SearchHits
 from redis_history.web._http import MOST, Asked, Refused, answer, answer_of_state
 from redis_history.web._shape import conversation_shape, dumps, glimpse, hit_shape, message_shape
 from redis_history.web._view import View
@@ -101,8 +102,11 @@ async def search(view: View, asked: Asked) -> Response:
         hits = await view.store.search(name, query, **options)
     else:
         permitted = view.permits(asked.request)
-        hits = [hit for hit in await view.store.search_all(query, **options) if await permitted(hit.conversation_id)]
-    return answer({"hits": list(map(hit_shape, hits[:limit]))})
+        hits = await view.store.search_all(query, **options)
+        if not view.access.open:
+            allowed = [hit for hit in hits if await permitted(hit.conversation_id)]
+            hits = SearchHits(allowed, len(allowed))
+    return answer({"hits": list(map(hit_shape, hits[:limit])), "total": hits.total})
 
 
 async def messages(view: View, asked: Asked) -> Response:

@@ -65,7 +65,7 @@ _SCHEMAS: Final = {
     "Hits": _object({"hits": _list(_object({
         "conversation": _TEXT, "message": _ref("Message"), "score": {"type": "number"}, "archived": {"type": "boolean"},
         "highlights": _list({"type": "object"}),
-    }))}),
+    })), "total": _COUNT}),
     "Event": {**_object(
         {"conversation": _TEXT, "cursor": _TEXT, "revision": _COUNT},
         messages=_list(_ref("Message")), removed_ids=_list(_TEXT), message=_ref("Message"),

@@ -10,6 +10,7 @@ import pytest
 from redis_history import (
     AsyncConversationSearchTool,
     AttachmentPart,
+    Conversation,
     Participant,
     SearchHit,
     assistant,
@@ -240,7 +241,7 @@ async def test_attachments_and_encoded_bytes(store: Any) -> None:
 @pytest.mark.smoke
 async def test_all_conversations(talk: Any, stores: Any) -> None:
     if stores.backend == "plain" or stores.custom:
-        with pytest.raises(CapabilityError, match="search"):
+        with pytest.raises(CapabilityError, match="conversation_ids"):
             await talk.search_all("suitcase")
         with pytest.raises(CapabilityError, match="search"):
             await talk.reindex()
@@ -346,3 +347,41 @@ async def test_hostile_names_and_queries_stay_inside(store: Any) -> None:
         for query in queries:
             assert set(ids(await store.search(name, query))) <= {f"m{number}"}
         assert ids(await store.search(name, "word")) == [f"m{number}"]
+
+
+@pytest.mark.proves("search-isolated")
+async def test_questions_over_some_conversations(stores: Any) -> None:
+    """Those of an owner, of an agent, or by name; also where the server cannot search. Others are not ranked."""
+    store = stores()
+    owners = {"a": (1, "rail"), "b": (1, "air"), "c": ("1", "rail"), "d": (None, None)}
+    for number, (name, (owner, agent)) in enumerate(owners.items()):
+        await store.create_conversation(Conversation(name, user_id=owner, agent_name=agent))
+        await store.append_many(name, [user(f"a word of {name}", id=name), *([user("word word word")] * (number == 3))])
+    for within, found in (
+        ({"user_id": 1}, {"a", "b"}),
+        ({"user_id": "1"}, {"c"}),
+        ({"agent_name": "rail"}, {"a", "c"}),
+        ({"user_id": 1, "agent_name": "rail"}, {"a"}),
+        ({"conversation_ids": ["d", "b", "missing", "b"]}, {"b", "d"}),
+        ({"conversation_ids": []}, set()),
+        ({"user_id": 1, "conversation_ids": ["b", "c"]}, {"b"}),
+        ({"user_id": 2}, set()),
+    ):
+        hits = await store.search_all('word "of"', **within)
+        assert {hit.conversation_id for hit in hits} == found
+        best = await store.search_all("word", limit=1, **within)
+        assert (len(best), best.total) == (min(1, len(found)), len(found) + ("d" in found))
+    with pytest.raises(InvalidInputError, match="conversation_ids"):
+        await store.search_all("word", conversation_ids="a")
+
+
+async def test_pages_stay_while_messages_arrive(store: Any) -> None:
+    await store.append_many("c", [user(f"word {n}", id=str(n)) for n in range(12)])
+    now = (await store.append("other", user("the time of the first page"))).message.timestamp
+    pages = []
+    for page in range(3):
+        hits = await store.search("c", "word", limit=5, offset=5 * page, before=now)
+        assert hits.total == 12
+        pages += ids(hits)
+        await store.append_many("c", [user("word word", id=f"new {page} {n}") for n in range(7)])
+    assert sorted(pages, key=int) == [str(n) for n in range(12)]

@@ -126,7 +126,11 @@ class SearchIndex:
 
     def part(self, conversation_id: str) -> IndexPart:
         """Where the documents of a conversation are."""
-        return self.parts[Keyspace.bucket_of(conversation_id) % len(self.parts)]
+        return self.parts[self.place(conversation_id)]
+
+    def place(self, conversation_id: str) -> int:
+        """The place of that among the parts."""
+        return Keyspace.bucket_of(conversation_id) % len(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from redis_history.model.wire import decode_member
 from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
+    Namespace,
     count_command,
     matches_of,
     nearest_command,
@@ -64,6 +65,8 @@ _LOST: Final = ("no such index", "unknown index", "index not found", "unknown co
 _FOR_ALL: Final = "cannot block"
 #: Each part of an index that has several gives so many messages of each term.
 _PART_DEPTH: Final = 100
+#: Conversations that one command searches, if not all are searched.
+_SCOPE_SIZE: Final = 500
 #: Documents that a sweep looks at in one step.
 _SWEPT: Final = 200
 #: How often a search of one conversation is sent again after its documents were marked.
@@ -138,24 +141,49 @@ def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[
         yield Upkeep(finish_work(settings.keyspace))
     several = len(index.parts) > 1
     depth = max(_PART_DEPTH, op.depth - DEPTH) if several else op.depth
-    calls = [_search_all_calls(op, part, index.form, depth) for part in index.parts]
-    replies = (yield [call for each in calls for call in each]) if calls[0] else []
+    asked: list[tuple[int, Sequence[str] | Namespace]] = [(at, NAMESPACE) for at in range(len(index.parts))]
+    if op.conversation_ids is not None:
+        asked = yield from _scopes(op.conversation_ids, settings, index)
+    calls = [_search_all_calls(op, index.parts[at], scope, index.form, depth) for at, scope in asked]
+    replies = (yield [call for each in calls for call in each]) if calls and calls[0] else []
     for reply in replies:
         if isinstance(reply, Exception):
             raise BackendError(str(reply)) from reply
-    size = len(calls[0])
+    size = len(calls[0]) if calls else 0
     found = [_read_all(op, settings, replies[at * size : (at + 1) * size]) for at in range(len(calls))]
-    return structs.replace(_merged(found, state.each) if several else found[0], documents=state.documents)
+    if not found:
+        return _read_all(op, settings, [])
+    sizes = tuple(state.each[at] for at, _ in asked) if several else None
+    return structs.replace(_merged(found, sizes) if len(found) > 1 else found[0], documents=state.documents)
 
 
-def _merged(found: list[SearchMatches], sizes: tuple[int, ...]) -> SearchMatches:
-    """The matches of the parts of an index, of these sizes. Each scores by how rare a term is within itself: that is
-    taken off."""
+def _scopes(
+    conversation_ids: tuple[str, ...], settings: Settings, index: SearchIndex
+) -> Steps[list[tuple[int, Sequence[str] | Namespace]]]:
+    """The generations of the documents of these conversations, by part of the index, so many at once."""
+    keys = [settings.keyspace.conversation(one) for one in conversation_ids]
+    generations = (yield [plain(b"HGET", one.state, b"i") for one in keys]) if keys else []
+    by_part: dict[int, list[str]] = {}
+    for one, generation in zip(conversation_ids, generations, strict=True):
+        if generation is not None:
+            by_part.setdefault(index.place(one), []).append(generation.decode())
+    return [
+        (at, listed[start : start + _SCOPE_SIZE])
+        for at, listed in by_part.items()
+        for start in range(0, len(listed), _SCOPE_SIZE)
+    ]
+
+
+def _merged(found: list[SearchMatches], sizes: tuple[int, ...] | None) -> SearchMatches:
+    """The matches of several searches. `sizes`: of the parts of the index that they are of. Each part scores by how
+    rare a term is within itself: that is taken off."""
     matches = []
     for each in zip(*(one.matches for one in found), strict=True):
         scores: dict[Any, dict[int, float]] = {}
-        for (total, of_part), size in zip(each, sizes, strict=True):
-            rareness = math.log1p(max(size - total + 0.5, 0.5) / (total + 0.5))
+        for place, (total, of_part) in enumerate(each):
+            rareness = 1.0
+            if sizes is not None:
+                rareness = math.log1p(max(sizes[place] - total + 0.5, 0.5) / (total + 0.5))
             scores |= {whose: {n: s / rareness for n, s in listed.items()} for whose, listed in of_part.items()}
         matches.append(Matches(sum(part.total for part in each), scores))
     return SearchMatches(
@@ -272,11 +300,13 @@ def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -
     return answer
 
 
-def _search_all_calls(op: SearchAll, part: IndexPart, searching: Searching, depth: int) -> list[Call]:
+def _search_all_calls(
+    op: SearchAll, part: IndexPart, scope: Sequence[str] | Namespace, searching: Searching, depth: int
+) -> list[Call]:
     """Commands to send together; `_read_all` takes their replies."""
-    commands = search_commands(part.name, NAMESPACE, op.query, op.filters, language=searching.language, depth=depth)
+    commands = search_commands(part.name, scope, op.query, op.filters, language=searching.language, depth=depth)
     if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(part.name, NAMESPACE, op.vector, op.filters, count=depth))
+        commands.append(nearest_command(part.name, scope, op.vector, op.filters, count=depth))
     return [plain(*command, errors=True) for command in commands]
 
 
