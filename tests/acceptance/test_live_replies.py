@@ -11,6 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redis_history import HistoryStore, ReplyEnded, ReplyGrew, assistant, user
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.model import TextPart
+from redis_history.model.replies import record_of
+from redis_history.operations import GrowReply
+from redis_history.requests import start_reply
 from tests.support.forks import Forked, write_replies
 from tests.support.servers import RealServer, Start, lasting, wait_until
 
@@ -86,6 +91,32 @@ def test_bytes_grow_with_the_text_and_none_are_left(own_server: Start) -> None:
         assert written - before <= 3 * len(text) + 80 * (flushes - flushed)
         store.append("whole", assistant(text, id="answer"))
         assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 100
+
+
+def test_what_a_fast_model_sends(own_server: Start) -> None:
+    """On the wire, where every flush has to name a script and its keys."""
+    server = own_server()
+    with HistoryStore(server.url, search="off") as store:
+        with store.stream("warm", id="r") as reply:  # so that the server knows the scripts
+            reply.write("x")
+            store.backend.execute(GrowReply("warm", reply._op.token, 0, b"", True))
+        flushed, received = used(server)[1], server.watcher.info()["total_net_input_bytes"]
+        with store.stream("c") as reply:
+            for word in WORDS:
+                reply.write(word)
+                time.sleep(0.002)  # a model
+        received = server.watcher.info()["total_net_input_bytes"] - received
+    assert received <= 3 * len("".join(WORDS)) + 80 * (used(server)[1] - flushed)
+
+
+def test_what_a_writer_has_sent_does_not_outlive_the_conversation(server: RealServer, namespace: str) -> None:
+    """Even if it dies right after its first words, and nobody ever reads."""
+    with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
+        begin = start_reply("c", "assistant", {"id": "r"})
+        store.backend.execute(begin)
+        store.backend.execute(GrowReply("c", begin.token, 0, record_of(TextPart("half")), False))
+        content = Keyspace(namespace).conversation("c").reply(begin.token)
+        assert 0 < server.watcher.pttl(content) <= 60_000
 
 
 @pytest.mark.proves("live")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool_use, user
 from redis_history.web import Limits
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, until
 from tests.support.web import Lean, Stream, at, listening
 
 HOSTILE = 'x\n\ndata: {"forged": 1}\n\r\nevent: gone\rid: 1\u2028<script>alert(1)</script>\x00'
@@ -181,6 +182,38 @@ async def test_clients_share_one_subscription(make: Any, own_server: Any, namesp
             await again.opened()
             await store.append("c", user("2", id="m2"))
             assert (await again.event())[1]["messages"][0]["id"] == "m2"
+
+
+async def test_browsers_that_vanish_leave_nothing(make: Any, own_server: Any, namespace: str) -> None:
+    """In the middle of a reply: no task, thread, subscription or connection."""
+    server = own_server()
+    async with (
+        AsyncHistoryStore(server.url, namespace=namespace) as store,
+        listening(make(store=store, limits=Limits(grace=0.0))) as port,
+        store.stream("c") as reply,
+    ):
+
+        def left() -> list[int]:
+            channels = [name for name in server.watcher.pubsub_channels() if b"rh2:doorbell" not in name]
+            threads = [thread for thread in threading.enumerate() if "redis_history" in thread.name]
+            return [len(asyncio.all_tasks()), len(threads), len(channels), len(server.watcher.client_list())]
+
+        async def browse(count: int) -> None:
+            streams = [Stream(port, at("c", "events") if number % 2 else "v1/events") for number in range(count)]
+            for stream in streams:
+                await stream.__aenter__()
+            await reply.write("word ")
+            for stream in streams:
+                await stream.event()
+                stream._writer.transport.abort()
+
+        await browse(2)  # the store has its connections then
+        await until(lambda: left()[2] == 0, left)
+        before = left()
+        await browse(20)
+        await until(
+            lambda: all(now <= then for now, then in zip(left(), before, strict=True)), f"{before}, not {left()}"
+        )
 
 
 async def test_the_list(make: Any, store: Any) -> None:

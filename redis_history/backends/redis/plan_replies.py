@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from redis_history.backends.redis.calls import GROW, REPLY, Call, Settings, Steps, as_is, change_header
+from redis_history.backends.redis.calls import GROW, RENEW, REPLY, Call, Settings, Steps, as_is, change_header
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, page_call, readable
 from redis_history.backends.redis.plan_writes import update
@@ -45,11 +44,16 @@ class _Found(NamedTuple):
     left: int | None = None
 
 
-def _grow(op: GrowReply, settings: Settings) -> Call:
+def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, keys.reply(op.token))
-    args = [*change_header(op.token, settings, keys), b"%d" % op.offset, op.records, b"1" if op.lives else b""]
-    return Call(GROW, packed, args, as_is)
+    content = keys.reply(op.token)
+    args = [b"%d" % op.offset, op.records, *([b"1"] if settings.doorbell == "publish" else [])]
+    call = Call(GROW, pack_keys(content), args, as_is)
+    if not op.lives:
+        return cast(int, (yield call))
+    packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
+    _, size = yield [Call(RENEW, packed, change_header(op.token, settings, keys), as_is), call]
+    return cast(int, size)
 
 
 def _joined(message: Message, content: bytes, lives: float) -> _Found:
@@ -173,13 +177,9 @@ def read_together(reads: Sequence[Any], outcomes: list[Any], settings: Settings)
     return outcomes
 
 
-def _single(make: Callable[[Any, Settings], Call], op: Any, settings: Settings) -> Steps[Any]:
-    return (yield make(op, settings))
-
-
 PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     FindMessage: _find,
-    GrowReply: partial(_single, _grow),
+    GrowReply: _grow,
     ReadChanges: _changes,
     ReadHead: _head,
     ReadPage: _page,

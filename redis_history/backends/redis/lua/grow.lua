@@ -1,34 +1,26 @@
--- Appends to the content of a reply that is being written, and lets its writer live on. No change of the conversation: only
--- the listeners are woken. After _change.lua, _member.lua and _live.lua. The token is that of the reply.
+-- Appends to the content of a reply that is being written. No change of the conversation: only the listeners are woken.
+-- It runs for every few words, so it takes as few arguments as possible.
 --
--- KEYS  5 content (string)
--- ARGV  10 where these records begin   11 the records, or ''   12 '1' to lengthen the life of the writer
+-- KEYS  1 content (string): <conversation>:t:<token of the reply>
+-- ARGV  1 where these records begin   2 the records, or ''   3 '1' to publish as well
 --
 -- Returns how many bytes the content has now; -1: this reply is not being written any more. Records that do not begin where
 -- the content ends are not appended: they are there already, or the server has lost what was before them.
-use_replies()
-local known = redis.call('HMGET', state, '~', 'l')
-local at, reply
-for i, one in ipairs(replies_in(known[1])) do
-  if one[1] == token then at, reply = 33 * i - 32, one end
+local content = KEYS[1]
+local conversation, token = string.sub(content, 1, -19), string.sub(content, -16)
+local state, log = conversation .. 's', conversation .. 'l'
+local listed, found = redis.call('HGET', state, '~') or '', false
+for at = 1, #listed, 33 do -- see _live.lua
+  found = found or string.sub(listed, at, at + 15) == token
 end
-if not reply then return -1 end
-local size, grew = redis.call('STRLEN', KEYS[5]), false
-if ARGV[11] ~= '' and size == tonumber(ARGV[10]) then
-  size, grew = redis.call('APPEND', KEYS[5], ARGV[11]), true
+if not found then return -1 end
+local size = redis.call('STRLEN', content)
+if ARGV[2] == '' or size ~= tonumber(ARGV[1]) then return size end
+local grown = redis.call('APPEND', content, ARGV[2])
+if size == 0 then -- it must not outlive the conversation
+  local left = redis.call('PTTL', state)
+  if left > 0 then redis.call('PEXPIRE', content, left) end
 end
-if ARGV[12] == '1' then
-  local now = clock()
-  local record = reply_record(token, reply[2], reply[3], now)
-  redis.call('HSET', state, '~', string.sub(known[1], 1, at - 1) .. record .. string.sub(known[1], at + 33))
-  local ttl = ARGV[6] ~= '' and ARGV[6] or known[2]
-  if ttl then
-    live(ARGV[6], now, known[2])
-    redis.call('PEXPIREAT', KEYS[5], format('%.0f', math.floor(now / 1000) + ttl))
-  end
-end
-if grew then
-  redis.call('LTRIM', log, 0, -1) -- changes nothing, but is announced as every command on the log
-  if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], 0) end
-end
-return size
+redis.call('LTRIM', log, 0, -1) -- changes nothing, but is announced as every command on the log
+if ARGV[3] == '1' then redis.call('PUBLISH', log, 0) end
+return grown
