@@ -43,6 +43,7 @@ CHANGES: dict[str, Callable[[HistoryStore], object]] = {
 }
 
 
+@pytest.mark.proves("deletion")
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("compress", [None, "zstd"])
 def test_nothing_is_left(server: RealServer, namespace: str, what: str, compress: Any) -> None:

@@ -16,7 +16,7 @@ from redis_history.errors import BackendError, BackendRefusedError, CapabilityEr
 from redis_history.importers import export_messages
 from tests.conftest import drop_indexes
 from tests.docs.pages import DOCS, blocks, prose
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, wait_until
 
 KEYS = Keyspace("support")
 KEYS_OF_C = KEYS.conversation("c")
@@ -219,32 +219,6 @@ def test_who_only_reads(own_server: Callable[..., RealServer]) -> None:
         with contextlib.suppress(BackendError, AssertionError):
             _read_all(server, url)
         assert rule.removeprefix("+") in _denied(server), f"nothing needs {rule}"
-
-
-def _where(client: Any, text: bytes) -> set[str]:
-    return {key.decode() for key in client.keys("*") if text in client.dump(key)}
-
-
-@pytest.mark.proves("deletion")
-def test_what_a_deletion_leaves_behind(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    with HistoryStore(server.url, namespace="support") as store, server.client() as client:
-        cursor = store.snapshot("c").cursor
-        store.append("c", user("secret", id="1"))
-        assert len(_where(client, b"secret")) == 2, "the message, its document"
-        store.delete_messages("c", ["1"])
-        assert _where(client, b"secret") == set()
-        with store.subscribe("c", after=cursor) as changes:
-            event = changes.get(timeout=10)
-            assert event.gone_ids == ("1",)  # type: ignore[union-attr]
-        store.append("c", user("secret", id="2"))
-        store.update_message("c", user("mended", id="2"))
-        store.append("c", user("secret", id="3"))
-        store.clear("c")
-        assert _where(client, b"secret") == set()
-        store.delete_conversation("c")
-        assert _where(client, b"secret") == set()
-        assert lasting(client) == set()
 
 
 def test_slow_commands_show_pieces_of_messages(own_server: Callable[..., RealServer]) -> None:
