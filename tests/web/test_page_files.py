@@ -32,6 +32,8 @@ def test_the_page_has_no_script_and_no_style_of_its_own() -> None:
     assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", page))
     for file in re.findall(r'(?:src|href)="([^"]+)"', page):
         assert (STATIC.parent / file).is_file(), file
+    loaded = re.findall(r'="static/([^"]+\.js)"', page)  # all at once, not one after the other
+    assert sorted(loaded) == sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
