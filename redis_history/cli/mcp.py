@@ -39,6 +39,8 @@ def mcp_command(
     Speaks on standard input and output; with --http, on a port of this machine, to clients that send the token of
     REDIS_HISTORY_TOKEN as a bearer token. Give --conversation, --user or --all.
     """
+    if bool(conversations) + (user is not None) + everything != 1:
+        raise click.UsageError("give one of --conversation, --user and --all")
     try:
         from redis_history.integrations.mcp_server import mcp_server
     except ImportError as error:
@@ -59,19 +61,23 @@ def mcp_command(
             if http is None:
                 await server.run_stdio_async()
             else:
-                await _serve(server.streamable_http_app(), http)
+                await _serve(context, server.streamable_http_app(), http)
 
     asyncio.run(work())
 
 
-async def _serve(app: object, port: int) -> None:
+async def _serve(context: Context, app: object, port: int) -> None:
     import uvicorn
 
+    from redis_history.cli.serve import listening
     from redis_history.web.application import Gate, check_token
 
     token = os.environ.get("REDIS_HISTORY_TOKEN")
     if not token:
         raise ConfigurationError("--http needs a token in REDIS_HISTORY_TOKEN, which clients send as a bearer token")
     gate = Gate(app, token=check_token(token), hosts=())  # type: ignore[arg-type]
-    config = uvicorn.Config(gate, "127.0.0.1", port, log_level="warning", access_log=False, lifespan="on")
-    await uvicorn.Server(config).serve()
+    config = uvicorn.Config(gate, log_level="warning", access_log=False, lifespan="on")
+    with listening("127.0.0.1", port) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        context.say(url, url=url)
+        await uvicorn.Server(config).serve(sockets=[listener])

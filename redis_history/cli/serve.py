@@ -131,7 +131,7 @@ def serve_command(
 
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, end)
-            with _listening(host, port) as listener:
+            with listening(host, port) as listener:
                 base = _url(listener)
                 url = f"{base}?token={token}"
                 context.say(url, url=url)
@@ -145,7 +145,7 @@ def serve_command(
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A listening socket. Raises ConfigurationError if the address or the port cannot be used."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -160,7 +160,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             listener.listen(1024)
         except OSError as error:
             raise ConfigurationError(
-                f"cannot listen on port {port} of {host}: {error.strerror}; choose another with --port, or 0 for any"
+                f"cannot listen on port {port} of {host}: {error.strerror}; choose another port, or 0 for any"
             ) from error
         yield listener
 

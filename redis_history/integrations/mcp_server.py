@@ -11,6 +11,7 @@ from redis_history._version import __version__
 from redis_history.errors import ConfigurationError, RedisHistoryError
 from redis_history.integrations._extras import missing
 from redis_history.model import Conversation, Message, Participant
+from redis_history.model.message import content_text
 
 try:
     from mcp.server.mcpserver import MCPServer
@@ -53,7 +54,9 @@ def mcp_server(
     for one in named or ():
         check_conversation_id(one)
     scope = _Scope(store, named, user_id)
-    server: MCPServer[Any] = MCPServer("redis_history", version=__version__, instructions=_INSTRUCTIONS)
+    server: MCPServer[Any] = MCPServer(
+        "redis_history", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING"
+    )
 
     @server.tool()
     async def list_conversations(limit: int = 20, offset: int = 0) -> str:
@@ -63,15 +66,13 @@ def mcp_server(
 
     @server.tool()
     async def read_conversation(conversation_id: str, limit: int = 20, before: str | None = None) -> str:
-        """Read the newest messages of a conversation, oldest first. For earlier ones, pass the `position` of the first
-        message as `before`."""
+        """Read the newest messages, oldest first. `before`: the position of the first one read, for earlier ones."""
         await scope.check(conversation_id)
         return _lines(map(_message, await _answered(store.get(conversation_id, limit=_bounded(limit), before=before))))
 
     @server.tool()
     async def search_conversations(query: str, conversation_id: str | None = None, limit: int = 10) -> str:
-        """Search messages by their text, best matches first: in one conversation, or in all you may read. Put an exact
-        phrase in double quotes."""
+        """Search messages by words or "exact phrases", best first, in one conversation or in all you may read."""
         if conversation_id is not None:
             await scope.check(conversation_id)
         found = await _answered(scope.search(query, conversation_id, _bounded(limit)))
@@ -151,19 +152,23 @@ def _conversation(found: Conversation) -> dict[str, Any]:
 
 def _message(message: Message) -> dict[str, Any]:
     who = message.participant
-    text = message.text
     return {
         "id": message.id,
         "position": str(message.position),
         "role": message.role,
         **({"name": plain_name(who.display_name or who.id)} if who is not None else {}),
-        "text": text if len(text) <= SHOWN else text[:SHOWN] + "…",
+        "text": _shown(message.text),
+        **({"calls": [{"name": use.name, "input": use.input} for use in uses]} if (uses := message.tool_uses) else {}),
         **(
-            {"calls": [{"name": use.name, "input": use.input} for use in message.tool_uses]}
-            if message.tool_uses
+            {"results": [_shown(content_text(one.content)) for one in results]}
+            if (results := message.tool_results)
             else {}
         ),
     }
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
 def _lines(items: Iterable[dict[str, Any]]) -> str:

@@ -13,10 +13,10 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool_use, user
+from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError
 from redis_history.integrations.mcp_server import mcp_server
-from tests.support.servers import RealServer, free_port, until
+from tests.support.servers import RealServer
 
 TOKEN = "a-token-that-is-long-enough"
 
@@ -70,7 +70,9 @@ async def test_only_conversations_of_the_scope_are_shown(store: Any, scope: dict
 
 async def test_a_conversation_is_read_page_by_page(store: Any) -> None:
     async with Client(mcp_server(store, everything=True)) as client:
-        [newest] = await call(client, "read_conversation", conversation_id="ann-1", limit=1)
+        await store.append("ann-1", tool(tool_result("t1", "in Porto")))
+        newest, result = await call(client, "read_conversation", conversation_id="ann-1", limit=2)
+        assert (result["role"], result["results"]) == ("tool", ["in Porto"])
         assert newest["calls"] == [{"name": "find", "input": {"color": "green"}}]
         [first] = await call(client, "read_conversation", conversation_id="ann-1", before=newest["position"])
         assert (first["name"], first["role"], first["text"]) == ("Ann", "user", "Where is my green suitcase?")
@@ -122,23 +124,20 @@ async def test_the_command_serves_standard_input_and_output(store: Any, server: 
 async def test_the_command_serves_http_with_a_token(store: Any, server: RealServer, namespace: str) -> None:
     import httpx2
 
-    port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *command(server, namespace, "--all", "--http", str(port)),
+        *command(server, namespace, "--all", "--http", "0"),
         env={**os.environ, "REDIS_HISTORY_TOKEN": TOKEN},
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
-        url = f"http://127.0.0.1:{port}/mcp"
+        assert process.stdout is not None
+        url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
 
-        async def status(**headers: str) -> int | None:
+        async def status(**headers: str) -> int:
             async with httpx2.AsyncClient() as plain:
-                try:
-                    return (await plain.post(url, headers=headers, json={})).status_code
-                except httpx2.TransportError:
-                    return None
+                return (await plain.post(url, headers=headers, json={})).status_code
 
-        await until(status, "the port to answer")
         assert await status() == 401
         assert await status(authorization="Bearer wrong") == 401
         async with (
