@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from typing import Any, Final, NamedTuple, cast
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -109,12 +110,33 @@ class Timeline:
         body = [line for part in self._parts(message, results or {}) for line in part]
         if not body and message.parts:
             return  # all its parts are hidden
-        self._head(message, note)
+        self.head(message, note)
         for text, indent in body or [(Text("(empty)", style="dim"), 2)]:
             put(self._screen, text, indent)
         self._screen.print()
 
-    def _head(self, message: Message, note: str) -> None:
+    def grow(self, before: Message, message: Message, amid: bool) -> bool:
+        """Print what a reply has more than before. `amid`: whether the last line is not ended; returned as well."""
+        for place, part in enumerate(message.parts):
+            old = before.parts[place] if place < len(before.parts) else None
+            if part == old:
+                continue
+            if amid and old is None:
+                self._screen.print()
+                amid = False
+            if isinstance(part, TextPart):
+                more = part.text[len(old.text) if isinstance(old, TextPart) else 0 :]
+                shown = visible(more).replace("\n", "\n  ")
+                self._screen.print(Text(shown if amid else f"  {shown}"), end="", soft_wrap=True)
+                amid = True
+            else:
+                for line in self._parts(replace(message, parts=(part,), sources=()), {}):
+                    for text, indent in line:
+                        put(self._screen, text, indent)
+        return amid
+
+    def head(self, message: Message, note: str = "") -> None:
+        """Print the time and the author of a message."""
         time = message.timestamp.astimezone() if message.timestamp else None
         if time is not None and time.date() != self._day:
             self._day = time.date()

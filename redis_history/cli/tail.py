@@ -9,7 +9,7 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,9 @@ from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._timeline import Timeline, describe
 from redis_history.cli.commands import Context, define, discard_output
 from redis_history.errors import BackendUnavailableError
-from redis_history.events import ConversationDeleted, Event
+from redis_history.events import ConversationDeleted, Event, ReplyEnded, ReplyGrew
 from redis_history.json_form import to_json
+from redis_history.model import Message
 from redis_history.operations import Snapshot
 
 _CHECK_INTERVAL = 1.0  # seconds between checks of the reader of the output and of the server
@@ -162,6 +163,9 @@ class _Shown:
         self._timeline = Timeline(self._screen, **shown)
         self._headings = headings
         self._above: str | None = None
+        self._replies: dict[tuple[str, str], Message] = {}  # that are being written, as shown
+        self._reply: tuple[str, str] | None = None  # the one that was shown last
+        self._amid = False  # whether its last line is not ended
 
     def beginning(self, conversation_id: str, snapshot: Snapshot, limit: int) -> None:
         """Show the newest `limit` messages, and with JSON the cursor after them."""
@@ -169,6 +173,7 @@ class _Shown:
         with self._stop.later():
             if not self._context.json:
                 self._timeline.together(messages)
+                self._begin(conversation_id, messages)
                 return
             self._context.emit(
                 {
@@ -186,15 +191,64 @@ class _Shown:
             if self._context.json:
                 self._context.emit(to_json(event))
                 return
-            if self._headings and event.conversation_id != self._above:
-                self._above = event.conversation_id
-                self._screen.print(Text(f"==> {name(event.conversation_id)} <==", style="bold"))
+            if isinstance(event, ReplyGrew | ReplyEnded) and self._grow(event):
+                return
+            self._head(event.conversation_id)
             change = describe(event)
             for message in change.messages:
-                self._timeline.one(message, note=change.note)
+                if message.status == "streaming":
+                    self._timeline.head(message, "writing")
+                else:
+                    self._timeline.one(message, note=change.note)
+            self._begin(event.conversation_id, change.messages)
+            if change.messages and change.messages[-1].status == "streaming":
+                self._reply = event.conversation_id, change.messages[-1].id
             if change.words:
                 put(self._screen, Text(change.words, style="dim"))
                 self._screen.print()
+
+    def _begin(self, conversation_id: str, messages: Iterable[Message]) -> None:
+        self._replies.update({(conversation_id, one.id): one for one in messages if one.status == "streaming"})
+
+    def _grow(self, event: ReplyGrew | ReplyEnded) -> bool:
+        """Show what a reply has more. False if its beginning was not shown, or it is not there any more."""
+        reply = event.conversation_id, event.message_id
+        before = self._replies.pop(reply, None)
+        after = event.message if isinstance(event, ReplyEnded) else before and event.applied_to(before)
+        if before is None or after is None:
+            return False
+        interrupted = after.status == "interrupted"
+        if after.parts == before.parts and self._reply != reply and not interrupted:
+            if isinstance(event, ReplyGrew):
+                self._replies[reply] = after
+            return True
+        if self._reply != reply:
+            self._head(event.conversation_id)
+            self._timeline.head(before, "continued")
+            self._reply = reply
+        self._amid = self._timeline.grow(before, after, self._amid)
+        if isinstance(event, ReplyGrew):
+            self._replies[reply] = after
+            return True
+        self._leave()
+        if interrupted:
+            self._screen.print(Text("-- interrupted", style="dim"))
+            self._screen.print()
+        return True
+
+    def _leave(self) -> None:
+        """End the lines of the reply that was shown last."""
+        if self._reply is not None:
+            if self._amid:
+                self._screen.print()
+            self._screen.print()
+        self._reply, self._amid = None, False
+
+    def _head(self, conversation_id: str) -> None:
+        self._leave()
+        if self._headings and conversation_id != self._above:
+            self._above = conversation_id
+            self._screen.print(Text(f"==> {name(conversation_id)} <==", style="bold"))
 
 
 def _show_all(changes: Feed, store: HistoryStore, show: _Shown, follow: bool) -> None:

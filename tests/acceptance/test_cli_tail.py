@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pytest
 
-from redis_history import HistoryStore, assistant, user
+from redis_history import HistoryStore, assistant, tool_use, user
 from tests.support.commands import command, environment, run
 from tests.support.servers import RealServer, wait_until
 
@@ -161,6 +161,28 @@ def test_all_present_and_future_conversations(store: HistoryStore, where: tuple[
         texts = {one["conversation_id"]: one["messages"][0]["text"] for one in resumed if one["messages"]}
         assert {name: texts[name] for name in ("new", "newer")} == {"new": "three", "newer": "four"}
         assert "old" not in texts
+
+
+def test_replies_grow(store: HistoryStore, where: tuple[str, ...]) -> None:
+    store.append("c", user("Why?"))
+    with following(*where, "tail", "-f", "c") as tail:
+        tail.until("Why?")
+        with store.stream("c") as reply:
+            reply.write("One\nline ")
+            assert "writing" in tail.until("  One")[-2]
+            store.append("c", user("Hurry"))
+            assert tail.until("Hurry")[0] == "  line "
+            reply.write("more")
+            reply.add(tool_use("1", "find", {"q": 1}))
+            reply.write("Done.")
+        lines = tail.until("Done.")
+        assert "continued" in lines[1]
+        assert lines[2:] == ["  more", "  → find(q=1)", "  Done."]
+        reply = store.stream("c")
+        reply.write("half")
+        reply.close()
+        assert "  half" in tail.until("-- interrupted")
+        assert tail.end() == 0
 
 
 def test_a_future_conversation_is_awaited(store: HistoryStore, where: tuple[str, ...]) -> None:
