@@ -78,11 +78,11 @@ export class Search {
     try {
       const who = { participant: this.idOf(participant) };
       const when = { since: midnight(since), before: midnight(before, 1) };
-      const { hits } = await api.search(
+      const { hits, total } = await api.search(
         { q: q.trim(), conversation, limit: MOST, ...fields, ...who, ...when },
         aborter.signal,
       );
-      this.list(hits, conversation === null);
+      this.list(hits, total, conversation === null);
     } catch (error) {
       if (error.name === "AbortError") return;
       this.hits.replaceChildren();
@@ -109,9 +109,9 @@ export class Search {
     offer("known-people", [...new Set(this.people.values())]);
   }
 
-  list(hits, everywhere) {
+  list(hits, total, everywhere) {
     this.learn(hits);
-    const many = hits.length === MOST ? `The best ${MOST} results` : plural(hits.length, "result");
+    const many = hits.length === MOST ? `The best ${MOST} of ${plural(Math.max(total, MOST), "result")}` : plural(hits.length, "result");
     const filtered = [...this.pane.querySelectorAll("select, input")].some((field) => field.value);
     const hint = filtered ? "No message fits the words and the filters." : HINT;
     this.told(hits.length ? many : "Nothing found", hits.length ? "" : hint);
