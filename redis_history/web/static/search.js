@@ -111,7 +111,10 @@ export class Search {
 
   list(hits, total, everywhere) {
     this.learn(hits);
-    const many = hits.length === MOST ? `The best ${MOST} of ${plural(Math.max(total, MOST), "result")}` : plural(hits.length, "result");
+    const many =
+      hits.length === MOST
+        ? `The best ${MOST} of ${plural(Math.max(total, MOST), "result")}`
+        : plural(hits.length, "result");
     const filtered = [...this.pane.querySelectorAll("select, input")].some((field) => field.value);
     const hint = filtered ? "No message fits the words and the filters." : HINT;
     this.told(hits.length ? many : "Nothing found", hits.length ? "" : hint);
