@@ -18,6 +18,7 @@ from msgspec import structs
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli import _options
 from redis_history.cli._completion import conversation_ids
+from redis_history.cli._listening import check_listening
 from redis_history.cli._options import Id
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
 from redis_history.cli._stores import check_url, no_conversation, open_store
@@ -162,6 +163,7 @@ def _import_framework(
     problems = _Problems(context)
     address = parse_url(url).address  # without the password
     report = problems.of(_File(address, Path(url)))
+    check_listening(url)
     source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=report)
     counts = Imported()
     with progress("reading" if dry_run else "importing", context, quiet=quiet) as update:

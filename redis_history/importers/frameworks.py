@@ -253,16 +253,21 @@ def _agent_framework(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Messag
     yield from zip(entries, adapter.from_agent_framework(theirs), strict=True)
 
 
+def _session(prefix: str, rest: str) -> str | None:
+    """What follows the prefix, which may have been given without its colon."""
+    return (rest if prefix.endswith(":") else rest.removeprefix(":")) or None
+
+
 def _session_of_agents(prefix: str, rest: str) -> str | None:
     """`agents:session:<session>:messages`. The class has other keys with this prefix."""
-    rest = rest if prefix.endswith(":") else rest.removeprefix(":")
+    rest = _session(prefix, rest) or ""
     return rest.removesuffix(":messages") if rest.endswith(":messages") else None
 
 
 def _session_of_agent_framework(prefix: str, rest: str) -> str | None:
     """`chat_messages:<session>`, or `chat_messages|v2|<tenant>|<application>|<agent>|<source>|<session>`."""
     if "|v2|" not in prefix + rest:
-        return (rest if prefix.endswith(":") else rest.removeprefix(":")) or None
+        return _session(prefix, rest)
     segment = rest.rpartition("|")[2]
     code = segment.removeprefix("~redis-session-")
     if code == segment or not code.isalnum():  # a plain id, or the digest of a long one
@@ -270,20 +275,16 @@ def _session_of_agent_framework(prefix: str, rest: str) -> str | None:
     return b32decode(code.upper() + "=" * (-len(code) % 8)).decode(errors="replace")
 
 
-def _whole(prefix: str, rest: str) -> str | None:
-    return rest or None
-
-
 _LAYOUTS = {
     "langchain": (
-        _Layout("message_store:", "list", _whole, _langchain, newest_first=True),
-        _Layout("chat:", "ReJSON-RL", lambda prefix, rest: rest.rpartition(":")[0] or None, _langchain),
+        _Layout("message_store:", "list", _session, _langchain, newest_first=True),
+        _Layout("chat:", "ReJSON-RL", lambda prefix, rest: _session(prefix, rest.rpartition(":")[0]), _langchain),
     ),
     "openai-agents": (_Layout("agents:session:", "list", _session_of_agents, _openai_agents),),
     # Its keys are the sessions themselves, so its lists are recognized by their content.
     "llama-index": (
-        _Layout("", "list", _whole, _llama_index, matches=lambda value: isinstance(value, dict)
-                and {"role", "additional_kwargs"} <= value.keys()),
+        _Layout("", "list", lambda prefix, rest: prefix + rest, _llama_index,
+                matches=lambda value: isinstance(value, dict) and {"role", "additional_kwargs"} <= value.keys()),
     ),
     "agent-framework": (_Layout("chat_messages", "list", _session_of_agent_framework, _agent_framework),),
 }  # fmt: skip

@@ -116,6 +116,9 @@ def test_langchain_community(old: Any, store: HistoryStore, brought: Import) -> 
     history.add_messages(history.messages)  # as after a step of LangGraph
     assert len(history.messages) == 5
 
+    old.lpush("mine:three", '{"type": "human", "data": {"content": "Hi"}}')
+    for prefix, counts in (("mine:", "1 new, 0 known"), ("mine", "0 new, 1 known")):
+        assert _counts(brought("langchain", "--key-prefix", prefix)).endswith(counts)
     _langchain_community(old, "two", SAID[1:3])  # the old one goes on for a while
     assert _counts(brought("langchain")) == "2 conversations, 8 messages: 2 new, 6 known"
     assert _bare(LangChainHistory("two", store).messages) == _bare(SAID[:3])
@@ -172,6 +175,7 @@ def test_llama_index(old: Any, store: HistoryStore, brought: Import) -> None:
     old.rpush("unrelated", "x", '{"role": "user"}')
     for counts in ("2 new, 0 known", "0 new, 2 known"):
         assert _counts(brought("llama-index")) == f"1 conversation, 2 messages: {counts}"
+    assert _counts(brought("llama-index", "--key-prefix", "s")).endswith("0 new, 2 known")  # the same session
     assert LlamaIndexChatStore(store).get_messages("s") == theirs.get_messages("s") == said
     assert store.get_conversation("s").title == "Where?"  # type: ignore[union-attr]
     clients["redis_client"].close()
