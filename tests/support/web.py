@@ -184,7 +184,7 @@ class Stream:
             fields = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
             if "data" in fields:
                 self.last_id = fields.get("id", self.last_id)
-                return fields["event"], json.loads(fields["data"])
+                return fields.get("event", "message"), json.loads(fields["data"])
         return None
 
 
