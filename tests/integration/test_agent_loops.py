@@ -9,14 +9,17 @@ import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import astuple, dataclass
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from openai import AsyncOpenAI
 
-from redis_history import HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore
 from tests.support import sdk
 from tests.support.model_server import ModelServer
 from tests.support.servers import RealServer
@@ -117,6 +120,64 @@ def test_both_at_once_lose_nothing(server: RealServer, namespace: str, full: boo
         # The model refuses a history with a call whose result is elsewhere.
         for framework in FRAMEWORKS if full else []:
             assert turn(framework, place, model, "And now?").startswith("hello")
+
+
+async def _openai_agents_turn(client: Any, store: AsyncHistoryStore | None, kept: dict[str, Any], text: str) -> None:
+    from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, SQLiteSession, function_tool
+
+    from redis_history.integrations.openai_agents import AgentsSession
+
+    session: Any = AgentsSession("agents", store) if store else kept.setdefault("session", SQLiteSession("s"))
+    agent = Agent(name="local", model=OpenAIChatCompletionsModel("m", client), tools=[function_tool(add)])
+    run = Runner.run_streamed(agent, text, session=session, run_config=RunConfig(tracing_disabled=True))
+    async for _ in run.stream_events():
+        pass
+
+
+async def _pydantic_ai_turn(client: Any, store: AsyncHistoryStore | None, kept: dict[str, Any], text: str) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    from redis_history.integrations.pydantic_ai import PydanticAIHistory
+
+    agent = Agent(OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client)))
+    agent.tool_plain(add)
+    history = PydanticAIHistory("pydantic", store) if store else None
+    before = await history.load() if history else kept.get("messages")
+    async with agent.run_stream(text, message_history=before) as run:
+        async for _ in run.stream_text():
+            pass
+    if history:
+        await history.append(run.new_messages())
+    kept["messages"] = run.all_messages()
+
+
+@pytest.mark.proves("frameworks")
+@pytest.mark.parametrize("turn", [_openai_agents_turn, _pydantic_ai_turn])
+async def test_the_model_is_sent_the_same_as_with_the_frameworks_own_memory(
+    server: RealServer, namespace: str, turn: Any
+) -> None:
+    """With tools and streams. For ours, each turn begins with a new store, as after a restart."""
+    requests = []
+    for ours in (False, True):
+        kept: dict[str, Any] = {}
+        with ModelServer() as model:
+            for text in ("Add 2 and 3", "Add 4 and 5", "And now?"):
+                async with AsyncExitStack() as stack:
+                    http = httpx.AsyncClient(trust_env=False)
+                    client = AsyncOpenAI(base_url=model.url, api_key=ModelServer.key, max_retries=0, http_client=http)
+                    await stack.enter_async_context(client)
+                    store = AsyncHistoryStore(server.url, namespace=namespace) if ours else None
+                    await turn(client, await stack.enter_async_context(store) if store else None, kept, text)
+            assert all(request["stream"] for request in model.requests)
+            requests.append([request["messages"] for request in model.requests])
+    assert requests[0] == requests[1]
+    assert len(requests[0]) == 5
+
+
+def add(a: int, b: int) -> int:
+    return a + b
 
 
 ASKED = {"role": "user", "content": "Add 1 and 1"}

@@ -7,6 +7,7 @@ import re
 import socketserver
 import threading
 import time
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -57,8 +58,6 @@ class ModelServer:
         with self._lock:
             self.requests.append(body)
             number = len(self.requests)
-        if body.get("stream"):
-            raise Refused("this model does not stream")
         _check_pairs(messages)
         if messages[-1]["role"] == "user":
             with self._lock:
@@ -118,6 +117,26 @@ def _check_pairs(messages: list[dict[str, Any]]) -> None:
         raise Refused(f"calls without results: {sorted(open_)}")
 
 
+def _chunks(completion: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same completion as a stream: contents and arguments in two halves."""
+    [choice] = completion["choices"]
+    message = choice["message"]
+    text = message["content"] or ""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": text[: len(text) // 2] or None}]
+    deltas += [{"content": text[len(text) // 2 :]}] if text else []
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        arguments = call["function"]["arguments"]
+        deltas.append(
+            {"tool_calls": [{**call, "index": index, "function": {**call["function"], "arguments": arguments[:4]}}]}
+        )
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[4:]}}]})
+    for number, delta in enumerate(deltas, 1):
+        reason = choice["finish_reason"] if number == len(deltas) else None
+        made = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        yield {**completion, "object": "chat.completion.chunk", "choices": [made], "usage": None}
+    yield {**completion, "object": "chat.completion.chunk", "choices": []}
+
+
 class _Server(socketserver.ThreadingTCPServer):  # HTTPServer asks the resolver for its own name
     model: ModelServer
 
@@ -136,7 +155,12 @@ class _Handler(BaseHTTPRequestHandler):
             elif self.headers["Authorization"] != f"Bearer {ModelServer.key}":
                 self._answer(HTTPStatus.UNAUTHORIZED, _error("not the key of this server"))
             else:
-                self._answer(HTTPStatus.OK, self.server.model.complete(body))
+                completion = self.server.model.complete(body)
+                if body.get("stream"):
+                    events = [f"data: {json.dumps(chunk)}\n\n" for chunk in _chunks(completion)]
+                    self._send(HTTPStatus.OK, "text/event-stream", "".join([*events, "data: [DONE]\n\n"]))
+                else:
+                    self._answer(HTTPStatus.OK, completion)
         except Refused as error:
             self._answer(HTTPStatus.BAD_REQUEST, _error(str(error)))
         except threading.BrokenBarrierError:
@@ -145,9 +169,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: HTTPStatus, body: dict[str, Any]) -> None:
         if status is not HTTPStatus.OK:
             self.server.model.refused.append(body["error"]["message"])
-        data = json.dumps(body).encode()
+        self._send(status, "application/json", json.dumps(body))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        data = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
