@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -22,6 +22,7 @@ from redis_history.requests.store_options import (
     Options,
     SearchMode,
     VectorField,
+    meaning,
 )
 from redis_history.retry import RetryPolicy
 
@@ -51,7 +52,8 @@ class HistoryStore(Writing, Reading):
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
-    - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. With `vectors`
+    - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. "default" is a
+      small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
       alone the store keeps to the index of others that have an embedder.
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
       that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
@@ -82,11 +84,12 @@ class HistoryStore(Writing, Reading):
         durability_timeout: float = 5.0,
         search: SearchMode = "auto",
         language: str = "english",
-        embedder: Embedder | None = None,
+        embedder: Embedder | Literal["default"] | None = None,
         vectors: VectorField | int | None = None,
         doorbell: Doorbell = "auto",
         compress: Compress | None = None,
     ) -> None:
+        function, field = meaning(embedder, vectors)
         options = self._options = Options(
             log_length,
             poll_interval,
@@ -98,8 +101,8 @@ class HistoryStore(Writing, Reading):
             durability_timeout,
             search,
             language,
-            embedder,
-            VectorField(vectors) if isinstance(vectors, int) else vectors,
+            function,
+            field,
             doorbell=doorbell,
             compress=compress,
         )

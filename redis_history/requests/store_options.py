@@ -50,6 +50,25 @@ class VectorField(Struct, frozen=True):
         check_choice(self.distance, "distance", ("cosine", "l2", "ip"))
 
 
+def meaning(
+    embedder: Embedder | Literal["default"] | None, vectors: VectorField | int | None
+) -> tuple[Embedder | None, VectorField | None]:
+    """The embedder and its vectors. Raises ConfigurationError, MissingExtraError."""
+    field = VectorField(vectors) if isinstance(vectors, int) else vectors
+    if embedder != "default":
+        return embedder, field
+    from redis_history.requests import static_embedder  # here, because few need it
+
+    static_embedder.check_semantic()
+    field = field or VectorField(static_embedder.DIMENSION)
+    if field.dimension != static_embedder.DIMENSION:
+        raise ConfigurationError(
+            f"embedder='default' makes vectors of {static_embedder.DIMENSION} numbers, not of {field.dimension}: "
+            "leave vectors out"
+        )
+    return static_embedder.embed, field
+
+
 class Options(Struct, frozen=True):
     """The options of a store, checked. Raises ConfigurationError for what makes no sense."""
 

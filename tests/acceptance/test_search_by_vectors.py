@@ -7,6 +7,7 @@ The embedder needs no model: it makes vectors of the pieces of words, three to f
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from redis_history import AsyncHistoryStore, HistoryStore, VectorField, user
+from redis_history.errors import ConfigurationError, MissingExtraError
 from tests.conftest import Servers
 from tests.support.servers import RealServer
 
@@ -82,3 +84,24 @@ async def test_filters_and_changes_with_vectors(server: RealServer, namespace: s
         assert ids(await store.search("c", "umbrela", limit=1)) != ["umbrella"], "its vector is of its content now"
         await store.delete_messages("c", ["german"])
         assert "german" not in ids(await store.search("c", "Schirm"))
+
+
+@pytest.mark.proves("embedders")
+async def test_the_default_embedder_finds_what_shares_no_word(server: RealServer, namespace: str) -> None:
+    said = ["The dog ate my sandwich.", "We booked a hotel in Rome.", "The stock market fell today.", ""]
+    async with AsyncHistoryStore(server.url, namespace=namespace, embedder="default") as store:
+        await store.append_many("c", [user(text, id=str(n)) for n, text in enumerate(said)])
+        for question, found in (
+            ("a puppy was hungry", "0"),
+            ("vacation accommodation", "1"),
+            ("shares lost value", "2"),
+        ):
+            assert [hit.message.id for hit in await store.search("c", question, limit=1)] == [found]
+    with pytest.raises(ConfigurationError, match="256"):
+        HistoryStore(server.url, embedder="default", vectors=3)
+
+
+def test_the_default_embedder_is_an_extra(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis_history.requests.static_embedder.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=re.escape("redis_history[semantic]")):
+        HistoryStore(server.url, embedder="default")
