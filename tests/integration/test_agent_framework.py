@@ -12,6 +12,7 @@ from agent_framework import (
     AgentSession,
     BaseChatClient,
     ChatResponse,
+    ChatResponseUpdate,
     Content,
     FunctionInvocationLayer,
     InMemoryHistoryProvider,
@@ -72,7 +73,16 @@ class Model(FunctionInvocationLayer[Any], BaseChatClient[Any]):
                 return ChatResponse(messages=[Message("assistant", [call])])
             return ChatResponse(messages=[Message("assistant", [f"It is {last.contents[0].result}."])])
 
-        return answer()
+        async def updates() -> AsyncIterator[ChatResponseUpdate]:
+            for message in (await answer()).messages:
+                for content in message.contents:
+                    pieces = [content]
+                    if content.type == "text" and content.text:
+                        pieces = [Content.from_text(content.text[:4]), Content.from_text(content.text[4:])]
+                    for piece in pieces:
+                        yield ChatResponseUpdate(contents=[piece], role="assistant")
+
+        return self._build_response_stream(updates()) if stream else answer()
 
 
 @tool
@@ -129,8 +139,12 @@ async def test_the_model_is_sent_the_same_as_with_the_provider_in_memory(store: 
             if provider is not InMemoryHistoryProvider:
                 session = AgentSession(session_id="s")  # as after a restart
             agent = Agent(model, tools=[add], context_providers=[provider()])
-            response = await agent.run(question, session=session)
-            assert response.text == "It is 5."
+            if question == "And again?":
+                stream = agent.run(question, session=session, stream=True)
+                text = "".join([update.text async for update in stream])
+            else:
+                text = (await agent.run(question, session=session)).text
+            assert text == "It is 5."
         requests.append(model.requests)
     assert requests[0] == requests[1]
     assert [message.role for message in await store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events import Event, EventActions
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from redis_history import AsyncHistoryStore, user
@@ -173,6 +181,62 @@ async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(sto
     assert other.state == {"app:c": 2}
     found = (await read(service, "s")).state
     assert (found["a"], found["b"]) == (3, 2**70)
+
+
+class Model(BaseLlm):
+    """Calls a tool for each question, and answers with its result, in a stream. Remembers what it was sent."""
+
+    requests: list[Any] = []  # noqa: RUF012 -- a pydantic field
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse]:
+        contents = [content.model_dump(exclude_none=True) for content in llm_request.contents]
+        self.requests.append(
+            re.sub("adk-[0-9a-f-]+", "random", repr([contents, llm_request.config.system_instruction]))
+        )
+        last = (llm_request.contents[-1].parts or [])[-1]
+        if last.function_response is None:
+            part = types.Part.from_function_call(name="add", args={"a": 2, "b": 3})
+            yield LlmResponse(content=types.Content(role="model", parts=[part]))
+            return
+        said = f"It is {last.function_response.response}."
+        for text, partial in ((said[:5], True), (said[5:], True), (said, False)):
+            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=text)]), partial=partial)
+
+
+def add(a: int, b: int, tool_context: ToolContext) -> int:
+    """Add two numbers."""
+    tool_context.state["user:sums"] = tool_context.state.get("user:sums", 0) + 1
+    return a + b
+
+
+@pytest.mark.proves("frameworks")
+async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: AsyncHistoryStore) -> None:
+    requests, states = [], []
+    theirs = InMemorySessionService()
+    for kept in (True, False):
+        model = Model(model="scripted", requests=[])
+        for text in ("What is 2 + 3?", "And again?"):  # all is new, as after a restart
+            agent = LlmAgent(
+                name="bot", model=model, tools=[add], instruction="Sums: {user:sums?}.", output_key="answer"
+            )
+            service = theirs if kept else AdkSessionService(store)
+            runner = Runner(agent=agent, app_name="shop", session_service=service, auto_create_session=True)
+            said = types.Content(role="user", parts=[types.Part(text=text)])
+            streaming = RunConfig(streaming_mode=StreamingMode.SSE)
+            events = [
+                one
+                async for one in runner.run_async(
+                    user_id="ann/1", session_id="s", new_message=said, run_config=streaming
+                )
+            ]
+            assert sum(one.partial is True for one in events) == 2
+        requests.append(model.requests)
+        states.append((await read(service, "s")).state)
+    assert requests[0] == requests[1]
+    assert len(requests[0]) == 4
+    assert states[0] == states[1] == {"answer": "It is {'result': 5}.", "user:sums": 2}
 
 
 async def test_messages_of_elsewhere_are_events(store: AsyncHistoryStore) -> None:

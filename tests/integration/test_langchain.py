@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
+from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
@@ -219,12 +231,22 @@ async def test_asynchronous_methods(server: RealServer, namespace: str, kind: st
             assert await history.aget_messages() == []
 
 
-@pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
-def test_a_runnable_with_history_continues_in_another_one(store: Any) -> None:
-    model = RunnableLambda(lambda messages: AIMessage(f"I saw {len(messages)}"))
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_runnable_is_sent_the_same_as_with_the_history_in_memory(store: Any) -> None:
+    theirs = InMemoryChatMessageHistory()
+    sent: dict[bool, list[Any]] = {True: [], False: []}
 
-    def run(text: str) -> Any:
-        chain = RunnableWithMessageHistory(model, lambda session: LangChainHistory(session, store))
-        return chain.invoke([HumanMessage(text)], config={"configurable": {"session_id": "s"}}).content
+    def model(kept: bool, messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
+        sent[kept].append([(message.type, message.content) for message in messages])
+        yield AIMessageChunk("I saw ")
+        yield AIMessageChunk(f"{len(messages)}", chunk_position="last")
 
-    assert [run("one"), run("two"), run("three")] == ["I saw 1", "I saw 3", "I saw 5"]
+    for kept, text in product((True, False), ("one", "two", "three")):
+        chain = RunnableWithMessageHistory(
+            RunnableLambda(partial(model, kept)),
+            lambda session: theirs if kept else LangChainHistory(session, store),  # noqa: B023
+        )
+        parts = list(chain.stream([HumanMessage(text)], config={"configurable": {"session_id": "s"}}))
+        assert len([part for part in parts if part.content]) == 2
+    assert sent[True] == sent[False]
+    assert [len(messages) for messages in sent[True]] == [1, 3, 5]

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.errors import ConfigurationError
+from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.langchain_agent import ConversationMiddleware
 from tests.support.servers import RealServer
 
@@ -47,6 +50,11 @@ class Model(BaseChatModel):
             answer = AIMessage("", tool_calls=[call])
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
+    def _stream(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        answer: Any = self._generate(messages).generations[0].message
+        yield ChatGenerationChunk(message=AIMessageChunk(answer.content[:4], tool_calls=answer.tool_calls))
+        yield ChatGenerationChunk(message=AIMessageChunk(answer.content[4:], chunk_position="last"))
+
 
 def add(a: int, b: int) -> int:
     """Add two numbers."""
@@ -63,6 +71,11 @@ def ask(agent: Any, text: str) -> str:
     return str(agent.invoke({"messages": [HumanMessage(text)]}, CONFIG)["messages"][-1].content)
 
 
+def stream(agent: Any, text: str) -> str:
+    parts = list(agent.stream({"messages": [HumanMessage(text)]}, CONFIG, stream_mode="messages"))
+    return "".join(str(part.content) for part, _ in parts if isinstance(part, AIMessageChunk))
+
+
 def test_the_model_is_sent_the_same_as_with_the_checkpointer_in_memory(store: HistoryStore) -> None:
     requests = []
     saver = InMemorySaver()
@@ -70,10 +83,38 @@ def test_the_model_is_sent_the_same_as_with_the_checkpointer_in_memory(store: Hi
         model = Model(requests=[])
         for question in ("What is 2 + 3?", "And again?"):  # a new agent, as after a restart
             options: Any = {"checkpointer": saver} if kept else {"middleware": [ConversationMiddleware(store)]}
-            assert ask(create_agent(model, [add], **options), question) == "It is 5"
+            agent = create_agent(model, [add], **options)
+            assert (stream if question == "And again?" else ask)(agent, question) == "It is 5"
         requests.append(model.requests)
     assert requests[0] == requests[1]
     assert [message.role for message in store.get("t1")] == ["user", "assistant", "tool", "assistant"] * 2
+
+
+@pytest.mark.proves("frameworks")
+def test_a_graph_sends_the_model_the_same_as_with_the_checkpointer_in_memory(store: HistoryStore) -> None:
+    """The recipe of the docs: load the messages into the state, and add those of the state after each step."""
+    requests = []
+    saver = InMemorySaver()
+    for kept in (True, False):
+        model = Model(requests=[])
+        for question in ("What is 2 + 3?", "And again?"):
+            builder = StateGraph(MessagesState)
+            builder.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})  # noqa: B023
+            builder.add_node("tools", ToolNode([add]))
+            builder.add_edge(START, "model")
+            builder.add_conditional_edges("model", tools_condition)
+            builder.add_edge("tools", "model")
+            graph = builder.compile(checkpointer=saver if kept else None)
+            if kept:
+                graph.invoke({"messages": [HumanMessage(question)]}, CONFIG)
+            else:
+                history = LangChainHistory("s", store)
+                given: Any = {"messages": [*history.messages, HumanMessage(question)]}
+                for state in graph.stream(given, stream_mode="values"):
+                    history.add_messages(state["messages"])
+        requests.append(model.requests)
+    assert requests[0] == requests[1]
+    assert [message.role for message in store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
 
 
 async def test_asynchronous_calls_use_the_asynchronous_store(server: RealServer, namespace: str) -> None:
