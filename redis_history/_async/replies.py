@@ -86,7 +86,7 @@ class AsyncReply(Openable):
         if not isinstance(text, str):
             refuse(text, "text", "a str", InvalidInputError)
         if text:
-            await self._add(TextPart(text=text))
+            await self._add(TextPart(text=str(text)))  # msgspec takes no subclass of str
 
     async def add(self, part: Part | dict[str, Any]) -> None:
         """Append a part, such as a tool call or its result. Text that is written behind it begins a new part."""

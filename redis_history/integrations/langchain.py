@@ -22,7 +22,7 @@ from redis_history import (
     TextPart,
 )
 from redis_history._ids import MAX_ID_BYTES
-from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError
+from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
 from redis_history.integrations._extras import checked_id, missing
@@ -32,6 +32,7 @@ from redis_history.tokens import TokenCounter
 from redis_history.tools import Include
 
 try:
+    from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.messages import (
         AIMessage,
@@ -46,7 +47,7 @@ try:
 except ImportError as error:
     raise missing("langchain", error) from error
 
-__all__ = ["LangChainHistory", "search_tool"]
+__all__ = ["LangChainHistory", "live_replies", "search_tool"]
 
 _BATCH = 500  # messages in one atomic change
 _ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
@@ -162,6 +163,88 @@ class LangChainHistory(BaseChatMessageHistory):
         if self._store is None:
             raise ConfigurationError("LangChainHistory has only an async_store: use its async methods or pass store=")
         return self._store
+
+
+def live_replies(store: HistoryStore | AsyncHistoryStore, conversation_id: str) -> BaseCallbackHandler:
+    """A callback that stores what a model streams as it comes, with `store.stream`. A `LangChainHistory` or
+    `ConversationMiddleware` then stores the whole message in its place.
+
+    Pass it to the model, or in `callbacks` of the config. With an AsyncHistoryStore, use the asynchronous methods of
+    the model or agent. A model that is asked for a whole answer writes no live reply. Errors of the store are logged by
+    LangChain; the model goes on. Raises InvalidConversationIdError.
+    """
+    checked_id(conversation_id)
+    if isinstance(store, AsyncHistoryStore):
+        return _AsyncLiveReplies(store, conversation_id)
+    return _LiveReplies(store, conversation_id)
+
+
+class _Live:
+    """The replies of runs. `None`: this one failed, and is written by the history alone."""
+
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        self._store = store
+        self._conversation_id = conversation_id
+        self._replies: dict[Any, Any] = {}
+        self._ids: dict[Any, str] = {}
+
+    def _reply(self, chunk: Any, text: str, run: Any) -> Any:
+        id_ = getattr(getattr(chunk, "message", None), "id", None)
+        if id_ and (run not in self._ids or not id_.startswith("lc_run-")):  # the provider's id, if there is one
+            self._ids[run] = id_
+        if text and run not in self._replies:
+            self._replies[run] = self._store.stream(self._conversation_id, id=self._ids.get(run) or f"lc_run--{run}")
+        return self._replies.get(run) if text else None
+
+    def _ended(self, run: Any) -> Any:
+        self._ids.pop(run, None)
+        return self._replies.pop(run, None)
+
+
+class _LiveReplies(_Live, BaseCallbackHandler):
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
+        text = token if chunk is None else chunk.text
+        reply = self._reply(chunk, text, run_id)
+        if reply is not None:
+            try:
+                reply.write(text)
+            except RedisHistoryError:
+                self._replies[run_id] = None
+                reply.close()
+                raise
+
+    def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
+        reply = self._ended(run_id)
+        if reply is not None:
+            reply.finish()
+
+    def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
+        reply = self._ended(run_id)
+        if reply is not None:
+            reply.close()
+
+
+class _AsyncLiveReplies(_Live, AsyncCallbackHandler):
+    async def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
+        text = token if chunk is None else chunk.text
+        reply = self._reply(chunk, text, run_id)
+        if reply is not None:
+            try:
+                await reply.write(text)
+            except RedisHistoryError:
+                self._replies[run_id] = None
+                await reply.aclose()
+                raise
+
+    async def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
+        reply = self._ended(run_id)
+        if reply is not None:
+            await reply.finish()
+
+    async def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
+        reply = self._ended(run_id)
+        if reply is not None:
+            await reply.aclose()
 
 
 def search_tool(

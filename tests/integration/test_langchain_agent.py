@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore, ReplyEnded, RetryPolicy
 from redis_history.errors import ConfigurationError
-from redis_history.integrations.langchain import LangChainHistory
+from redis_history.integrations.langchain import LangChainHistory, live_replies
 from redis_history.integrations.langchain_agent import ConversationMiddleware
 from tests.support.servers import RealServer
 
@@ -163,3 +163,58 @@ def test_a_conversation_is_needed(store: HistoryStore) -> None:
     agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(store)])
     with pytest.raises(ConfigurationError):
         agent.invoke({"messages": [HumanMessage("Hi")]})
+
+
+class Streaming(GenericFakeChatModel):
+    """Streams an answer word by word, and fails at the word "crash"."""
+
+    def _stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        for chunk in super()._stream(*args, **kwargs):
+            if chunk.text == "crash":
+                raise RuntimeError("the model failed")
+            yield chunk
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_streamed_answer_is_a_live_reply(server: RealServer, namespace: str, face: str) -> None:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        with HistoryStore(server.url, namespace=namespace) as sync_store:
+            model = Streaming(messages=iter([AIMessage("It is a word"), AIMessage("It will crash now")]))
+            agent = create_agent(model, middleware=[ConversationMiddleware(sync_store, async_store=store)])
+            config: Any = {**CONFIG, "callbacks": [live_replies(store if face == "async" else sync_store, "t1")]}
+
+            async def stream(text: str) -> None:
+                asked = {"messages": [HumanMessage(text)]}
+                if face == "async":
+                    async for _ in agent.astream(asked, config, stream_mode="messages"):
+                        pass
+                else:
+                    for _ in agent.stream(asked, config, stream_mode="messages"):
+                        pass
+
+            async with store.subscribe("t1") as changes:
+                await stream("What is it?")
+                events: list[Any] = []
+                while not events or not isinstance(events[-1], ReplyEnded):
+                    events.append(await changes.get(timeout=10))
+                    assert events[-1] is not None
+            with pytest.raises(RuntimeError, match="the model failed"):
+                await stream("And now?")
+            assert "".join(getattr(event, "delta", "") for event in events) == "It is a word"
+            found = [(message.role, message.text, message.status) for message in await store.get("t1")]
+            assert found == [
+                ("user", "What is it?", "complete"),
+                ("assistant", "It is a word", "complete"),
+                ("user", "And now?", "complete"),
+                ("assistant", "It will ", "interrupted"),
+            ]
+            history = LangChainHistory("t1", sync_store)
+            assert [message.text for message in history.messages][1] == "It is a word"
+
+
+def test_a_live_reply_that_fails_leaves_the_answer_alone(store: HistoryStore) -> None:
+    with HistoryStore("redis://127.0.0.1:1", retry=RetryPolicy(deadline=0.0)) as away:
+        agent = create_agent(Streaming(messages=iter([AIMessage("a b")])), middleware=[ConversationMiddleware(store)])
+        config: Any = {**CONFIG, "callbacks": [live_replies(away, "t1")]}
+        assert list(agent.stream({"messages": [HumanMessage("Hi")]}, config, stream_mode="messages"))
+    assert [message.text for message in store.get("t1")] == ["Hi", "a b"]
