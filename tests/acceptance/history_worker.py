@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from redis_history import HistoryStore, RedisHistory, RetryPolicy, user
+from redis_history import HistoryStore, RedisHistory, RetryPolicy
 from redis_history.errors import RedisHistoryError
 
 
@@ -24,19 +24,6 @@ def rounds(url: str, name: str, count: int) -> None:
         sys.stdin.readline()
         history.load("c")
         say([entry.text for entry in history.entries])
-
-
-def naive(url: str, name: str, count: int) -> None:
-    """The same by writing the whole list back, as one would with GET and SET."""
-    with HistoryStore(url) as store:
-        say("ready")
-        sys.stdin.readline()
-        for number in range(count):
-            entries = store.get("c")
-            store.restore("c", [*entries, user(f"{name}-{number}")])
-        say("done")
-        sys.stdin.readline()
-        say([entry.text for entry in store.get("c")])
 
 
 def killed(url: str, name: str, count: int) -> None:

@@ -18,7 +18,7 @@ from redis_history.errors import BackendRefusedError, CapabilityError, Configura
 from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
-from tests.support.faults import FlakyStore, lose_one_reply
+from tests.support.faults import lose_one_reply
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, lasting, wait_until
 
@@ -77,16 +77,6 @@ async def test_a_call_that_finds_its_work_done_by_another_confirms_it(own_server
             assert lasting(client) == keys
 
 
-def test_with_lost_replies_each_durable_message_is_stored_once(own_server: Start) -> None:
-    server = own_server("plain", options=ALWAYS)
-    with HistoryStore(server.url, durability="fsync") as plain:
-        store = FlakyStore(plain, 7)
-        appended = [store.append("c", user(str(number))) for number in range(200)]
-        assert not any(one.duplicate for one in appended)
-        with store.reliable():
-            assert store.get("c") == [one.message for one in appended]
-
-
 @pytest.mark.proves("confirmable")
 @FACES
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
@@ -130,7 +120,7 @@ async def test_a_server_without_the_command_is_refused_before_anything_is_writte
         if word == b"INFO":
             return b"$%d\r\n%b\r\n" % (len(info), info)
         known = {b"CLIENT": b"+OK\r\n", b"MODULE": b"*0\r\n", b"CONFIG": b"-NOPERM no\r\n"}
-        return {**known, b"FT.CREATE": b"-ERR unknown command\r\n"}.get(word, b"")
+        return {**known, b"FT.INFO": b"-ERR unknown command\r\n"}.get(word, b"")
 
     with answering(answer) as port:
         async with open_store(face, f"redis://127.0.0.1:{port}?protocol=2", durability="fsync") as store:

@@ -66,17 +66,6 @@ def workers() -> Iterator[Callable[..., Worker]]:
         worker.close()
 
 
-def _at_once(workers: Callable[..., Worker], mode: str, url: str, processes: int, rounds: int) -> list[list[str]]:
-    """The texts that each process reads in the end."""
-    running = [workers(mode, url, str(index), rounds) for index in range(processes)]
-    for step in ("ready", "done"):
-        for worker in running:
-            assert worker.hear() == step
-        for worker in running:
-            worker.tell("go")
-    return [worker.hear() for worker in running]
-
-
 @pytest.mark.proves("histories")
 @pytest.mark.parametrize("processes", [2, 8])
 def test_processes_that_load_add_and_save_keep_everything(
@@ -84,7 +73,13 @@ def test_processes_that_load_add_and_save_keep_everything(
 ) -> None:
     rounds = 80 if full else 40 // processes
     url = own_server("plain").url
-    read = _at_once(workers, "rounds", url, processes, rounds)
+    running = [workers("rounds", url, str(index), rounds) for index in range(processes)]
+    for step in ("ready", "done"):
+        for worker in running:
+            assert worker.hear() == step
+        for worker in running:
+            worker.tell("go")
+    read = [worker.hear() for worker in running]  # the texts that each process reads in the end
     assert sorted(read[0]) == sorted(f"{name}-{number}" for name in range(processes) for number in range(rounds))
     assert all(other == read[0] for other in read)
     for name in range(processes):
@@ -92,15 +87,6 @@ def test_processes_that_load_add_and_save_keep_everything(
         assert mine == [f"{name}-{number}" for number in range(rounds)]
     with HistoryStore(url) as store:
         assert [message.text for message in store.get("c")] == read[0]
-
-
-def test_writing_the_whole_list_back_loses_messages(
-    own_server: Callable[..., RealServer], workers: Callable[..., Worker]
-) -> None:
-    """The test above can fail: the usual way of saving does."""
-    processes, rounds = 4, 50
-    read = _at_once(workers, "naive", own_server("plain").url, processes, rounds)
-    assert len(read[0]) < processes * rounds
 
 
 @pytest.mark.proves("histories")

@@ -38,27 +38,6 @@ def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: S
         assert store.snapshot("c").cursor.revision == count
 
 
-async def test_batches_deletes_and_many_tasks_too(own_server: Start) -> None:
-    server = own_server(tcp=True)
-    proxy = LossyProxy(server.port, loss=0.2)
-    async with AsyncHistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=PATIENT) as store:
-
-        async def work(name: str) -> None:
-            for batch in range(10):
-                ids = [f"{name}-{batch}-{number}" for number in range(5)]
-                await store.append_many("c", [user("x", id=one) for one in ids])
-                assert await store.delete_messages("c", ids[:2]) == 2
-
-        await asyncio.gather(*(work(str(index)) for index in range(10)))
-    await asyncio.to_thread(proxy.close)
-    assert proxy.dropped > 10
-    async with AsyncHistoryStore(server.url) as store:
-        stored = await store.get("c")
-        wanted = {f"{name}-{batch}-{number}" for name in range(10) for batch in range(10) for number in (2, 3, 4)}
-        assert sorted(message.id for message in stored) == sorted(wanted)
-        assert (await store.snapshot("c")).cursor.revision == 200
-
-
 @pytest.mark.proves("threads")
 async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealServer, namespace: str) -> None:
     """The reply of a cancelled call must not be taken for that of the next one."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -103,9 +101,3 @@ def test_a_prompt_is_one_read(own_server: Start) -> None:
                 if seen[-1] == "ECHO":
                     break
     assert seen == ["ZRANGE", "ZRANGE", "ECHO"]
-
-
-def test_the_core_does_not_load_what_it_does_not_need() -> None:
-    code = "import redis_history, sys; print([m for m in sys.modules if m.startswith('redis_history.formats')])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout.strip() == "[]"

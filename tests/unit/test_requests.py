@@ -23,7 +23,6 @@ from redis_history.errors import (
 from redis_history.model import Position, user
 from redis_history.operations import Append, DeleteMessages, Precondition
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Batch
-from redis_history.requests.store_options import Options
 from tests.property.strategies import microseconds
 
 
@@ -184,19 +183,6 @@ def test_the_text_of_an_owner_names_this_owner(owner: int | str) -> None:
 def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
     found = requests.owner_of(text)
     assert (type(found), found) == (type(owner), owner)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("log_length", [0, -1, 1.5, "1000", None, True]),
-        ("poll_interval", [0, -1, float("nan"), float("inf"), "3", None, [1], True]),
-    ],
-)
-def test_options_without_a_default_are_checked(name: str, values: list[Any]) -> None:
-    for value in values:
-        with pytest.raises(ConfigurationError, match=name):
-            Options(**{"log_length": 1, "poll_interval": 0.001, name: value})
 
 
 @pytest.mark.parametrize("place", [("a", "b"), (float("nan"), 1), (1.5, 2), (1, None), (True, 1)])
