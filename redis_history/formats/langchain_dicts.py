@@ -114,8 +114,7 @@ def _from(kind: str, data: Mapping[str, Any], index: int) -> Message:
     message = Message(role=role, parts=tuple(parts))
     note: Json = {} if kind == _NAMES[role] else {"type": kind}
     note |= {"list": True} if isinstance(content, list) else {}
-    kept = noted_message(message, _FORM, note, data, _data(message, note), f"message {index}")
-    return kept if kept.provider_meta else msgspec.structs.replace(kept, provider_meta={_FORM: {}})
+    return noted_message(message, _FORM, note, data, _data(message, note), f"message {index}")
 
 
 def _result(data: Mapping[str, Any], given: Any) -> ToolResultPart:

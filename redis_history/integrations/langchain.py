@@ -337,7 +337,7 @@ def _our(theirs: BaseMessage) -> Message:
     if role is not None and len(defaults) == len(_defaults(type(theirs))) and (usable or id_ is None):
         text, more = theirs.content, theirs.model_extra or getattr(theirs, "tool_calls", None)
         if isinstance(text, str) and text and not more:  # most messages, in a fraction of the time
-            return Message(role=role, parts=(TextPart(text=text),), provider_meta={"langchain": {}}, **own)
+            return Message(role=role, parts=(TextPart(text=text),), **own)
     dump = message_to_dict(theirs)
     for name in (*defaults, *(["id"] if usable or id_ is None else ())):  # LangChain restores them
         dump["data"].pop(name, None)

@@ -90,7 +90,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first; an empty list for an unknown key."""
-        return [theirs for message in self._store.get(key) for theirs in _theirs(message, self._on_loss)]
+        return _all(self._store.get(key), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Append a message."""
@@ -152,7 +152,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> list[ChatMessage]:
         """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`."""
         found = await asyncio.to_thread(self._read, key, status)
-        theirs = [one for message in found for one in _theirs(message, self._on_loss)][offset or 0 :]
+        theirs = _all(found, self._on_loss)[offset or 0 :]
         return theirs if limit is None else theirs[:limit]
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
@@ -302,6 +302,10 @@ def from_llama_index(theirs: ChatMessage) -> Message:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:
             return message
     return replace(message, provider_meta=with_note(_FORM, dump) or {})
+
+
+def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
+    return [theirs for message in messages for theirs in _theirs(message, on_loss)]
 
 
 def _theirs(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
