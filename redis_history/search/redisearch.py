@@ -70,7 +70,12 @@ def tag(value: str) -> bytes:
 
 
 def create_arguments(
-    index: bytes, prefixes: Sequence[bytes], *, language: str = "english", vector: VectorField | None = None
+    index: bytes,
+    prefixes: Sequence[bytes],
+    *,
+    language: str = "english",
+    vector: VectorField | None = None,
+    half: bool = False,
 ) -> list[bytes]:
     """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash: each is indexed as one."""
     if not prefixes or not all(prefixes):
@@ -85,7 +90,8 @@ def create_arguments(
         arguments += [field, b"TAG", b"SEPARATOR", _SEPARATOR, b"CASESENSITIVE"]
     arguments += [TIME, b"NUMERIC"]
     if vector is not None:
-        arguments += [VECTOR, b"VECTOR", vector.algorithm.upper().encode(), b"6", b"TYPE", b"FLOAT32"]
+        number = b"FLOAT16" if half else b"FLOAT32"
+        arguments += [VECTOR, b"VECTOR", vector.algorithm.upper().encode(), b"6", b"TYPE", number]
         arguments += [b"DIM", b"%d" % vector.dimension, b"DISTANCE_METRIC", vector.distance.upper().encode()]
     return arguments
 

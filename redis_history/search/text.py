@@ -150,6 +150,13 @@ def pack(vector: Any, dimension: int) -> bytes:
     return packed
 
 
+def halved(vector: bytes) -> bytes:
+    """A packed vector of length 1 in 16-bit floats."""
+    values = struct.unpack(f"<{len(vector) // 4}f", vector)
+    length = math.hypot(*values) or 1.0
+    return struct.pack(f"<{len(values)}e", *(value / length for value in values))
+
+
 def pack_all(vectors: Any, count: int, dimension: int) -> list[bytes]:
     """The vectors of so many texts. Raises InvalidInputError for another number of them, or as `pack`."""
     packed = [pack(vector, dimension) for vector in vectors]

@@ -21,6 +21,7 @@ from redis_history.model import Message
 from redis_history.operations import ANY, DeleteConversation, Precondition, Write
 from redis_history.requests.store_options import VectorField
 from redis_history.search.redisearch import VECTOR, document
+from redis_history.search.text import halved
 
 
 class Script(NamedTuple):
@@ -100,16 +101,27 @@ SENT: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """How a store searches. `required`: by the server or not at all."""
+    """How a store searches. `required`: by the server or not at all; `halved`: vectors whose length does not matter are
+    stored in 16-bit floats, which RediSearch has since 2.10."""
 
     language: str = "english"
     vector: VectorField | None = None
     required: bool = False
+    halved: bool = True
 
     def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
         """The fields and values of a message's search document; its vector, if it has one."""
         fields = document(message)
-        return [*fields, VECTOR, vector] if vector else fields
+        return [*fields, VECTOR, self.stored(vector)] if vector else fields
+
+    @property
+    def half(self) -> bool:
+        """Whether vectors are stored in 16-bit floats."""
+        return self.halved and self.vector is not None and self.vector.distance == "cosine"
+
+    def stored(self, vector: bytes) -> bytes:
+        """A vector of 32-bit floats as the server has it."""
+        return halved(vector) if self.half else vector
 
 
 class SearchIndex:

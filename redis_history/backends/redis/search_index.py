@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -64,7 +65,9 @@ def together(states: Sequence[IndexState]) -> IndexState:
 
 def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[bytes]]:
     """The name of the index of this form, and the command that makes it."""
-    command = create_arguments(b"", [part.documents], language=searching.language, vector=searching.vector)
+    command = create_arguments(
+        b"", [part.documents], language=searching.language, vector=searching.vector, half=searching.half
+    )
     form = hashlib.sha256(b"\0".join(command)).hexdigest()[:8].encode()
     name = b"%b:%d:%b" % (part.name, DOCUMENT_VERSION, form)
     command[1] = name
@@ -91,7 +94,8 @@ def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
         if said.get(b"attribute") == VECTOR and said.get(b"type") == b"VECTOR":
             algorithm, distance = said[b"algorithm"].decode().lower(), said[b"distance_metric"].decode().lower()
             vector = VectorField(int(said[b"dim"]), algorithm, distance)
-    every = (Searching(language, vector) for language in (*sorted(LANGUAGES), UNSTEMMED))
+    languages = (*sorted(LANGUAGES), UNSTEMMED)
+    every = (Searching(language, vector, halved=halved) for language in languages for halved in (True, False))
     return next((one for one in every if create_index(part, one)[0] == name), None)
 
 
@@ -150,6 +154,9 @@ def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
         state = None if isinstance(reply, Exception) else read_index_info(reply)
         if state is None or state.name != name:
             found = yield from _ensure(part.name, name, command)
+            if isinstance(found, str) and index.form.half:
+                index.form = replace(index.form, halved=False)  # an older RediSearch
+                return (yield from _ensure_all(index))
             if isinstance(found, str):
                 return found
             state = found
