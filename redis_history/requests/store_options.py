@@ -34,8 +34,8 @@ class Embedder(Protocol):
 
 
 class VectorField(Struct, frozen=True):
-    """Vectors of `dimension` numbers, 1 to 32,768. With the distance "cosine" they are stored as 16-bit floats where the
-    server has these (RediSearch 2.10), else as 32-bit floats.
+    """Vectors of `dimension` numbers, 1 to 32,768. With the distance "cosine" they are stored as 16-bit floats where
+    the server has these (RediSearch 2.10), else as 32-bit floats.
 
     `algorithm`: "flat" compares with each (exact, for up to some 100,000 messages in the namespace), "hnsw" with few.
     `distance`: "cosine", "l2" or "ip". Raises ConfigurationError.
