@@ -263,6 +263,11 @@ def ending() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def unwanted() -> bool:
+    """Whether this works for nobody any more: such a task was cancelled."""
+    return False
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """The outcome of a function that blocks."""
     return await asyncio.to_thread(function)

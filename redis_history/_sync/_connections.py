@@ -18,7 +18,7 @@ from redis.connection import ConnectionPool as RedisPool
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redis_history._sync._runtime import reset_after_fork
+from redis_history._sync._runtime import background, reset_after_fork
 from redis_history.backends.redis.resp import NEED_MORE, ReplyReader
 
 #: Seconds that a message may take to arrive once it has begun.
@@ -47,6 +47,15 @@ class ConnectionPool:
 
     def acquire(self) -> Any:
         """A connection for one exchange. Release or discard it."""
+        connection, work = self._take(), background()
+        if work is not None:
+            work.connection = connection
+            if work.left:  # before it could be shut down
+                self.discard(connection)
+                raise ConnectionError(CLOSED)
+        return connection
+
+    def _take(self) -> Any:
         try:
             return self._idle.pop()
         except IndexError:
@@ -107,6 +116,7 @@ class ConnectionPool:
 
     def release(self, connection: Any) -> None:
         """Return a connection after a whole reply."""
+        self._let_go()
         _, reader = self._reader(connection)
         unread = reader is not None and not reader.empty  # nobody has asked for it
         if self._closed or unread or connection.should_reconnect():  # or the server said that it moves elsewhere
@@ -120,10 +130,15 @@ class ConnectionPool:
 
     def discard(self, connection: Any) -> None:
         """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
+        self._let_go()
         with contextlib.suppress(RedisError, OSError):
             connection.disconnect()
         self._reader(connection)  # forgets what was read
         self.pool.release(connection)
+
+    def _let_go(self) -> None:
+        if (work := background()) is not None:
+            work.connection = None
 
     def check(self, error: BaseException) -> None:
         """Raises ConnectionError in place of the error of a call whose connection was closed here while it was used:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -125,6 +126,8 @@ class Background:
     """Work in another thread. The caller may stop waiting for it. `signal` is set when it is done."""
 
     def __init__(self, work: Callable[[], None], signal: Signal) -> None:
+        self.left = False  # nobody waits for it any more
+        self.connection: Any = None  # which it uses now
         self._work = work
         self._signal = signal
         self._error: BaseException | None = None
@@ -145,13 +148,21 @@ class Background:
             raise self._error
 
     def leave(self) -> None:
-        """Do not wait for it: a thread cannot be ended."""
+        """Do not wait for it. A thread cannot be ended, but its connection is shut down, and it does not try again."""
+        self.left = True
+        taken = getattr(self.connection, "_sock", None)
+        if taken is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(taken, socket.SHUT_RDWR)  # that of TLS would take it apart
 
     def run(self) -> None:
+        _here.work = self
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
             self._error = error
+        finally:
+            _here.work = None
 
     def finish(self) -> None:
         self._finished = True
@@ -183,6 +194,18 @@ class _Worker:
 
 
 _idle: list[_Worker] = []
+_here = threading.local()
+
+
+def background() -> Background | None:
+    """The work that this thread does for a caller."""
+    return getattr(_here, "work", None)
+
+
+def unwanted() -> bool:
+    """Whether this thread works for nobody any more."""
+    work = background()
+    return work is not None and work.left
 
 
 def uninterrupted(work: Callable[[], None], unfinished: set[Any]) -> None:

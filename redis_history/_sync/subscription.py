@@ -76,9 +76,11 @@ class Feed(Openable):
         for_read = _AT_ONCE if self._read_now else timeout
         while True:
             signal.clear()  # before looking: what happens from here on sets it again
-            if self._closed:
-                return None
             reading = self._reading
+            if self._closed:
+                if reading is not None:
+                    reading.leave()
+                return None
             if reading is not None and reading.done:
                 self._reading = None
                 reading.result()

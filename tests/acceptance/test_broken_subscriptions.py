@@ -173,6 +173,7 @@ async def test_closing_ends_a_get_while_the_server_hangs(own_server: Start, face
             before = time.monotonic()
             await one.aclose()
             assert await waiting is None
+            await until(lambda: not reading(), "the read to end")
             assert time.monotonic() - before < 1
         finally:
             os.kill(server.pid, signal.SIGCONT)
