@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -311,6 +312,16 @@ PACKAGES: list[tuple[str, str, type[Package]]] = [
 ]
 
 
+#: Our adapters, each with the framework's own class.
+ADAPTERS: list[tuple[str, type[Package], type[Package]]] = [
+    ("LangChainHistory", OurLangChain, LangChainCommunity),
+    ("LlamaIndexChatStore", OurLlamaIndex, LlamaIndex),
+    ("AgentsSession", OurAgentsSession, OpenAIAgents),
+    ("AgentFrameworkHistory", OurAgentFramework, AgentFramework),
+    ("AdkSessionService", OurADK, GoogleADK),
+]
+
+
 class Base:
     """The bare calls that all are compared with."""
 
@@ -380,6 +391,28 @@ def measure(kind: type[Package], url: str, client: Any, rounds: int) -> list[str
     return [append_times, load_times, bulk_times, f"{taken / CONVERSATIONS / LOADED:.0f}"]
 
 
+def measure_adapter(kind: type[Package], theirs: type[Package], url: str, client: Any, rounds: int) -> list[str]:
+    """Our times in those of the framework's own class: append, load and bulk."""
+    client.flushall()
+    packages = [kind(url), theirs(url)]
+    (append, load, bulk), (append_too, load_too, bulk_too) = (
+        one.conversation(f"c{n}") for n, one in enumerate(packages)
+    )
+    try:
+        for _ in range(LOADED):
+            append()
+            append_too()
+        loads = ratio(max(rounds // 20, 5), load, load_too)
+        appends = ratio(rounds, append, append_too)
+        bulks = "–"
+        if bulk is not None and bulk_too is not None:
+            bulks = ratio(max(rounds // 100, 5), partial(bulk, BULK), partial(bulk_too, BULK))
+        return [appends, loads, bulks]
+    finally:
+        for one in packages:
+            one.close()
+
+
 @contextmanager
 def server_for(url: str | None) -> Iterator[str]:
     if url:
@@ -409,7 +442,14 @@ def main() -> None:
             except Exception as error:  # noqa: BLE001 -- another package's failure must not end the table
                 figures = [f"{type(error).__name__}: {str(error)[:60]}", "", "", ""]
             table.add_row(name, shown, *figures)
-    Console(width=120).print(table, f"payload {payload} bytes; times in multiples of bare redis-py calls")
+        adapters = Table("adapter, in times of the framework's own class", "append p50", "load 600", "bulk 500")
+        for name, kind, theirs in ADAPTERS:
+            try:
+                figures = measure_adapter(kind, theirs, url, client, options.rounds)
+            except Exception as error:  # noqa: BLE001 -- as above
+                figures = [f"{type(error).__name__}: {str(error)[:60]}", "", ""]
+            adapters.add_row(name, *figures)
+    Console(width=120).print(table, f"payload {payload} bytes; times in multiples of bare redis-py calls", adapters)
 
 
 if __name__ == "__main__":
