@@ -303,7 +303,9 @@ def _message(event: Event, *, with_id: bool = True) -> Message:
     if event.actions and event.actions.state_delta:
         raw["actions"]["state_delta"] = plain_or(event.actions.state_delta, raw["actions"]["state_delta"])
     content = raw.pop("content", None)
-    converted = from_gemini([{key: content[key] for key in ("role", "parts") if key in content}]) if content else []
+    if content:  # in the order that needs no note
+        content = {key: content[key] for key in ("role", "parts") if key in content} | content
+    converted = from_gemini([content]) if content else []
     note, packed = stored_value(raw)
     meta: dict[str, Any] = {"text" if packed else "event": note}
     if len(converted) == 1:
