@@ -239,7 +239,7 @@ export class Conversation {
   }
 
   /** A reply that is being written has grown. `whole`: this is all of it so far. */
-  on_grew({ id, offset, delta, whole, parts }) {
+  on_grew({ id, delta, whole, parts }) {
     const before = this.byId.get(id);
     if (before?.status !== "streaming") return;
     const grown = whole ? [] : [...before.parts];
@@ -249,7 +249,7 @@ export class Conversation {
       if (part.type === "text" && last?.type === "text") grown.splice(-1, 1, { ...last, text: last.text + part.text });
       else grown.push(part);
     }
-    this.on_updated({ message: { ...before, parts: grown, text: before.text.slice(0, offset) + delta } });
+    this.on_updated({ message: { ...before, parts: grown, text: whole ? delta : before.text + delta } });
   }
 
   on_deleted({ ids }) {
