@@ -160,7 +160,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
             listener.listen(1024)
         except OSError as error:
             raise ConfigurationError(
-                f"cannot listen on port {port} of {host}: {error.strerror}; choose another port, or 0 for any"
+                f"cannot listen on port {port} of {host}: {error.strerror}; choose another --port, or 0 for any"
             ) from error
         yield listener
 

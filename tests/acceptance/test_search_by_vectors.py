@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from redis_history import AsyncHistoryStore, HistoryStore, VectorField, user
+from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError, MissingExtraError
 from tests.conftest import Servers
 from tests.support.servers import RealServer
@@ -105,3 +107,29 @@ def test_the_default_embedder_is_an_extra(server: RealServer, monkeypatch: pytes
     monkeypatch.setattr("redis_history.requests.static_embedder.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=re.escape("redis_history[semantic]")):
         HistoryStore(server.url, embedder="default")
+
+
+def test_servers_without_16_bit_floats_and_their_successors(
+    server: RealServer, server_of: Servers, namespace: str
+) -> None:
+    """Documents of both kinds stand side by side and are found by words; `reindex` gives all the same vectors."""
+    options: dict[str, Any] = {"namespace": namespace, "embedder": embed, "vectors": DIMENSION}
+    with HistoryStore(server.url, **options) as old:
+        backend: Any = old.backend
+        form = backend._settings.index.form
+        backend._settings.index.form = replace(form, halved=False)
+        old.append("c", user("my umbrella", id="1"))
+        assert ids(old.search("c", "umbrela", limit=1)) == ["1"]
+    with HistoryStore(server.url, **options) as new, server.client() as client:
+        new.append("c", user("the restaurant", id="2"))
+        assert ids(new.search("c", "umbrella", limit=1)) == ["1"]
+        assert ids(new.search("c", "resturant", limit=1)) == ["2"]
+        told = client.execute_command("FT.INFO", Keyspace(namespace).index)
+        assert int(told.get("hash_indexing_failures", told.get(b"hash_indexing_failures"))) == 0
+        new.reindex()
+        assert ids(new.search("c", "umbrela", limit=1)) == ["1"]
+    field = VectorField(DIMENSION, distance="l2")
+    with HistoryStore(server.url, namespace=f"{namespace}-l2", embedder=embed, vectors=field) as far:
+        far.append("c", user("my umbrella", id="1"))
+        assert ids(far.search("c", "umbrela", limit=1)) == ["1"]
+    server_of.clear(f"{namespace}-l2")

@@ -20,7 +20,7 @@ from redis_history.errors import DurabilityError
 from redis_history.model import Message
 from redis_history.operations import ANY, DeleteConversation, Precondition, Write
 from redis_history.requests.store_options import VectorField
-from redis_history.search.redisearch import VECTOR, document
+from redis_history.search.redisearch import HALF_VECTOR, VECTOR, document
 from redis_history.search.text import halved
 
 
@@ -112,7 +112,7 @@ class Searching:
     def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
         """The fields and values of a message's search document; its vector, if it has one."""
         fields = document(message)
-        return [*fields, VECTOR, self.stored(vector)] if vector else fields
+        return [*fields, HALF_VECTOR if self.half else VECTOR, self.stored(vector)] if vector else fields
 
     @property
     def half(self) -> bool:

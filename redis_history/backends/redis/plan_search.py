@@ -247,7 +247,7 @@ def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Ca
     terms = search_commands(name, _SCOPE, op.query, op.filters, language=index.form.language, depth=op.depth)
     commands += terms
     if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(name, _SCOPE, index.form.stored(op.vector), op.filters))
+        commands.append(nearest_command(name, _SCOPE, index.form.stored(op.vector), op.filters, half=index.form.half))
     args = [b"0" if op.filters.archived is None else b"1"]
     for command in commands:
         args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
@@ -306,7 +306,8 @@ def _search_all_calls(
     """Commands to send together; `_read_all` takes their replies."""
     commands = search_commands(part.name, scope, op.query, op.filters, language=searching.language, depth=depth)
     if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(part.name, scope, searching.stored(op.vector), op.filters, count=depth))
+        vector, half = searching.stored(op.vector), searching.half
+        commands.append(nearest_command(part.name, scope, vector, op.filters, count=depth, half=half))
     return [plain(*command, errors=True) for command in commands]
 
 

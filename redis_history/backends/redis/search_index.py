@@ -35,7 +35,7 @@ from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keysp
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.operations import Append, Restore
 from redis_history.requests.store_options import VectorField
-from redis_history.search.redisearch import VECTOR, create_arguments
+from redis_history.search.redisearch import HALF_VECTOR, VECTOR, create_arguments
 from redis_history.search.text import chunk_length
 
 _logger = logging.getLogger("redis_history")
@@ -91,7 +91,7 @@ def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
     name, vector = info.get(b"index_name"), None
     for attribute in info.get(b"attributes", ()):
         said = _fields([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
-        if said.get(b"attribute") == VECTOR and said.get(b"type") == b"VECTOR":
+        if said.get(b"attribute") in (VECTOR, HALF_VECTOR) and said.get(b"type") == b"VECTOR":
             algorithm, distance = said[b"algorithm"].decode().lower(), said[b"distance_metric"].decode().lower()
             vector = VectorField(int(said[b"dim"]), algorithm, distance)
     languages = (*sorted(LANGUAGES), UNSTEMMED)
@@ -154,8 +154,8 @@ def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
         state = None if isinstance(reply, Exception) else read_index_info(reply)
         if state is None or state.name != name:
             found = yield from _ensure(part.name, name, command)
-            if isinstance(found, str) and index.form.half:
-                index.form = replace(index.form, halved=False)  # an older RediSearch
+            if isinstance(found, str) and index.form.half and "vector" in found.lower():
+                index.form = replace(index.form, halved=False)  # an older RediSearch, without 16-bit floats
                 return (yield from _ensure_all(index))
             if isinstance(found, str):
                 return found
