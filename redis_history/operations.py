@@ -24,6 +24,7 @@ __all__ = [
     "Clear",
     "Compact",
     "Compacted",
+    "CountConversations",
     "DeleteConversation",
     "DeleteMessages",
     "Entry",
@@ -312,6 +313,14 @@ class ListPreviews(Struct, Op[list[Preview]], frozen=True):
     agent_name: str | None
     limit: int
     offset: int
+
+
+class CountConversations(Struct, Op[int], frozen=True):
+    """How many conversations there are, of one owner or of one agent if given. Those that have ended by their time to
+    live count until a list comes upon them. For backends with `reads_together`."""
+
+    user_id: int | str | None
+    agent_name: str | None
 
 
 class Page(Struct, frozen=True):

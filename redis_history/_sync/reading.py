@@ -13,6 +13,7 @@ from redis_history.backends.base import Backend, features
 from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.operations import (
+    CountConversations,
     FindMessage,
     ListConversations,
     ListPreviews,
@@ -28,6 +29,8 @@ from redis_history.requests import Bound
 
 #: Conversations of which the newest message is read at once.
 TOGETHER = 200
+#: More conversations than a backend can hold.
+_EVERY = 2**53
 
 
 class Reading:
@@ -157,6 +160,17 @@ class Reading:
         check_name(agent_name, "agent_name")
         check_range(limit, offset)
         return self._backend.execute(ListPreviews(user_id, agent_name, limit, offset)) if limit else []
+
+    def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
+        """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.
+
+        Those that have ended by their time to live count until a list comes upon them.
+        """
+        check_owner(user_id, "user_id")
+        check_name(agent_name, "agent_name")
+        if features(self._backend).reads_together and None in (user_id, agent_name):
+            return self._backend.execute(CountConversations(user_id, agent_name))
+        return len(self._backend.execute(ListConversations(user_id, agent_name, _EVERY, 0)))
 
     def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.

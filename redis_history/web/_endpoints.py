@@ -68,7 +68,8 @@ async def conversations(view: View, asked: Asked) -> Response:
         shapes = [shape | {"last": glimpse(one.last_message)} for shape, one in zip(shapes, kept, strict=True)]
     offset += examined
     more = examined < len(found) and offset <= _LIST_END
-    return answer({"conversations": shapes, "next": str(offset) if more else None})
+    total = await view.store.count_conversations(user_id=owner, agent_name=agent) if view.access.open else None
+    return answer({"conversations": shapes, "next": str(offset) if more else None, "total": total})
 
 
 async def conversation(view: View, asked: Asked) -> Response:

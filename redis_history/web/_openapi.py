@@ -56,7 +56,9 @@ _SCHEMAS: Final = {
         "sequence": {"type": ["integer", "null"]}, "sources": _list({"type": "object"}), "status": _STATUS,
     }, metadata_cut=_COUNT, sources_cut=_COUNT, reply=_ref("Reply")),
     "Reply": _object({}, model=_TEXT, input_tokens=_COUNT, output_tokens=_COUNT, cost={"type": "number"}),
-    "Conversations": _object({"conversations": _list(_ref("Conversation")), "next": _MAYBE}),
+    "Conversations": _object({
+        "conversations": _list(_ref("Conversation")), "next": _MAYBE, "total": {"type": ["integer", "null"]},
+    }),
     "Messages": _object(
         {"messages": _list(_ref("Message")), "more": {"type": "boolean"}}, cursor=_MAYBE, before=_MAYBE
     ),

@@ -301,3 +301,25 @@ async def test_an_update_without_fields_is_refused(store: Any) -> None:
     with pytest.raises(InvalidInputError):
         await store.create_conversation("c2")
     assert (await store.get_conversation("c")).revision == 1
+
+
+@pytest.mark.proves("lists")
+async def test_conversations_are_counted(store: Any) -> None:
+    assert await store.count_conversations() == 0
+    for number in range(5):
+        agent = "a" if number < 2 else None
+        await store.create_conversation(Conversation(f"c{number}", user_id=number % 2, agent_name=agent))
+    await store.append("c5", user("x"))
+    for wanted, count in (
+        ({}, 6),
+        ({"user_id": 0}, 3),
+        ({"agent_name": "a"}, 2),
+        ({"user_id": 2}, 0),
+        ({"user_id": "0"}, 0),
+    ):
+        assert await store.count_conversations(**wanted) == count
+    assert await store.count_conversations(user_id=0, agent_name="a") == 1
+    await store.delete_conversation("c0")
+    assert [await store.count_conversations(), await store.count_conversations(user_id=0)] == [5, 2]
+    with pytest.raises(InvalidInputError):
+        await store.count_conversations(user_id=1.5)

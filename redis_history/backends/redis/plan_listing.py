@@ -14,7 +14,14 @@ from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_o
 from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
-from redis_history.operations import ListConversations, ListPreviews, Preview, ScanConversations, Scanned
+from redis_history.operations import (
+    CountConversations,
+    ListConversations,
+    ListPreviews,
+    Preview,
+    ScanConversations,
+    Scanned,
+)
 
 #: States read in one go.
 _CHUNK: Final = 500
@@ -53,13 +60,20 @@ def list_previews(op: ListPreviews, settings: Settings) -> Steps[list[Preview]]:
     return (yield from _listed(op, settings))
 
 
-def _listed(op: ListConversations | ListPreviews, settings: Settings) -> Steps[list[Preview]]:
+def count_conversations(op: CountConversations, settings: Settings) -> Steps[int]:
+    """The same, and their number."""
+    return sum((yield [Call(None, b"", [b"ZCARD", key], as_is) for key in _lists(op, settings)]))
+
+
+def _lists(op: CountConversations | ListConversations | ListPreviews, settings: Settings) -> list[bytes]:
     keyspace = settings.keyspace
     if op.user_id is not None:
-        lists = keyspace.lists("u", op.user_id)
-    else:
-        lists = keyspace.registries() if op.agent_name is None else keyspace.lists("v", op.agent_name)
-    buckets = [_Bucket(key) for key in lists]
+        return keyspace.lists("u", op.user_id)
+    return keyspace.registries() if op.agent_name is None else keyspace.lists("v", op.agent_name)
+
+
+def _listed(op: ListConversations | ListPreviews, settings: Settings) -> Steps[list[Preview]]:
+    buckets = [_Bucket(key) for key in _lists(op, settings)]
     wanted = op.offset + op.limit
     count = min(max(8, -(-2 * wanted // BUCKETS)), _MOST)
     found: list[Preview] = []

@@ -9,9 +9,15 @@ from redis_history.backends.redis import plan_reads, plan_replies, plan_search, 
 from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_compaction import compact, expand
-from redis_history.backends.redis.plan_listing import list_conversations, list_previews, scan_conversations
+from redis_history.backends.redis.plan_listing import (
+    count_conversations,
+    list_conversations,
+    list_previews,
+    scan_conversations,
+)
 from redis_history.operations import (
     Compact,
+    CountConversations,
     Expand,
     KeepLease,
     Lease,
@@ -63,6 +69,7 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     **plan_replies.PLANS,
     **plan_search.PLANS,
     Compact: compact,
+    CountConversations: count_conversations,
     Expand: expand,
     ListConversations: list_conversations,
     ListPreviews: list_previews,

@@ -82,6 +82,7 @@ export class Sidebar {
 
   goOn(page) {
     this.more = page.next !== null;
+    this.total = page.total ?? 0; // where the user may read all; changes meanwhile show at the next page
     this.offset = Number(page.next);
     this.unread.begin(page.conversations.map(({ id }) => this.items.get(id).conversation));
   }
@@ -194,10 +195,10 @@ export class Sidebar {
     }
     for (const [group, head] of this.heads) if (!heads.includes(group)) head.remove();
     if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
-    setText(
-      this.title,
-      this.items.size ? `${plural(matched, "conversation").replace(" ", this.more ? "+ " : " ")}` : "Conversations",
-    );
+    const known = this.more && !words && this.total > matched;
+    const count = plural(known ? this.total : matched, "conversation");
+    const shown = this.more && !known ? count.replace(" ", "+ ") : count;
+    setText(this.title, this.items.size ? shown : "Conversations");
     this.told(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
     if (this.more && this.offset < LOOKED) this.scrolled(); // a page may contain few conversations that this user may read
