@@ -149,8 +149,10 @@ class Saver:
         )
         if unanswered is not None and again:
             adds, batch, since = unanswered
-        else:
+        elif adds := self._syncer.still_there(adds):
             batch = requests.append(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
+        else:
+            return 0
         try:
             outcomes = self._store._write(batch.op)
         except _FINAL:

@@ -55,7 +55,8 @@ class RedisHistory(History):
             self._store = HistoryStore(client_or_store, namespace=namespace)
         else:
             self._store = HistoryStore(client=client_or_store, namespace=namespace)
-        self._syncer = Syncer(self, max_unsaved, self._wake)
+        confirms = self._store._options.durability != "server"
+        self._syncer = Syncer(self, max_unsaved, self._wake, confirms=confirms)
         self._saver = Saver(self._store, self._syncer, self._listeners)
         self._signal: Signal | None = None
         self._closing: Signal | None = None

@@ -18,9 +18,11 @@ MAX_UNSAVED_BYTES = 64_000_000
 
 
 class PendingChange:
-    """`revision` is that of the change in the store; None: not acknowledged. `size` is in bytes."""
+    """`revision` is that of the change in the store; None: not acknowledged. `arrived`: its event was seen, so that
+    what is stored has it already. `size` is in bytes."""
 
     revision: int | None = None
+    arrived = False
     size = 0
 
 
@@ -117,7 +119,7 @@ class Outbox:
         """The store has made the change; None: it has lost it again."""
         if change in self._changes:
             self._waits(change, (revision is None) - (change.revision is None))
-        change.revision = revision
+        change.revision, change.arrived = revision, False
 
     def _waits(self, change: PendingChange, more: int) -> None:
         self.count += more
@@ -144,6 +146,8 @@ class Outbox:
         entries = list(stored)
         added: set[str] = set()
         for change in self._changes:
+            if change.arrived:
+                continue
             if isinstance(change, Rewrite):
                 entries = change.over(entries)
                 known, added = {entry.id for entry in entries}, set()

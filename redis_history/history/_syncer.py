@@ -2,6 +2,8 @@
 
 The entries of the history are what the store has (the replica) with the changes made here since (the outbox). A change
 leaves the outbox when its event has been seen. So entries never jump back, in whatever order replies and events arrive.
+If the store confirms its writes (`durability`), the change must be acknowledged, too: an event says only that the
+server has it.
 
 Methods only post events; the driver delivers them, with no lock held.
 """
@@ -40,16 +42,25 @@ _ENDED = ("conversation_missing", "conversation_replaced")
 
 
 class Syncer:
-    """The state of one history and its conversation. `wake` is called when something is to be sent.
+    """The state of one history and its conversation. `wake` is called when something is to be sent. `confirms`: the
+    store confirms its writes.
 
     `following`: the history saves and follows by itself. `stale`: others have made a change that is not here.
     """
 
-    def __init__(self, history: History, max_unsaved: int, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        history: History,
+        max_unsaved: int,
+        wake: Callable[[], None] = lambda: None,
+        *,
+        confirms: bool = False,
+    ) -> None:
         self.conversation_id: str | None = None
         self.following = False
         self._history = history
         self._wake = wake
+        self._confirms = confirms
         self.replica = Replica()
         self.outbox = Outbox(max_unsaved)
         self._begin_anew()
@@ -141,6 +152,13 @@ class Syncer:
             entries = [one for one in entries if one.id not in self._hidden and one.id not in self._left_out]
         self._history._show(entries)
 
+    def _arrived(self, change: PendingChange) -> None:
+        """The store has the change."""
+        if self._confirms and change.revision is None:
+            change.arrived = True
+        else:
+            self._remove(change)
+
     def _remove(self, change: PendingChange) -> None:
         self.outbox.remove(change)
         if isinstance(change, Add):
@@ -154,14 +172,20 @@ class Syncer:
         A system message that is there already, word for word, is not added again.
         """
         with self._history._lock:
-            unsaved = self.unsaved
+            unsaved, sent = self.unsaved, self.conversation_id is not None
             self._begin_anew()
             self.conversation_id = conversation_id
             self._read(snapshot)
             prompts = {message.text for message in snapshot.messages if message.role == "system"}
             for message in unsaved:
-                if message.id not in self.replica and not (message.role == "system" and message.text in prompts):
-                    self.outbox.put(Add(message, len(encode_body(message))))
+                change = Add(message, len(encode_body(message)))
+                if message.id in self.replica:
+                    if not sent or not self._confirms:
+                        continue
+                    change.arrived = True
+                elif message.role == "system" and message.text in prompts:
+                    continue
+                self.outbox.put(change)
             self._history._void_reductions()
             self._compose()
 
@@ -236,12 +260,14 @@ class Syncer:
                 self._seen = seen
                 self._own |= {one for one in own if one > seen}
             for change in self.outbox:
-                if isinstance(change, Add) and change.message.id in self.replica:
+                if self._shows(snapshot.cursor, change):
+                    self._arrived(change)
+                elif reason == "server_rewound":  # the server may have lost it: it is sent again
+                    self.outbox.acknowledge(change, None)
+                elif change.arrived and reason in _ENDED:
                     self._remove(change)
                 elif change.revision is None:
                     continue
-                elif reason == "server_rewound" and isinstance(change, Add):
-                    self.outbox.acknowledge(change, None)  # the server lost it: it is sent again
                 elif change.revision <= revision or (
                     reason in _ENDED and (acknowledged is None or change in acknowledged)
                 ):
@@ -253,6 +279,12 @@ class Syncer:
             self._compose()
             self._wake()
         return True
+
+    def _shows(self, head: Cursor, change: PendingChange) -> bool:
+        """Whether the state of the store that was read has a change."""
+        if isinstance(change, Add):
+            return change.message.id in self.replica
+        return isinstance(change, Rewrite) and is_of_call(head, change.token)
 
     def apply(self, events: Iterable[Event]) -> Event | None:
         """Apply events; return the one after which the conversation must be read again, if there is one."""
@@ -273,6 +305,8 @@ class Syncer:
         arrived = {message.id for message in event.messages} if isinstance(event, MessagesAppended) else set()
         by_others = set(arrived)
         for change in self.outbox:
+            if change.arrived:
+                continue
             if isinstance(change, Add) and change.message.id in arrived:
                 by_others.discard(change.message.id)
                 own = not by_others or change.revision == event.revision
@@ -286,7 +320,7 @@ class Syncer:
                 own = own or change.revision == event.revision
             else:
                 continue
-            self._remove(change)
+            self._arrived(change)
         if own:
             self._acknowledged(event.revision)
         known = event.revision <= self._seen
@@ -318,6 +352,14 @@ class Syncer:
     def next(self) -> list[Add] | Rewrite | None:
         with self._history._lock:
             return self.outbox.next()
+
+    def still_there(self, adds: Iterable[Add]) -> list[Add]:
+        """Those to send in a new call: a message that the store had, and that others have removed since, is not."""
+        with self._history._lock:
+            gone = [add for add in adds if add.arrived and add.message.id not in self.replica and self.replica.whole]
+            for add in gone:
+                self._remove(add)
+            return [add for add in adds if add not in gone]
 
     def appended(self, adds: Sequence[Add], outcomes: Sequence[Appended]) -> int:
         """The store has acknowledged messages; how many of them were new to it."""
@@ -372,7 +414,9 @@ class Syncer:
 
     def _acknowledged(self, revision: int) -> None:
         for change in self.outbox:
-            if isinstance(change, Rewrite) and change.revision is None and change.seen == revision - 1:
+            if not isinstance(change, Rewrite) or change.revision is not None or change.arrived:
+                continue
+            if change.seen == revision - 1:
                 change.seen = revision
         if revision == self._seen + 1:
             self._seen = revision

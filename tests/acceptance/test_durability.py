@@ -19,8 +19,9 @@ from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
 from tests.support.faults import lose_one_reply
+from tests.support.histories import history_over
 from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, Start, lasting, wait_until
+from tests.support.servers import RealServer, Start, lasting, until, wait_until
 
 ALWAYS = ("--appendfsync", "always")
 FACES = pytest.mark.parametrize("face", ["sync", "async"])
@@ -232,6 +233,41 @@ async def test_a_replica_that_stands_still_is_told_in_time(pair: Pair, face: str
         async with open_store(face, pair.primary.url, durability="replicas") as patient:
             assert (await patient.append("c", user("2", id="2"))).duplicate
             assert (await patient.append("c", user("3", id="3"))).revision == 3
+
+
+@pytest.mark.proves("replicas")
+@FACES
+@pytest.mark.parametrize("how", ["add", "restore"])
+async def test_a_history_is_flushed_when_all_is_confirmed(pair: Pair, face: str, how: str) -> None:
+    """Not when it has seen the event of its change, which the server sends before its replica has it."""
+    options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 0.2, "poll_interval": 0.1}
+    async with open_store(face, pair.primary.url, **options) as store:
+        history = history_over(store)
+        history.on("error", lambda: None)
+        history.add_text("user", "1")
+        await history.autosave("c")
+        await history.flush()
+        pair.pause()
+        change = history.add_text if how == "add" else lambda _, text: history.restore([user(text)])
+        change("user", "2")
+        for _ in range(2):
+            with pytest.raises(DurabilityError):
+                await history.flush()
+            await until(lambda: [entry.position is not None for entry in history.entries][-1:] == [True], "the event")
+        assert [one.text for one in history.unsaved] == (["2"] if how == "add" else [])
+        with pytest.raises(DurabilityError):
+            await history.flush()
+        pair.resume()
+        await until_flushed(history)
+        assert (history.unsaved, history.entries) == ([], await store.get("c"))
+        assert [one.text for one in history.entries][-1] == "2"
+        await history.aclose()
+
+
+async def until_flushed(history: Any) -> None:
+    while True:
+        with contextlib.suppress(DurabilityError):
+            return await history.flush()
 
 
 @FACES

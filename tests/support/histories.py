@@ -39,9 +39,9 @@ class Dropping(Plugin):
 class Synced(History):
     """A history with a syncer and without a driver."""
 
-    def __init__(self, max_unsaved: int = 1000, **options: Any) -> None:
+    def __init__(self, max_unsaved: int = 1000, *, confirms: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self.syncer = Syncer(self, max_unsaved)
+        self.syncer = Syncer(self, max_unsaved, confirms=confirms)
 
 
 def history_over(store: Any, **options: Any) -> Any:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, tool_result, tool_use, user
 from redis_history._sync._listing import read
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges, ReadHead
+from redis_history.requests import restore
 from tests.support.histories import Dropping, Synced
 
 
@@ -85,6 +87,69 @@ def test_messages_lost_by_a_rewound_server_are_sent_again(store: HistoryStore) -
     assert texts(history) == ["before", "acknowledged"]
     assert [message.text for message in history.syncer.unsaved] == ["acknowledged"]
     assert (history.syncer.outbox.count, history.syncer.outbox.size) == (1, next(iter(history.syncer.outbox)).size)
+
+
+def test_an_event_is_not_taken_for_a_confirmation(store: HistoryStore) -> None:
+    """With `durability`, a server that fails may lose what it has told already."""
+    store.append("c", user("before"))
+    history = following(store, confirms=True)
+    older = store.snapshot("c")
+    added = history.add_text("user", "sent")
+    steps: Any = history.syncer.next()
+    stored = store.append("c", added).message
+    hear(store, history)
+    assert history.entries[-1] == stored
+    assert history.syncer.unsaved == [added]
+    assert history.syncer.next() == steps
+    history.syncer.read_again(older, "server_rewound")
+    assert (texts(history), history.syncer.next()) == (["before", "sent"], steps)
+    history.syncer.read_again(store.snapshot("c"))
+    store.delete_messages("c", [added.id])
+    hear(store, history)
+    assert (texts(history), history.syncer.unsaved) == (["before"], [added])
+    assert history.syncer.still_there(steps) == history.syncer.unsaved == []
+
+
+def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
+    history = following(store, confirms=True)
+    history.add_text("user", "a")
+    steps: Any = history.syncer.next()
+    outcomes = store.append_many("c", [step.message for step in steps])
+    hear(store, history)
+    assert history.syncer.appended(steps, outcomes) == 1
+    assert (history.entries, history.syncer.unsaved) == (store.get("c"), [])
+    assert not list(history.syncer.outbox)
+
+
+@pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
+def test_what_ended_with_its_conversation_is_not_sent_again(store: HistoryStore, reason: str) -> None:
+    history = following(store, confirms=True)
+    store.append("c", history.add_text("user", "a"))
+    hear(store, history)
+    store.delete_conversation("c")
+    history.syncer.read_again(store.snapshot("c"), reason)
+    assert (history.entries, history.syncer.unsaved) == ([], [])
+
+
+def test_a_rewrite_waits_for_its_confirmation(store: HistoryStore) -> None:
+    store.append("c", user("before"))
+    older = store.snapshot("c")
+    history = following(store, confirms=True)
+    history.restore([user("anew")])
+    change: Any = history.syncer.next()
+    op = restore("c", change.target, expected_revision=change.seen)
+    revision = store._write(replace(op, token=change.token))
+    hear(store, history)
+    assert (texts(history), history.syncer.next()) == (["anew"], change)
+    store.append("c", user("by others"))
+    hear(store, history)
+    assert texts(history) == ["anew", "by others"]
+    history.syncer.read_again(older, "server_rewound")
+    assert (texts(history), history.syncer.next(), change.seen) == (["anew"], change, 1)
+    history.syncer.rewritten(change, revision, changed=True)
+    assert history.syncer.next() is None
+    history.syncer.read_again(older, "server_rewound")
+    assert history.syncer.next() is change
 
 
 def test_an_acknowledgement_during_a_read_is_not_taken_for_a_deleted_conversation(store: HistoryStore) -> None:
