@@ -149,7 +149,8 @@ class Timeline:
             head.append(shown, style=_STYLES[message.role])
             if shown != message.role:
                 head.append(f"  {message.role}", style="dim")
-        notes = [note, message.scope or "", "archived" if self._archived and self._archived(message) else ""]
+        notes = [note, message.scope or "", "interrupted" if message.status == "interrupted" else ""]
+        notes.append("archived" if self._archived and self._archived(message) else "")
         if said := " · ".join(filter(None, notes)):
             head.append(f"  {said}", style="dim")
         self._screen.print(head)

@@ -9,6 +9,7 @@ import select
 import signal
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -164,6 +165,7 @@ class _Shown:
         self._headings = headings
         self._above: str | None = None
         self._replies: dict[tuple[str, str], Message] = {}  # that are being written, as shown
+        self._whole: deque[tuple[str, str]] = deque(maxlen=1000)  # shown, but perhaps as replies that had ended already
         self._reply: tuple[str, str] | None = None  # the one that was shown last
         self._amid = False  # whether its last line is not ended
 
@@ -200,6 +202,7 @@ class _Shown:
                     self._timeline.head(message, "writing")
                 else:
                     self._timeline.one(message, note=change.note)
+                    self._whole.append((event.conversation_id, message.id))
             self._begin(event.conversation_id, change.messages)
             if change.messages and change.messages[-1].status == "streaming":
                 self._reply = event.conversation_id, change.messages[-1].id
@@ -211,8 +214,10 @@ class _Shown:
         self._replies.update({(conversation_id, one.id): one for one in messages if one.status == "streaming"})
 
     def _grow(self, event: ReplyGrew | ReplyEnded) -> bool:
-        """Show what a reply has more. False if its beginning was not shown, or it is not there any more."""
+        """Show what a reply has more. False if nothing of it was shown, or it is not there any more."""
         reply = event.conversation_id, event.message_id
+        if reply in self._whole:
+            return True
         before = self._replies.pop(reply, None)
         after = event.message if isinstance(event, ReplyEnded) else before and event.applied_to(before)
         if before is None or after is None:

@@ -179,10 +179,26 @@ def test_replies_grow(store: HistoryStore, where: tuple[str, ...]) -> None:
         assert "continued" in lines[1]
         assert lines[2:] == ["  more", "  → find(q=1)", "  Done."]
         reply = store.stream("c")
-        reply.write("half")
+        reply.write("half\nof it")
+        tail.until("  half")
         reply.close()
-        assert "  half" in tail.until("-- interrupted")
+        tail.until("-- interrupted")
         assert tail.end() == 0
+
+
+def test_a_reply_that_has_ended_is_shown_once(store: HistoryStore, where: tuple[str, ...]) -> None:
+    store.append("c", user("Why?"))
+    begin = str(store.snapshot("c").cursor)
+    with store.stream("c") as reply:
+        reply.write("Because.")
+    reply = store.stream("c")
+    reply.write("half")
+    reply.close()
+    told = run(*where, "tail", "c", "--after", begin).stdout
+    assert [told.count(words) for words in ("Because.", "half", "interrupted")] == [1, 1, 1]
+    with store.subscribe("c", after=begin) as events:
+        within = str(events.get(timeout=SECONDS).cursor)
+    assert run(*where, "tail", "c", "--after", within).stdout.count("Because.") == 1
 
 
 def test_a_future_conversation_is_awaited(store: HistoryStore, where: tuple[str, ...]) -> None:

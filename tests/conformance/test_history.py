@@ -318,7 +318,7 @@ async def test_a_long_conversation_is_loaded_while_others_write(stores: Any) -> 
 
     async def others() -> None:
         number = 0
-        while not done.is_set() and number < 4000:
+        while not done.is_set() and number < (100 if stores.custom else 4000):  # files are slow
             await store.append("c", user(f"other {number}"))
             await store.delete_messages("c", [str(number)])
             number += 1

@@ -156,7 +156,6 @@ async def test_what_was_written_stays_if_the_block_fails(store: Any) -> None:
     assert await store.get("c") == [message]
 
 
-@pytest.mark.smoke
 async def test_a_dead_writer_is_noticed_by_readers(stores: Any) -> None:
     writer, reader = stores(), stores(poll_interval=600)
     op = await begun(writer, "half of ")
