@@ -99,7 +99,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
 
 
 @pytest.mark.proves("get-in-time")
-@pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.full)], ids=["one", "all"])
 @pytest.mark.parametrize("outage", ["hangs", "away"])
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_get_returns_in_time_during_an_outage(own_server: Start, face: str, outage: str, every: bool) -> None:

@@ -243,7 +243,7 @@ def _listeners(node: RealServer) -> int:
 
 
 @pytest.mark.proves("cluster")
-@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("face", [pytest.param("sync", marks=pytest.mark.full), "async"])
 async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespace: str) -> None:
     primary = own_cluster.owner(_slot(namespace, "c"))
     known = _store(face, own_cluster, namespace, poll_interval=600)  # not of the replica

@@ -246,7 +246,7 @@ async def test_a_history_is_flushed_when_all_is_confirmed(pair: Pair, face: str,
         history.on("error", lambda: None)
         history.add_text("user", "1")
         await history.autosave("c")
-        await history.flush()
+        await until_flushed(history)
         pair.pause()
         change = history.add_text if how == "add" else lambda _, text: history.restore([user(text)])
         change("user", "2")

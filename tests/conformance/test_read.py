@@ -108,7 +108,6 @@ async def test_a_rare_message_is_found_behind_many(store: Any) -> None:
     assert _texts(await store.get("c", roles=["system"], limit=1)) == "rare"
 
 
-@pytest.mark.smoke
 async def test_long_conversations_are_read_whole(store: Any) -> None:
     for batch in range(5):
         await store.append_many("c", [user(f"{batch * 900 + number}") for number in range(900)])
