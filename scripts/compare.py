@@ -358,37 +358,42 @@ def ratio(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> str:
     return f"{statistics.median(times[0]) / statistics.median(times[1]):.2f}"
 
 
-def measure(kind: type[Package], url: str, client: Any, rounds: int) -> list[str]:
-    client.flushall()
-    package = kind(url)
-    base = Base(client)
-    try:
-        append, _, _ = package.conversation("first")
-        append()
-        append_times = ratio(rounds, append, base.append)
-        append, load, _ = package.conversation("loaded")
+def measure(kind: type[Package], url: str | None, rounds: int) -> list[str]:
+    """The memory comes first, on a server that had nothing else to keep."""
+    with server_for(url) as one, redis.Redis.from_url(one) as client:
+        client.flushall()
+        package = kind(one)
+        try:
+            taken = measure_memory(package, client)
+            return [*measure_times(package, Base(client), rounds), f"{taken:.0f}"]
+        finally:
+            package.close()
+
+
+def measure_memory(package: Package, client: Any) -> float:
+    append, _, _ = package.conversation("warm")
+    append()
+    before = client.info("memory")["used_memory"]
+    for number in range(CONVERSATIONS):
+        append, _, _ = package.conversation(f"memory-{number}")
         for _ in range(LOADED):
             append()
-        assert load() == LOADED, (package, load())
-        load_times = ratio(max(rounds // 20, 5), load, base.load)
-        _, _, bulk = package.conversation("bulk")
-        bulk_times = "–"
-        if bulk is not None:
-            bulk_times = ratio(max(rounds // 100, 5), lambda: bulk(BULK), base.bulk)
-        client.flushall()
-        package.close()
-        package = kind(url)
-        append, _, _ = package.conversation("warm")
+    taken = client.info("memory")["used_memory"] - before
+    return float(taken / CONVERSATIONS / LOADED)
+
+
+def measure_times(package: Package, base: Base, rounds: int) -> list[str]:
+    append, _, _ = package.conversation("first")
+    append()
+    append_times = ratio(rounds, append, base.append)
+    append, load, _ = package.conversation("loaded")
+    for _ in range(LOADED):
         append()
-        before = client.info("memory")["used_memory"]
-        for number in range(CONVERSATIONS):
-            append, _, _ = package.conversation(f"memory-{number}")
-            for _ in range(LOADED):
-                append()
-        taken = client.info("memory")["used_memory"] - before
-    finally:
-        package.close()
-    return [append_times, load_times, bulk_times, f"{taken / CONVERSATIONS / LOADED:.0f}"]
+    assert load() == LOADED, (package, load())
+    load_times = ratio(max(rounds // 20, 5), load, base.load)
+    _, _, bulk = package.conversation("bulk")
+    bulk_times = "–" if bulk is None else ratio(max(rounds // 100, 5), partial(bulk, BULK), base.bulk)
+    return [append_times, load_times, bulk_times]
 
 
 def measure_adapter(kind: type[Package], theirs: type[Package], url: str, client: Any, rounds: int) -> list[str]:
@@ -433,15 +438,15 @@ def main() -> None:
     logging.disable(logging.WARNING)
     payload = len(msgspec.msgpack.encode({"id": str(uuid4()), "role": "user", "content": TEXT}))
     table = Table("package", "version", "append p50", "load 600", "bulk 500", "bytes a message")
+    for name, distribution, kind in PACKAGES:
+        shown = version(distribution) if distribution else version("redis_history")
+        try:
+            figures = measure(kind, options.url, options.rounds)
+        except Exception as error:  # noqa: BLE001 -- another package's failure must not end the table
+            figures = [f"{type(error).__name__}: {str(error)[:60]}", "", "", ""]
+        table.add_row(name, shown, *figures)
     with server_for(options.url) as url:
         client = redis.Redis.from_url(url)
-        for name, distribution, kind in PACKAGES:
-            shown = version(distribution) if distribution else version("redis_history")
-            try:
-                figures = measure(kind, url, client, options.rounds)
-            except Exception as error:  # noqa: BLE001 -- another package's failure must not end the table
-                figures = [f"{type(error).__name__}: {str(error)[:60]}", "", "", ""]
-            table.add_row(name, shown, *figures)
         adapters = Table("adapter, in times of the framework's own class", "append p50", "load 600", "bulk 500")
         for name, kind, theirs in ADAPTERS:
             try:

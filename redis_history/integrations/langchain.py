@@ -298,7 +298,7 @@ def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
         elif isinstance(change, str):
             yield methodcaller("delete_messages", key, [change]), ()
         else:
-            if _is_short(change):
+            if _is_new(change):
                 answer = yield methodcaller("append_many", key, _ours(change)), (MessageConflictError,)
                 if not isinstance(answer, MessageConflictError):
                     continue
@@ -309,9 +309,10 @@ def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
             yield methodcaller("append_many", key, new), ()
 
 
-def _is_short(messages: list[BaseMessage]) -> bool:
+def _is_new(messages: list[BaseMessage]) -> bool:
     """Whether these are probably new, and not a state that is saved again: then reading what is stored can wait."""
-    return len(messages) <= 2 and not any(_PART in (message.id or "") for message in messages)
+    ids = [message.id for message in messages if message.id]
+    return not ids or (len(messages) <= 2 and not any(_PART in id_ for id_ in ids))
 
 
 def _difference(messages: list[BaseMessage], stored: list[Message]) -> tuple[list[Message], list[Message]]:

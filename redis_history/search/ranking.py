@@ -93,43 +93,54 @@ def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
     `nearest` has a similarity for each listed message, of any scale; `size` is the number of messages searched. A
     message that a list lacks counts as much as its last item. Both scores are divided by their standard deviation.
     """
-    words = {(one.conversation, one.sequence): one.score for one in ranked}
-    vectors: dict[tuple[Any, int], float] = {}
-    for conversation, listed in nearest.scores.items():
-        # The distance to a vector of zeros is not a number.
-        vectors.update({(conversation, n): score for n, score in listed.items() if math.isfinite(score)})
-    least = min(vectors.values(), default=0.0)
-    vectors = {place: score - least for place, score in vectors.items()}
-    spread = dict(vectors)
-    for (conversation, n), score in vectors.items():
-        for step, share in _VECTOR_STEPS:
-            beside = conversation, n + step
-            if beside in vectors or beside in words:
-                spread[beside] = spread.get(beside, 0.0) + share * score
-    places = words.keys() | spread.keys()
-    count = max(size, len(places))
-    word_mean, word_deviation = _moments(words.values(), count)
-    vector_mean, vector_deviation = _moments(spread.values(), count)
-    covariance = sum(score * spread.get(place, 0.0) for place, score in words.items()) / max(count, 1)
+    # By conversation and then by number: a search takes this way with hundreds of messages.
+    words: dict[Any, dict[int, float]] = {}
+    for one in ranked:
+        words.setdefault(one.conversation, {})[one.sequence] = one.score
+    # The distance to a vector of zeros is not a number.
+    finite = {where: {n: s for n, s in those.items() if math.isfinite(s)} for where, those in nearest.scores.items()}
+    least = min((min(those.values()) for those in finite.values() if those), default=0.0)
+    vectors = {
+        where: _near({n: s - least for n, s in finite.get(where, {}).items()}, words.get(where, {}))
+        for where in {**words, **finite}
+    }
+    count = max(size, sum(map(len, vectors.values())))
+    word_mean, word_deviation = _moments(words, count)
+    vector_mean, vector_deviation = _moments(vectors, count)
+    products = (score * vectors[where][n] for where, those in words.items() for n, score in those.items())
+    covariance = sum(products) / max(count, 1)
     correlation = (covariance - word_mean * vector_mean) / (word_deviation * vector_deviation)
     # Two standard errors are left for chance: the fewer messages, the more they must agree.
     agreement = (correlation - 2 / math.sqrt(max(count, 1))) / _AGREEMENT
     weight = min(max(agreement, 0.0), 1.0) if words else 1.0
-    scores = {
-        place: words.get(place, 0.0) / word_deviation + weight * spread.get(place, 0.0) / vector_deviation
-        for place in places
-    }
+    by_words, by_vectors = 1 / word_deviation, weight / vector_deviation
     # Where the words leave a tie, the vectors decide, and then the newer message comes first.
-    order = sorted(places, reverse=True)
-    order.sort(key=lambda place: (scores[place], spread.get(place, 0.0)), reverse=True)
-    return [Ranked(place[0], place[1], scores[place]) for place in order]
+    order = [
+        (known.get(n, 0.0) * by_words + near * by_vectors, near, where, n)
+        for where, those in vectors.items()
+        for known in (words.get(where, {}),)
+        for n, near in those.items()
+    ]
+    order.sort(reverse=True)
+    return [Ranked(where, n, score) for score, _, where, n in order]
 
 
-def _moments(scores: Iterable[float], count: int) -> tuple[float, float]:
+def _near(scores: dict[int, float], known: Iterable[int]) -> dict[int, float]:
+    """The similarities in one conversation, each also spread to its neighbours among these messages and the `known`."""
+    spread = dict.fromkeys(known, 0.0)
+    spread.update(scores)
+    for n, score in scores.items():
+        for step, share in _VECTOR_STEPS:
+            if n + step in spread:
+                spread[n + step] += share * score
+    return spread
+
+
+def _moments(scores: Mapping[Any, Mapping[int, float]], count: int) -> tuple[float, float]:
     """Mean and standard deviation (1 for 0) of so many scores, of which those that are not given are 0."""
-    scores = list(scores)
-    mean = sum(scores) / max(count, 1)
-    variance = sum(score * score for score in scores) / max(count, 1) - mean * mean
+    mean = sum(sum(those.values()) for those in scores.values()) / max(count, 1)
+    squares = sum(score * score for those in scores.values() for score in those.values())
+    variance = squares / max(count, 1) - mean * mean
     return mean, math.sqrt(variance) if variance > 1e-12 else 1.0
 
 

@@ -69,14 +69,14 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
     chance = random.Random(0)
     asked = [" ".join(chance.sample(WORDS[:300], 3)) for _ in range(few + few // 10)]
 
-    def filled(size: int) -> HistoryStore:
-        store = HistoryStore(url, namespace=f"bench-search-{size}", search="require")
+    def filled(size: int, **options: Any) -> HistoryStore:
+        store = HistoryStore(url, namespace=f"bench-search-{size}{len(options)}", search="require", **options)
         store.append_many("c", spoken(0, 600))
         for number in range(1, size // 500):
             store.append_many(f"c{number}", spoken(number, 500))
         return store
 
-    with filled(2_000) as small, filled(200_000) as large:
+    with filled(2_000) as small, filled(2_000, embedder=any_vectors, vectors=256) as near, filled(200_000) as large:
         until_still(client)
         generation = client.hget(Keyspace(small.namespace).conversation("c").state, "i").decode()
 
@@ -95,6 +95,8 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
             report.row("search in 600 of 2,000 messages", name, ours, bare)
         bare, ours = in_turn(few, search, lambda index: large.search("c", asked[index]))
         report.row("search in 600 of 200,000 messages", "in 600 of 2,000", ours, bare, "1.5")
+        bare, ours = in_turn(few, search, lambda index: near.search("c", asked[index]))
+        report.row("search in 600, with vectors of 256 numbers", "by words alone", ours, bare, "2")
         with HistoryStore(url, namespace=small.namespace, search="off") as silent:
             bare, ours = in_turn(max(few // 4, 10), search, lambda index: silent.search("c", asked[index]))
         report.row("the same without an index", "with an index", ours, bare)
@@ -106,7 +108,7 @@ def bench_search_memory(report: Report, client: Any, url: str) -> None:
     options: dict[str, dict[str, Any]] = {
         "without search": {"search": "off"},
         "with an index": {"search": "require"},
-        "with vectors of 384 numbers": {"search": "require", "embedder": any_vectors, "vectors": 384},
+        "with vectors of 256 numbers": {"search": "require", "embedder": any_vectors, "vectors": 256},
     }
     for name, chosen in options.items():
         with HistoryStore(url, namespace=f"bench-memory-{len(used)}", **chosen) as store:
@@ -142,4 +144,4 @@ def spoken(seed: int, count: int) -> list[Message]:
 
 
 def any_vectors(texts: Sequence[str]) -> list[list[float]]:
-    return [[random.random() for _ in range(384)] for _ in texts]
+    return [[random.random() for _ in range(256)] for _ in texts]

@@ -250,3 +250,15 @@ def test_a_runnable_is_sent_the_same_as_with_the_history_in_memory(store: Any) -
         assert len([part for part in parts if part.content]) == 2
     assert sent[True] == sent[False]
     assert [len(messages) for messages in sent[True]] == [1, 3, 5]
+
+
+def test_new_messages_are_added_without_reading_the_others(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        calls: list[str] = []
+        execute = store._backend.execute
+        store._backend.execute = lambda op: calls.append(type(op).__name__) or execute(op)  # type: ignore[method-assign,func-returns-value]
+        history = LangChainHistory("c", store)
+        history.add_messages([HumanMessage(str(number)) for number in range(5)])
+        history.add_messages([HumanMessage("one", id="1"), HumanMessage("two", id="2")])
+        assert calls == ["Append", "Append"]
+        assert len(history.messages) == 7
