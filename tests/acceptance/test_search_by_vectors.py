@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, VectorField, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError, MissingExtraError
 from tests.conftest import Servers
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, wait_until
 
 SAID = {
     "umbrella": "I left my umbrella in the restaurant",
@@ -133,3 +134,33 @@ def test_servers_without_16_bit_floats_and_their_successors(
         far.append("c", user("my umbrella", id="1"))
         assert ids(far.search("c", "umbrela", limit=1)) == ["1"]
     server_of.clear(f"{namespace}-l2")
+
+
+@pytest.mark.proves("embedders")
+def test_words_are_found_while_the_index_with_vectors_is_made(server: RealServer, namespace: str) -> None:
+    words = [user(f"about word{number}", id=str(number)) for number in range(1000)]
+    with HistoryStore(server.url, namespace=namespace) as store:
+        for conversation in range(4):
+            store.append_many(f"c{conversation}", words)
+    with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=DIMENSION) as store:
+        assert ids(store.search("c0", "word7", limit=1)) == ["7"]
+        assert ids(store.search_all("word7", limit=1, conversation_ids=["c0"])) == ["7"]
+
+
+@pytest.mark.proves("embedders")
+@pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
+def test_another_store_makes_the_index_without_vectors(server: RealServer, namespace: str, every: bool) -> None:
+    with (
+        HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=DIMENSION) as store,
+        HistoryStore(server.url, namespace=namespace) as other,
+    ):
+        search = store.search_all if every else partial(store.search, "c")
+        store.append_many("c", [user(text, id=name) for name, text in SAID.items()])
+        assert ids(search("kittne", limit=1)) == ["kitten"]
+        with server.client() as client:
+            index = partial(client.execute_command, "FT.INFO", Keyspace(namespace).index)
+            with_vectors = "FLOAT16" in str(index())
+            wait_until(lambda: other.search("c", "kitten") and "FLOAT16" not in str(index()), "the other index")
+        assert with_vectors
+        assert ids(search("kitten", limit=1)) == ["kitten"]
+        wait_until(lambda: ids(search("kittne", limit=1)) == ["kitten"], "the vectors to be found again")

@@ -27,6 +27,7 @@ from redis_history.backends.redis.keys import IndexPart, pack_keys
 from redis_history.backends.redis.search_index import (
     fill_index,
     finish_work,
+    is_refusal,
     mark,
     use_index,
     write_documents,
@@ -95,6 +96,22 @@ def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
 def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
     """None if the server cannot search now: without search or index, or with an incomplete index."""
     index = settings.index
+    if op.vector is not None:
+        try:
+            return (yield from _search_at_all(op, settings, index))
+        except BackendError as error:
+            if index is None or not is_refusal(error):
+                raise
+            # A store without this embedder has made another index. The next search makes ours again.
+            _logger.warning("the search index has not these vectors, so words alone are searched: %s", error)
+            index.settled = False
+            op = structs.replace(op, vector=None)
+    return (yield from _search_at_all(op, settings, index))
+
+
+def _search_at_all(
+    op: Search | SearchAll, settings: Settings, index: SearchIndex | None
+) -> Steps[SearchMatches | None]:
     for first in (True, False):
         if index is None or not index.works:
             return None
@@ -120,6 +137,8 @@ def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches |
 def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
     if not index.settled:
         yield from fill_index(settings, 0.0)
+    if not index.settled:  # another index answers until that with the vectors is filled
+        op = structs.replace(op, vector=None)
     call, terms = _search_call(op, settings, index)
     for _ in range(_MARKINGS):
         reply = (yield call) if index.scripts else (yield from _unscripted(op, call.args, terms, settings))
@@ -137,6 +156,8 @@ def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[
     state = yield from fill_index(settings, op.seconds)
     if state is None or not state.complete:
         return None
+    if not index.settled:
+        op = structs.replace(op, vector=None)
     if op.filters.archived is not None:
         yield Upkeep(finish_work(settings.keyspace))
     several = len(index.parts) > 1
