@@ -82,11 +82,11 @@ def indexes(make_index: Callable[..., Index]) -> list[Index]:
     return both
 
 
-def thorough(full: bool) -> Any:
+def thorough(full: bool, examples: int = 1_000) -> Any:
     # Shrinking is for the long run: each example asks a server.
     phases = list(Phase) if full else [phase for phase in Phase if phase is not Phase.shrink]
     return settings(
-        max_examples=1_000 if full else 100, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+        max_examples=examples if full else 100, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
     )
 
 

@@ -1,6 +1,7 @@
 """No query, filter or id leaves its conversation or its namespace: through the store, as users call it.
 
-`test_isolation.py` is about the language of the calls. `--full` runs it with 1,000 examples.
+`test_isolation.py` is about the language of the calls. `--full` runs it with 10,000 queries within a
+conversation, and 1,000 of the other examples.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore])
 
 @pytest.mark.proves("search-isolated")
 def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], full: bool) -> None:
-    @thorough(full)
+    @thorough(full, 10_000)
     @given(st.sampled_from(sorted(stores)), st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
     def search(namespace: str, conversation: str, query: str, filters: dict[str, Any]) -> None:
         check(namespace, conversation, stores[namespace].search(conversation, query, **filters))
