@@ -16,9 +16,12 @@ from msgspec import Struct
 from redis_history._validation import refuse
 from redis_history._words import is_unspaced, stop_words, words
 from redis_history.errors import InvalidInputError
+from redis_history.search.dates import Period, named_periods
 
 #: More of a query is not read.
 MAX_QUERY_CHARACTERS: Final = 100_000
+#: Dates are looked for in the beginning.
+MAX_DATED_CHARACTERS: Final = 1_000
 #: More terms of a query are not looked for, nor more words of a phrase: the first ones are.
 MAX_TERMS: Final = 32
 _MIN_PREFIX: Final = 2
@@ -40,9 +43,11 @@ class Term(Struct, frozen=True):
 
 
 class Query(Struct, frozen=True):
-    """The distinct terms of a query, at most MAX_TERMS, as they came. None: nothing can match."""
+    """The distinct terms of a query, at most MAX_TERMS, as they came. None: nothing can match. `periods`: the times
+    that it names."""
 
     terms: tuple[Term, ...]
+    periods: tuple[Period, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.terms)
@@ -62,7 +67,7 @@ def parse_query(query: str, language: str = "english") -> Query:
         (stopped if term.kind == "word" and term.word in stop else terms)[term] = None
         if len(terms) == MAX_TERMS:
             break
-    return Query(tuple(terms or stopped)[:MAX_TERMS])
+    return Query(tuple(terms or stopped)[:MAX_TERMS], named_periods(query[:MAX_DATED_CHARACTERS]))
 
 
 def _terms(query: str) -> Iterator[Term]:

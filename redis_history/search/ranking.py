@@ -29,6 +29,9 @@ from redis_history.search.text import searchable
 #: recall@10.
 DEPTH: Final = 500
 
+#: Messages from the times that a query names; if there are more, times do not count.
+MAX_DATED: Final = 2_000
+
 #: The share of a term's weight that a message gets if another one, so many steps before or after it, has the term.
 NEIGHBOURS: Final = (0.7, 0.5, 0.3)
 _STEPS: Final = tuple((sign * step, share) for step, share in enumerate(NEIGHBOURS, 1) for sign in (-1, 1))
@@ -85,6 +88,18 @@ def rank(
     ranked.sort(key=lambda one: (one.conversation, one.sequence), reverse=True)
     ranked.sort(key=lambda one: one.score, reverse=True)
     return ranked
+
+
+def favour(ranked: list[Ranked], dated: Matches, size: int) -> list[Ranked]:
+    """The messages in order, where those count more that are `dated`: from the times that the query names. It counts as
+    a word that these messages have: 0.015 of recall@10 on LoCoMo, where 34 of 383 questions name a time."""
+    if not dated.total or dated.total > dated.listed:  # so many that it says little
+        return ranked
+    weight = math.log1p(max(size - dated.total + 0.5, 0.5) / (dated.total + 0.5))
+    of = dated.scores
+    found = [one._replace(score=one.score + weight * (one.sequence in of.get(one.conversation, ()))) for one in ranked]
+    found.sort(key=lambda one: one.score, reverse=True)
+    return found
 
 
 def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
@@ -191,6 +206,7 @@ class Scan:
         self._wanted = [_counter(term, self._stem) for term in query.terms]
         self._found: list[dict[int, float]] = [{} for _ in query.terms]
         self._lengths: dict[int, int] = {}
+        self._dated: dict[int, float] = {}
         self._length = 0
         self.searched = 0
         #: The messages that match, by sequence (or what stands for it).
@@ -210,6 +226,9 @@ class Scan:
                 continue
             text = words(searchable(message))
             self.searched += 1
+            time = message.position.timestamp if self._query.periods and message.position else None
+            if time is not None and any(begin <= time < end for begin, end in self._query.periods):
+                self._dated[sequence] = 1.0
             self._length += len(text)
             counts = Counter(text)
             stems: Counter[str] = Counter()
@@ -230,7 +249,8 @@ class Scan:
             Matches(len(found), {None: {n: f * (_K1 + 1) / (f + norms[n]) for n, f in found.items()}})
             for found in self._found
         ]
-        return rank(self._query, matches, size=self.searched)
+        ranked = rank(self._query, matches, size=self.searched)
+        return favour(ranked, Matches(len(self._dated), {None: self._dated}), self.searched)
 
 
 _Count = Callable[[Sequence[str], Counter[str], Counter[str]], float]

@@ -27,8 +27,9 @@ from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
 from redis_history.requests.filters import ANYTHING, Filters, tool_names_of
 from redis_history.requests.store_options import VectorField
+from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
-from redis_history.search.ranking import DEPTH, Matches
+from redis_history.search.ranking import DEPTH, MAX_DATED, Matches
 from redis_history.search.text import index_text
 
 TEXT: Final = b"t"
@@ -250,6 +251,20 @@ def nearest_command(
     within, field = expression.within, HALF_VECTOR if half else VECTOR
     text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, field, expression.parameter(vector))
     return [b"FT.SEARCH", index, text, b"RETURN", b"1", b"d", b"SORTBY", b"d", *expression._end(count)]
+
+
+def dated_command(
+    index: bytes, scope: Sequence[str] | Namespace, periods: Sequence[Period], filters: Filters = ANYTHING
+) -> list[bytes]:
+    """FT.SEARCH for the documents of a scope from these times.
+
+    Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
+    """
+    expression = _Expression(scope, filters)
+    spans = [[expression.parameter(b"%d" % time) for time in period] for period in periods]
+    times = b"|".join(b"@%b:[%b (%b]" % (TIME, *span) for span in spans)
+    text = b" ".join(filter(None, (expression.within, b"(%b)" % times)))
+    return [b"FT.SEARCH", index, text, b"NOCONTENT", b"WITHSCORES", *expression._end(MAX_DATED)]
 
 
 class Found(NamedTuple):

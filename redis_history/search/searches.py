@@ -35,7 +35,7 @@ from redis_history.requests.filters import Filters, Within
 from redis_history.requests.store_options import Options
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import Query, parse_query
-from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, fuse, rank
+from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, favour, fuse, rank
 from redis_history.search.server_search import (
     Fetch,
     Fetched,
@@ -424,6 +424,8 @@ def _whose(ranked: Ranked) -> Any:
 
 def _order(found: SearchMatches, query: Query) -> list[Ranked]:
     ranked = rank(query, found.matches, size=found.size, together=found.together)
+    if found.dated is not None:
+        ranked = favour(ranked, found.dated, found.size or found.documents)
     if found.nearest is None:
         return ranked
     return fuse(ranked, found.nearest, found.size or found.documents)

@@ -27,13 +27,14 @@ class MessagePlace(NamedTuple):
 class SearchMatches(Struct, frozen=True):
     """The matches of each term of a query, for `search.ranking.rank`, by conversation id and generation. `size`: how
     many messages were searched, None if that is not known; `nearest`: the similarity of the nearest vectors;
-    `documents`: how many are in the index of a namespace."""
+    `documents`: how many are in the index of a namespace; `dated`: the messages from the times that the query names."""
 
     matches: list[Matches]
     together: Matches | None
     size: int | None
     nearest: Matches | None = None
     documents: int = 0
+    dated: Matches | None = None
 
 
 class Search(Struct, Op[SearchMatches | None], frozen=True):

@@ -385,3 +385,15 @@ async def test_pages_stay_while_messages_arrive(store: Any) -> None:
         pages += ids(hits)
         await store.append_many("c", [user("word word", id=f"new {page} {n}") for n in range(7)])
     assert sorted(pages, key=int) == [str(n) for n in range(12)]
+
+
+async def test_messages_from_a_time_that_the_query_names_come_first(store: Any) -> None:
+    for month in range(1, 13):
+        painted = user(f"we painted {'abcdefghijkl'[month - 1] * 4}", id=f"p{month}", timestamp=f"2023-{month:02}-10")
+        await store.append_many("c", [painted, user("so so", timestamp=f"2023-{month:02}-11")])
+    assert ids(await store.search("c", "What did they paint?", limit=1)) != ["p3"]
+    for query in ("What did they paint in March 2023?", "painted on March 10, 2023", "painted, 2023-03"):
+        assert ids(await store.search("c", query, limit=1)) == ["p3"]
+    assert ids(await store.search("c", "painted in March 2024", limit=1)) != ["p3"]
+    assert len(await store.search("c", "paint in March 2023", limit=50)) == 12
+    assert ids(await store.search("c", "painted in March 2023", limit=1, before="2023-03-01")) != ["p3"]

@@ -39,6 +39,7 @@ from redis_history.search.redisearch import (
     NAMESPACE,
     Namespace,
     count_command,
+    dated_command,
     matches_of,
     nearest_command,
     page_command,
@@ -208,7 +209,11 @@ def _merged(found: list[SearchMatches], sizes: tuple[int, ...] | None) -> Search
             scores |= {whose: {n: s / rareness for n, s in listed.items()} for whose, listed in of_part.items()}
         matches.append(Matches(sum(part.total for part in each), scores))
     return SearchMatches(
-        matches, _joined([one.together for one in found]), None, _joined([one.nearest for one in found])
+        matches,
+        _joined([one.together for one in found]),
+        None,
+        _joined([one.nearest for one in found]),
+        dated=_joined([one.dated for one in found]),
     )
 
 
@@ -269,6 +274,8 @@ def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Ca
     commands += terms
     if op.vector is not None and not op.filters.impossible:
         commands.append(nearest_command(name, _SCOPE, index.form.stored(op.vector), op.filters, half=index.form.half))
+    if op.query.periods and terms:
+        commands.append(dated_command(name, _SCOPE, op.query.periods, op.filters))
     args = [b"0" if op.filters.archived is None else b"1"]
     for command in commands:
         args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
@@ -290,11 +297,12 @@ def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
     single = len(op.query.terms)
     if not replies:  # a conversation without messages
         return SearchMatches([Matches(0, {})] * single, None, 0)
-    nearest = None
-    if len(found) > terms:
+    nearest, rest = None, found[terms:]
+    if op.vector is not None and rest:
         distances = found[terms].scores[whose]
         nearest = Matches(len(distances), {whose: {sequence: -distance for sequence, distance in distances.items()}})
-    return SearchMatches(found[:single], found[single] if terms > single else None, count, nearest)
+    dated = found[-1] if op.query.periods and terms else None
+    return SearchMatches(found[:single], found[single] if terms > single else None, count, nearest, dated=dated)
 
 
 def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -> Steps[list[Any]]:
@@ -329,6 +337,8 @@ def _search_all_calls(
     if op.vector is not None and not op.filters.impossible:
         vector, half = searching.stored(op.vector), searching.half
         commands.append(nearest_command(part.name, scope, vector, op.filters, count=depth, half=half))
+    if op.query.periods and commands:
+        commands.append(dated_command(part.name, scope, op.query.periods, op.filters))
     return [plain(*command, errors=True) for command in commands]
 
 
@@ -340,10 +350,11 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMa
         where = keyspace.document_of(key)
         return None if where is None else ((where.conversation_id, where.generation), where.sequence)
 
-    terms = len(replies) - (op.vector is not None and not op.filters.impossible)
-    matches, together = read_matches(replies[:terms], op.query, place)
-    nearest = matches_of(replies[terms], place) if len(replies) > terms else None
-    return SearchMatches(matches, together, None, nearest)
+    replies = list(replies)
+    dated = matches_of(replies.pop(), place) if op.query.periods and replies else None
+    nearest = matches_of(replies.pop(), place) if op.vector is not None and replies else None
+    matches, together = read_matches(replies, op.query, place)
+    return SearchMatches(matches, together, None, nearest, dated=dated)
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:
