@@ -126,7 +126,8 @@ class AsyncRedisBackend:
     async def execute(self, op: Op[T]) -> T:
         if self._closed or not self._usable:
             await self._make_usable()
-        if self._upkeep_at is not None and time.monotonic() >= self._upkeep_at:
+        due = self._upkeep_at  # another thread may take it away
+        if due is not None and time.monotonic() >= due:
             await self._continue_upkeep()
         return await self._run(plan(op, self._settings))
 

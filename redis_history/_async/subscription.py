@@ -118,8 +118,9 @@ class AsyncFeed(Openable):
     async def _end(self) -> None:
         if self._begun:  # else `open` does it
             await self._unwatch()
-        if self._reading is not None:
-            await self._reading.leave()
+        reading = self._reading  # which `get` in another thread may take away
+        if reading is not None:
+            await reading.leave()
 
     async def _rest(self, seconds: float) -> None:
         """Return after so many seconds, or when it is closed."""

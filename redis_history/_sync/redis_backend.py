@@ -127,7 +127,8 @@ class RedisBackend:
     def execute(self, op: Op[T]) -> T:
         if self._closed or not self._usable:
             self._make_usable()
-        if self._upkeep_at is not None and time.monotonic() >= self._upkeep_at:
+        due = self._upkeep_at  # another thread may take it away
+        if due is not None and time.monotonic() >= due:
             self._continue_upkeep()
         return self._run(plan(op, self._settings))
 

@@ -119,8 +119,9 @@ class Feed(Openable):
     def _end(self) -> None:
         if self._begun:  # else `open` does it
             self._unwatch()
-        if self._reading is not None:
-            self._reading.leave()
+        reading = self._reading  # which `get` in another thread may take away
+        if reading is not None:
+            reading.leave()
 
     def _rest(self, seconds: float) -> None:
         """Return after so many seconds, or when it is closed."""

@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -264,3 +265,21 @@ async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namesp
             assert [text for text in texts if text.startswith(name)] == [f"{name} {number}" for number in range(20)]
     await store.aclose()
     gc.collect()
+
+
+def test_another_thread_does_the_maintenance_first(
+    server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.append("c", user("x"))
+        backend: Any = store.backend
+        backend._upkeep_at = 0.0
+        monotonic = time.monotonic
+
+        def look() -> float:
+            backend._upkeep_at = None
+            return monotonic()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", look)
+            assert store.get_message("c", "x") is None
