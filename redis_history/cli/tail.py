@@ -218,22 +218,21 @@ class _Shown:
         reply = event.conversation_id, event.message_id
         if reply in self._whole:
             return True
-        before = self._replies.pop(reply, None)
+        before, ended = self._replies.pop(reply, None), isinstance(event, ReplyEnded)
         after = event.message if isinstance(event, ReplyEnded) else before and event.applied_to(before)
         if before is None or after is None:
             return False
+        if not ended:
+            self._replies[reply] = after
         interrupted = after.status == "interrupted"
         if after.parts == before.parts and self._reply != reply and not interrupted:
-            if isinstance(event, ReplyGrew):
-                self._replies[reply] = after
             return True
         if self._reply != reply:
             self._head(event.conversation_id)
             self._timeline.head(before, "continued")
             self._reply = reply
         self._amid = self._timeline.grow(before, after, self._amid)
-        if isinstance(event, ReplyGrew):
-            self._replies[reply] = after
+        if not ended:
             return True
         self._leave()
         if interrupted:

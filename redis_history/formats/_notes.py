@@ -165,7 +165,13 @@ def note_of(holder: Any, form: str) -> Mapping[str, Any]:
 
 def plain_text(message: Message, form: str) -> str | None:
     """The text of a message that consists of one plain text, without notes for `form`; None for other messages."""
-    if len(message.parts) != 1 or note_of(message, form):
+    text = lone_text(message)
+    return None if text is None or note_of(message, form) else text
+
+
+def lone_text(message: Message) -> str | None:
+    """The text of a message that consists of one plain text; None for other messages."""
+    if len(message.parts) != 1:
         return None
     [part] = message.parts
     return part.text if type(part) is TextPart and not part.provider_meta else None

@@ -10,6 +10,7 @@ from redis_history.formats._content import dump_arguments, parse_arguments
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import (
     Shape,
+    lone_text,
     note_of,
     noted,
     noted_message,
@@ -182,11 +183,11 @@ def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
 
 
 def _built(message: Message, losses: Losses) -> FrameworkMessage:
-    note, parts = note_of(message, _FORM), message.parts
-    if message.participant is None and len(parts) == 1 and type(parts[0]) is TextPart and not parts[0].provider_meta:
+    note = note_of(message, _FORM)
+    if message.participant is None and (text := lone_text(message)) is not None:
         own = note.get("set", {})
         if note.keys() <= {"set"} and own.keys() <= {"message_id"}:  # most messages, in a fraction of the time
-            return FrameworkMessage(message.role, [parts[0].text], message_id=own.get("message_id"))
+            return FrameworkMessage(message.role, [text], message_id=own.get("message_id"))
     return FrameworkMessage.from_dict(rebuild(_rendered(message, losses), note))
 
 

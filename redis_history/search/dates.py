@@ -74,11 +74,11 @@ def _spans(said: dict[str, str], now: datetime) -> Iterator[tuple[datetime, date
         month_number = int(said["number"]) if "number" in said else _NAMES.index(said["month"]) + 1
         newest = today.year - (month_number > today.month or (last and month_number == today.month))
         if "year" in said:
-            years = range(int(said["year"]), int(said["year"]) + 1)
-        elif which in ("this", "last"):
-            years = range(today.year, today.year + 1) if which == "this" else range(newest, newest + 1)
+            years = [int(said["year"])]
+        elif which == "this":
+            years = [today.year]
         else:
-            years = range(newest, newest - _YEARS, -1)
+            years = [newest - back for back in range(1 if last else _YEARS)]
         for year in years:
             try:
                 begin = today.replace(year=year, month=month_number, day=int(said.get("day", 1)))

@@ -61,6 +61,11 @@ class Ranked(NamedTuple):
     score: float
 
 
+def rareness(total: int, size: int) -> float:
+    """The weight of what so many of `size` messages have: BM25's inverse document frequency."""
+    return math.log1p(max(size - total + 0.5, 0.5) / (total + 0.5))
+
+
 def rank(
     query: Query, matches: Sequence[Matches], *, size: int | None = None, together: Matches | None = None
 ) -> list[Ranked]:
@@ -79,7 +84,7 @@ def rank(
     for term, found in zip(query.terms, matches, strict=True):
         best = max((max(listed.values(), default=0.0) for listed in found.scores.values()), default=0.0)
         # A phrase is as much evidence as its words.
-        weight = len(term.words) * math.log1p(max(size - found.total + 0.5, 0.5) / (found.total + 0.5))
+        weight = len(term.words) * rareness(found.total, size)
         for conversation, listed in found.scores.items():
             _add(scores[conversation], {n: weight * math.sqrt(s / best) if best else weight for n, s in listed.items()})
     if together is not None and any(found.total > found.listed for found in matches):
@@ -95,8 +100,7 @@ def favour(ranked: list[Ranked], dated: Matches, size: int) -> list[Ranked]:
     a word that these messages have: 0.015 of recall@10 on LoCoMo, where 34 of 383 questions name a time."""
     if not dated.total or dated.total > dated.listed:  # so many that it says little
         return ranked
-    weight = math.log1p(max(size - dated.total + 0.5, 0.5) / (dated.total + 0.5))
-    of = dated.scores
+    weight, of = rareness(dated.total, size), dated.scores
     found = [one._replace(score=one.score + weight * (one.sequence in of.get(one.conversation, ()))) for one in ranked]
     found.sort(key=lambda one: one.score, reverse=True)
     return found

@@ -298,7 +298,7 @@ class Searcher(Struct, frozen=True):
         every = replace(request, limit=request.offset + request.limit, offset=0)
         best, total = SearchHits(), 0
         cursor: ScanConversations | None = ScanConversations() if ids is None else None
-        while ids or cursor is not None:
+        while True:
             if cursor is not None:
                 conversations, cursor = yield from _scan(cursor)
                 ids = [one.conversation_id for one in conversations]
@@ -306,9 +306,10 @@ class Searcher(Struct, frozen=True):
                 hits = yield from self._scanned(one, every)
                 best += hits
                 total += hits.total
-            ids = None
             best.sort(key=lambda hit: hit.score, reverse=True)
             del best[every.limit :]
+            if cursor is None:
+                break
         return SearchHits(best[request.offset : every.limit], total)
 
     def _beside(
@@ -357,7 +358,10 @@ def _chosen(within: Within) -> Steps[tuple[str, ...] | None]:
         return ids
     listed = yield ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
     owned = [one.conversation_id for one in listed]
-    return tuple(owned if ids is None else (one for one in owned if one in set(ids)))
+    if ids is None:
+        return tuple(owned)
+    named = set(ids)
+    return tuple(one for one in owned if one in named)
 
 
 def _scan(op: ScanConversations) -> Steps[tuple[list[Conversation], ScanConversations | None]]:

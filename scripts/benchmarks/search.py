@@ -70,7 +70,9 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
     asked = [" ".join(chance.sample(WORDS[:300], 3)) for _ in range(few + few // 10)]
 
     def filled(size: int, **options: Any) -> HistoryStore:
-        store = HistoryStore(url, namespace=f"bench-search-{size}{len(options)}", search="require", **options)
+        store = HistoryStore(
+            url, namespace=f"bench-search-{size}{'-near' if options else ''}", search="require", **options
+        )
         store.append_many("c", spoken(0, 600))
         for number in range(1, size // 500):
             store.append_many(f"c{number}", spoken(number, 500))

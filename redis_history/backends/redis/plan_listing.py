@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from redis_history.backends.base import ChangedHeads, ChangeQuery
-from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once
+from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once, plain
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
 from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of, page_of, readable
 from redis_history.backends.rules import FIRST_MESSAGES, preview
@@ -61,8 +61,8 @@ def list_previews(op: ListPreviews, settings: Settings) -> Steps[list[Preview]]:
 
 
 def count_conversations(op: CountConversations, settings: Settings) -> Steps[int]:
-    """The same, and their number."""
-    return sum((yield [Call(None, b"", [b"ZCARD", key], as_is) for key in _lists(op, settings)]))
+    """How many there are in the lists that the others read."""
+    return sum((yield [plain(b"ZCARD", key) for key in _lists(op, settings)]))
 
 
 def _lists(op: CountConversations | ListConversations | ListPreviews, settings: Settings) -> list[bytes]:

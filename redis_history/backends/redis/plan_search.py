@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -34,7 +33,7 @@ from redis_history.backends.redis.search_index import (
 )
 from redis_history.errors import BackendError, CorruptDataError
 from redis_history.model.wire import decode_member
-from redis_history.search.ranking import DEPTH, Matches
+from redis_history.search.ranking import DEPTH, Matches, rareness
 from redis_history.search.redisearch import (
     NAMESPACE,
     Namespace,
@@ -203,10 +202,8 @@ def _merged(found: list[SearchMatches], sizes: tuple[int, ...] | None) -> Search
     for each in zip(*(one.matches for one in found), strict=True):
         scores: dict[Any, dict[int, float]] = {}
         for place, (total, of_part) in enumerate(each):
-            rareness = 1.0
-            if sizes is not None:
-                rareness = math.log1p(max(sizes[place] - total + 0.5, 0.5) / (total + 0.5))
-            scores |= {whose: {n: s / rareness for n, s in listed.items()} for whose, listed in of_part.items()}
+            rare = 1.0 if sizes is None else rareness(total, sizes[place])
+            scores |= {whose: {n: s / rare for n, s in listed.items()} for whose, listed in of_part.items()}
         matches.append(Matches(sum(part.total for part in each), scores))
     return SearchMatches(
         matches,
@@ -269,15 +266,9 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
 def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Call, int]:
     """One look at one conversation, for `_found`, and how many of its replies are of terms."""
     name = index.part(op.conversation_id).name
-    commands = [count_command(name, _SCOPE)]
-    terms = search_commands(name, _SCOPE, op.query, op.filters, language=index.form.language, depth=op.depth)
-    commands += terms
-    if op.vector is not None and not op.filters.impossible:
-        commands.append(nearest_command(name, _SCOPE, index.form.stored(op.vector), op.filters, half=index.form.half))
-    if op.query.periods and terms:
-        commands.append(dated_command(name, _SCOPE, op.query.periods, op.filters))
+    terms, others = _commands(op, name, _SCOPE, index.form, op.depth, DEPTH)
     args = [b"0" if op.filters.archived is None else b"1"]
-    for command in commands:
+    for command in (count_command(name, _SCOPE), *terms, *others):
         args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
     keys = pack_keys(settings.keyspace.conversation(op.conversation_id).state)
     return Call(SEARCH, keys, args, as_is), len(terms)
@@ -333,13 +324,27 @@ def _search_all_calls(
     op: SearchAll, part: IndexPart, scope: Sequence[str] | Namespace, searching: Searching, depth: int
 ) -> list[Call]:
     """Commands to send together; `_read_all` takes their replies."""
-    commands = search_commands(part.name, scope, op.query, op.filters, language=searching.language, depth=depth)
+    terms, others = _commands(op, part.name, scope, searching, depth, depth)
+    return [plain(*command, errors=True) for command in (*terms, *others)]
+
+
+def _commands(
+    op: Search | SearchAll,
+    name: bytes,
+    scope: Sequence[str] | Namespace,
+    searching: Searching,
+    depth: int,
+    near: int,
+) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """The commands for the terms, and those for near vectors and for the times that the query names, in this order."""
+    terms = search_commands(name, scope, op.query, op.filters, language=searching.language, depth=depth)
+    others = []
     if op.vector is not None and not op.filters.impossible:
-        vector, half = searching.stored(op.vector), searching.half
-        commands.append(nearest_command(part.name, scope, vector, op.filters, count=depth, half=half))
-    if op.query.periods and commands:
-        commands.append(dated_command(part.name, scope, op.query.periods, op.filters))
-    return [plain(*command, errors=True) for command in commands]
+        vector = searching.stored(op.vector)
+        others.append(nearest_command(name, scope, vector, op.filters, count=near, half=searching.half))
+    if op.query.periods and terms:
+        others.append(dated_command(name, scope, op.query.periods, op.filters))
+    return terms, others
 
 
 def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
