@@ -51,6 +51,8 @@ async def test_the_list_is_by_the_last_change_and_in_pages(web: Any, store: Any)
     rest = (await web.get("v1/conversations", params={"limit": 3, "cursor": page["next"]})).json()
     assert [one["id"] for one in rest["conversations"]] == ["two"]
     assert (rest["next"], rest["total"], page["total"]) == (None, 4, 4)
+    both = (await web.get("v1/conversations", params={"agent_name": "a", "user_id": "u"})).json()
+    assert both["total"] is None, "it would take a read of all of them"
     of_agent = (await web.get("v1/conversations", params={"agent_name": "a"})).json()
     assert [one["id"] for one in of_agent["conversations"]] == ["two"]
 
