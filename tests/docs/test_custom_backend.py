@@ -1,6 +1,6 @@
 """The SQLite backend of docs/how-to/custom-backend.md passes the conformance suite, and works for several processes.
 
-The tests are those of `tests/conformance`; only the stores are others.
+The tests are those of `tests/conformance`, without --full those with the mark `smoke`; only the stores are others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,7 +49,9 @@ for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
         needs = {mark.name for mark in getattr(function, "pytestmark", ())}
         takes = getattr(getattr(function, "__code__", None), "co_varnames", ())
         if name.startswith("test_") and "compaction" not in needs and {"store", "stores", "talk"} & {*takes[:4]}:
-            globals()[f"{file.stem}_{name.removeprefix('test_')}"] = function
+            own = FunctionType(function.__code__, function.__globals__, name)  # a mark on it is not one on the original
+            own.__dict__.update(vars(function))
+            globals()[f"{file.stem}_{name.removeprefix('test_')}"] = own if "smoke" in needs else pytest.mark.full(own)
 
 
 class SQLiteStores:

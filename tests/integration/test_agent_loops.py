@@ -71,9 +71,9 @@ def exchange(call: str, a: int, b: int, questions: int) -> list[Any]:
 
 
 @pytest.mark.proves("frameworks")
-def test_one_process_goes_on_where_another_stopped(server: RealServer, namespace: str, full: bool) -> None:
-    # Each process takes seconds to import its framework.
-    for first, second in product(FRAMEWORKS, FRAMEWORKS) if full else [("pydantic_ai", "openai_agents")]:
+@pytest.mark.full  # each process takes seconds to import its framework
+def test_one_process_goes_on_where_another_stopped(server: RealServer, namespace: str) -> None:
+    for first, second in product(FRAMEWORKS, FRAMEWORKS):
         with ModelServer() as model:
             _goes_on(Place(server.url, namespace, f"{first} and {second}"), model, first, second)
 
@@ -96,7 +96,7 @@ def _goes_on(place: Place, model: ModelServer, first: str, second: str) -> None:
 
 @pytest.mark.proves("frameworks")
 @pytest.mark.full
-def test_both_at_once_lose_nothing(server: RealServer, namespace: str, full: bool) -> None:
+def test_both_at_once_lose_nothing(server: RealServer, namespace: str) -> None:
     place = Place(server.url, namespace, "shared")
     with ModelServer(meet=2) as model:
         with ThreadPoolExecutor(2) as pool:
@@ -118,7 +118,7 @@ def test_both_at_once_lose_nothing(server: RealServer, namespace: str, full: boo
         ]
         assert sorted(pairs) == [("call_1", ["call_1"]), ("call_2", ["call_2"])], "each result is right after its call"
         # The model refuses a history with a call whose result is elsewhere.
-        for framework in FRAMEWORKS if full else []:
+        for framework in FRAMEWORKS:
             assert turn(framework, place, model, "And now?").startswith("hello")
 
 
