@@ -27,6 +27,8 @@ from redis_history.embedded import ServerBinary, find_server
 DEADLINE = 20.0
 #: For checks whether a server answers: redis-py would wait for seconds between its own tries.
 AT_ONCE = Retry(NoBackoff(), 0)
+#: In memory if there is room: a slow disk would stop a server in each fsync.
+FOLDERS = "/dev/shm" if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 4 * 2**30 else None
 
 
 def binary(kind: str) -> ServerBinary:
@@ -42,7 +44,7 @@ class RealServer:
 
     def __init__(self, kind: str, *, tcp: bool = False, options: tuple[str, ...] = ()) -> None:
         # Not under pytest's tmp_path: socket paths must be short.
-        self.folder = Path(tempfile.mkdtemp(prefix="rh-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="rh-", dir=FOLDERS))
         self.binary = binary(kind)
         self.socket = self.folder / "s"
         self.url = f"unix://{self.socket}"
