@@ -381,10 +381,11 @@ LOSSES: dict[str, Callable[[Any, bytes], Any]] = {
     [
         *(("plain", "copy", page) for page in range(2, 7)),
         ("plain", "expand", 2),
-        ("valkey", "copy", 4),
-        ("valkey", "expand", 2),
-        ("cluster", "copy", 4),
-        ("cluster", "expand", 2),
+        *(
+            pytest.param(kind, script, time, marks=pytest.mark.full)
+            for kind in ("valkey", "cluster")
+            for script, time in (("copy", 4), ("expand", 2))
+        ),
     ],
 )
 @pytest.mark.parametrize("loss", LOSSES)
