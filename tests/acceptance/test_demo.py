@@ -147,7 +147,9 @@ def wait_until_under_way(process: subprocess.Popen[str]) -> None:
     assert any(re.search(r"[1-9]\d* of \d+ messages stored", line) for line in process.stdout)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
+)
 def test_an_interrupted_demo_removes_its_conversations(
     server: RealServer, url: str, number: signal.Signals, status: int
 ) -> None:

@@ -67,7 +67,7 @@ def workers() -> Iterator[Callable[..., Worker]]:
 
 
 @pytest.mark.proves("histories")
-@pytest.mark.parametrize("processes", [2, 8])
+@pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.full)])
 def test_processes_that_load_add_and_save_keep_everything(
     own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, full: bool
 ) -> None:

@@ -81,7 +81,7 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
 
 
 @pytest.mark.proves("shutdown")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 async def test_open_streams_do_not_keep_a_server(
     own_server: Callable[..., RealServer], tmp_path: Path, how: signal.Signals
 ) -> None:
