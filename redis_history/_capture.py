@@ -22,6 +22,7 @@ class _Options(TypedDict, total=False):
     on_error: OnError | None
     background: bool
     max_pending: int
+    live: bool
 
 
 @overload
@@ -39,6 +40,7 @@ def capture(
     on_error: OnError | None = None,
     background: bool = False,
     max_pending: int = MAX_PENDING,
+    live: bool = True,
 ) -> Capture | AsyncCapture:
     """Record the turns of an agent, as a decorator or a context manager (docs/how-to/capture.md).
 
@@ -48,6 +50,8 @@ def capture(
     `inbound`: a function from the agent's arguments to its input. `outbound`: a function from the agent's return
     value, or the list of its streamed chunks, to its output. Both may return a Message, text, a chat dict (`role` and
     `content`), or a list of these.
+    `live`: store the chunks of an agent as they come, with `store.stream`. Chunks are stored as one message at the end
+    if this is False, with `background` or `outbound`, and on a backend without streams.
     `background`: append messages in the background, with at most `max_pending` waiting messages.
     `on_error`: called for each turn that was not recorded; without it the error is logged.
 
@@ -64,5 +68,6 @@ def capture(
         on_error=on_error,
         background=background,
         max_pending=max_pending,
+        live=live,
     )
     return (AsyncCapture if inspect.iscoroutinefunction(store.append) else Capture)(store, settings)

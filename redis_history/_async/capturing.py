@@ -22,11 +22,12 @@ from redis_history._async._runtime import (
     spawn,
     uninterrupted,
 )
-from redis_history.capturing.mapping import answering
+from redis_history._async.replies import AsyncReply
+from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import AsyncWrapping
-from redis_history.errors import BackendUnavailableError, RedisHistoryError, StoreClosedError
-from redis_history.model import Message
+from redis_history.errors import BackendUnavailableError, CapabilityError, RedisHistoryError, StoreClosedError
+from redis_history.model import Message, assistant
 
 _logger = logging.getLogger("redis_history")
 
@@ -40,6 +41,9 @@ class AsyncAppends(Protocol):
     async def append(self, conversation_id: str, message: Message) -> Any: ...
 
     async def append_many(self, conversation_id: str, messages: Sequence[Message]) -> Any: ...
+
+    @property
+    def stream(self) -> Callable[..., AsyncReply]: ...
 
 
 class _Turnstile:
@@ -229,8 +233,8 @@ class AsyncCapture(AsyncWrapping):
 
 
 class AsyncTurn:
-    """One call of an agent. Entering records the input, `reply` the result. Leaving records the chunks that `add`
-    collected, marked as incomplete if an error is raised."""
+    """One call of an agent. Entering records the input, `reply` the result. The chunks that `add` gets are one answer,
+    "interrupted" if an error is raised; leaving records its end."""
 
     def __init__(
         self, capture: AsyncCapture, conversation_id: str | None, inbound: list[Message], error: Exception | None
@@ -239,16 +243,22 @@ class AsyncTurn:
         self.inbound = inbound
         self._capture = capture
         self._error = error
-        self._chunks: list[Any] = []
+        self._chunks: list[Any] = []  # that are not in `_answer`
+        self._answer: AsyncReply | None = None
+        self._live = False
+        self._beginning = False
+        self._left = False
         self._entered = False
 
     async def reply(self, result: Any) -> None:
         """Record the result of the agent."""
-        await self._answer(lambda: self._capture._settings.read_result(result), incomplete=False)
+        await self._record(lambda: self._capture._settings.read_result(result))
 
-    def add(self, chunk: Any) -> None:
-        """Collect a chunk that the agent streams."""
+    async def add(self, chunk: Any) -> None:
+        """Record a chunk that the agent streams: at once if it can be a live reply, otherwise at the end."""
         self._chunks.append(chunk)
+        if self._live:
+            await self._show()
 
     async def __aenter__(self) -> AsyncTurn:
         entered, self._entered = self._entered, True
@@ -257,23 +267,93 @@ class AsyncTurn:
         if self._error is not None:
             await self._capture._report(self._error, None, [])
         elif self.conversation_id is not None:
+            failed = self._capture.failed
             await self._capture._record(self.conversation_id, self.inbound)
+            # In an outage, the agent does not wait for a reply to open, too.
+            self._live = self._capture._settings.shows_chunks and self._capture.failed == failed
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._chunks:
-            chunks, self._chunks = self._chunks, []
-            await self._answer(lambda: self._capture._settings.read_chunks(chunks), incomplete=error is not None)
+        interrupted = error is not None
+        if self._beginning:  # this was cancelled, and `_begin` goes on
+            self._left = True
+        elif self._answer is not None or self._chunks:
+            await uninterrupted(lambda: self._end(interrupted=interrupted), self._capture._unfinished)
 
-    async def _answer(self, read: Callable[[], list[Message]], *, incomplete: bool) -> None:
+    async def _record(self, read: Callable[[], list[Message]], *, interrupted: bool = False) -> None:
         if self.conversation_id is None:
             return
-        inbound = self.inbound[-1] if self.inbound else None
         try:
-            messages = answering(read(), inbound, self._capture._settings.agent, incomplete=incomplete)
+            messages = self._complete(read(), interrupted=interrupted)
         except Exception as error:  # noqa: BLE001 -- also errors of the caller's functions
             await self._capture._report(error, self.conversation_id, [])
         else:
             await self._capture._record(self.conversation_id, messages)
+
+    def _complete(self, messages: list[Message], *, interrupted: bool = False) -> list[Message]:
+        inbound = self.inbound[-1] if self.inbound else None
+        return answering(messages, inbound, self._capture._settings.agent, interrupted=interrupted)
+
+    # A live answer: chunks wait in `_chunks` until there is something to show
+
+    async def _show(self) -> None:
+        piece = read_chunk(self._chunks[-1])
+        if isinstance(piece, Message):  # it stays a separate message
+            await uninterrupted(lambda: self._end(interrupted=False), self._capture._unfinished)
+        elif self._answer is not None:
+            await self._write()
+        elif piece and (not isinstance(piece, str) or piece.strip()):
+            await uninterrupted(self._begin, self._capture._unfinished)
+
+    async def _begin(self) -> None:
+        self._beginning = True
+        [empty] = self._complete([assistant("")])
+        fields = {name: getattr(empty, name) for name in ("participant", "scope", "trace_id", "metadata")}
+        try:
+            answer = self._capture._store.stream(self.conversation_id or "", **fields)
+            await answer.open()
+        except CapabilityError:
+            self._live = False  # the chunks are recorded at the end
+        except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
+            await self._give_up(error)
+        else:
+            self._answer = answer
+            await self._write()
+        self._beginning = False
+        if self._left:
+            await self._end(interrupted=True)
+
+    async def _write(self) -> None:
+        while self._answer is not None and self._chunks:
+            piece = read_chunk(self._chunks[0])
+            try:
+                if isinstance(piece, str):
+                    await self._answer.write(piece)
+                elif piece is not None and not isinstance(piece, Message):
+                    await self._answer.add(piece)
+            except BackendUnavailableError:
+                continue  # an error of earlier text, which is sent with the next
+            except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
+                await self._give_up(error)
+                return
+            del self._chunks[0]
+
+    async def _give_up(self, error: Exception) -> None:
+        self._live = False
+        await self._capture._report(error, self.conversation_id, [])
+
+    async def _end(self, *, interrupted: bool) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            try:
+                await (answer.aclose() if interrupted else answer.finish())
+            except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
+                await self._capture._report(error, self.conversation_id, [answer.message])
+            else:
+                with self._capture._mutex:
+                    self._capture.recorded += 1
+        chunks, self._chunks = self._chunks, []
+        if chunks:
+            await self._record(lambda: self._capture._settings.read_chunks(chunks), interrupted=interrupted)

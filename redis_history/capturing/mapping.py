@@ -22,9 +22,7 @@ from redis_history.model import (
     assistant,
     user,
 )
-
-#: Metadata key of a message whose stream was closed early or failed.
-INCOMPLETE = "incomplete"
+from redis_history.model.replies import merged
 
 _PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
 #: Metadata that an answer inherits from the message it answers: the place of the conversation.
@@ -56,37 +54,33 @@ def from_outbound(value: Any) -> list[Message]:
     return _messages(value, "assistant", "outbound")
 
 
+def read_chunk(chunk: Any) -> Message | Part | str | None:
+    """A chunk of a stream as a message, a part or text; "" for one without text, None for an unknown type."""
+    if isinstance(chunk, Message) or (type(chunk) is not TextPart and isinstance(chunk, _PARTS)):
+        return chunk
+    return "" if _repeats(chunk) else _delta(chunk)
+
+
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
     """Join the streamed chunks to one message; Messages among them stay separate. Raises InvalidInputError if no chunk
     has text."""
     found: list[Message] = []
     parts: list[Part] = []
-    texts: list[str] = []
     known = False
 
-    def close_text() -> None:
-        if texts:
-            parts.append(TextPart("".join(texts)))
-            texts.clear()
-
     def close_message() -> None:
-        close_text()
         if any(type(part) is not TextPart or part.text.strip() for part in parts):
-            found.append(assistant(list(parts)))
+            found.append(assistant(list(merged((), parts))))
         parts.clear()
 
     for chunk in chunks:
-        if isinstance(chunk, Message):
+        piece = read_chunk(chunk)
+        if isinstance(piece, Message):
             close_message()
-            found.append(chunk)
-        elif type(chunk) is not TextPart and isinstance(chunk, _PARTS):
-            close_text()
-            parts.append(chunk)
-        elif (text := _delta(chunk)) is not None:
-            texts.append(text)
-        else:
-            continue
-        known = True
+            found.append(piece)
+        elif piece:
+            parts.append(TextPart(piece) if isinstance(piece, str) else piece)
+        known = known or piece is not None
     close_message()
     if chunks and not known:
         raise InvalidInputError(
@@ -96,12 +90,10 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
 
 
 def answering(
-    messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, incomplete: bool
+    messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, interrupted: bool = False
 ) -> list[Message]:
-    """Add the participant and the place of the conversation to answers that do not have them."""
+    """Add the participant and the place of the conversation to answers that do not have them, and their status."""
     place = {} if inbound is None else {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
-    if incomplete:
-        place[INCOMPLETE] = True
     found = []
     for message in messages:
         fields: dict[str, Any] = {}
@@ -114,6 +106,8 @@ def answering(
             fields["scope"] = inbound.scope
         if inbound is not None and message.trace_id is None and inbound.trace_id is not None:
             fields["trace_id"] = inbound.trace_id
+        if interrupted:
+            fields["status"] = "interrupted"
         if place:
             fields["metadata"] = {**place, **message.metadata}
         found.append(replace(message, **fields) if fields else message)
@@ -179,6 +173,17 @@ def _given(message: Message, who: Participant | None) -> Message:
     if who is None or message.participant is not None or message.role != "user":
         return message
     return replace(message, participant=who)
+
+
+def _repeats(chunk: Any) -> bool:
+    """Whether it is an event without new text of the answer: OpenAI and Anthropic repeat whole texts at the end of
+    their parts, and send arguments and reasoning in the fields of text."""
+    kind = chunk.get("type") if isinstance(chunk, Mapping) else getattr(chunk, "type", None)
+    if not isinstance(kind, str):
+        return False
+    if kind.startswith("response."):
+        return kind not in ("response.output_text.delta", "response.refusal.delta")
+    return kind.endswith(".done") or (kind == "text" and _has(chunk, "snapshot"))
 
 
 def _delta(chunk: Any) -> str | None:

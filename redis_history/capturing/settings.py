@@ -31,14 +31,21 @@ class Settings(Struct, frozen=True):
     on_error: OnError | None = None
     background: bool = False
     max_pending: int = MAX_PENDING
+    live: bool = True
 
     def __post_init__(self) -> None:
         if self.conversation_id is not None and not callable(self.conversation_id):
             check_conversation_id(self.conversation_id)
         for name in ("inbound", "outbound", "on_error"):
             check_function(getattr(self, name), name)
-        check_choice(self.background, "background", (True, False))
+        for name in ("background", "live"):
+            check_choice(getattr(self, name), name, (True, False))
         check_integer(self.max_pending, "max_pending", 1)
+
+    @property
+    def shows_chunks(self) -> bool:
+        """Whether an answer is shown while the agent streams it."""
+        return self.live and not self.background and self.outbound is None
 
     def read_call(
         self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -79,7 +79,7 @@ def _async_streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable
             try:
                 item = await anext(inner)
                 while True:
-                    turn.add(item)
+                    await turn.add(item)
                     try:
                         sent = yield item
                     except GeneratorExit:
@@ -141,7 +141,9 @@ class _InThread:
 
     def __init__(self, turn: Any) -> None:
         self._turn = turn
-        self.add = turn.add
+
+    async def add(self, chunk: Any) -> None:
+        await asyncio.shield(asyncio.to_thread(self._turn.add, chunk))
 
     async def reply(self, result: Any) -> None:
         await asyncio.shield(asyncio.to_thread(self._turn.reply, result))

@@ -10,12 +10,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from anthropic.lib.streaming import TextEvent
+from anthropic.types import InputJSONDelta, RawContentBlockDeltaEvent, TextDelta, ThinkingDelta
+from openai.lib.streaming.chat import ContentDeltaEvent, ContentDoneEvent
+from openai.types.responses import (
+    ResponseFunctionCallArgumentsDeltaEvent,
+    ResponseReasoningTextDeltaEvent,
+    ResponseTextDeltaEvent,
+    ResponseTextDoneEvent,
+)
 
 from redis_history import (
     AsyncHistoryStore,
     HistoryStore,
     Message,
+    MessagesAppended,
     Participant,
+    ReplyEnded,
+    ReplyGrew,
     assistant,
     capture,
     text,
@@ -24,6 +36,7 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history.backends.memory import MemoryBackend
 from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts, upper
 
 PLACE = {"channel_id": "C1", "channel_type": "public", "channel_name": "general", "thread_id": "T1"}
@@ -120,7 +133,7 @@ async def test_a_stream_is_one_message(async_store: AsyncHistoryStore, store: Hi
     assert stopped.value.value == "the end"
     for name in ("async", "sync"):
         assert roles_and_texts(store.get(name)) == EXPECTED
-        assert "incomplete" not in store.get(name)[1].metadata
+        assert store.get(name)[1].status == "complete"
 
 
 async def test_a_returned_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
@@ -184,7 +197,147 @@ async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistory
     for name in ("closed", "failed", "cancelled"):
         stored = store.get(name)
         assert roles_and_texts(stored) == [("user", "hi"), ("assistant", "H")], name
-        assert stored[1].metadata == {"incomplete": True}
+        assert stored[1].status == "interrupted"
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "async agent, sync store"])
+async def test_a_streamed_answer_is_shown_while_it_is_written(
+    async_store: AsyncHistoryStore, store: HistoryStore, kind: str
+) -> None:
+    """Its text, a tool call and a separate message, in the order of the stream."""
+    shown: list[tuple[str, str]] = []
+    chunks = [
+        " ",
+        "One ",
+        {"delta": {"text": "moment"}},
+        tool_use("c1", "look"),
+        tool(tool_result("c1", "x")),
+        "\n",
+        "Done",
+    ]
+
+    def look() -> None:
+        last = store.get("c")[-1]
+        shown.append((last.status, last.role))
+
+    async def streaming(message: Message) -> AsyncIterator[Any]:
+        for chunk in chunks:
+            yield chunk
+            await asyncio.to_thread(look)
+
+    def stream(message: Message) -> Iterator[Any]:
+        for chunk in chunks:
+            yield chunk
+            look()
+
+    async with async_store.subscribe("c") as events:
+        record = capture(async_store if kind == "async" else store, "c", agent=BOT)
+        if kind == "sync":
+            assert await asyncio.to_thread(lambda: list(record(stream)(ASKED))) == chunks
+        else:
+            assert [chunk async for chunk in record(streaming)(ASKED)] == chunks
+        deltas: dict[str, str] = {}
+        async for event in events:
+            if isinstance(event, ReplyGrew | ReplyEnded):
+                deltas[event.message_id] = deltas.get(event.message_id, "") + event.delta
+            if isinstance(event, ReplyEnded) and event.message.text == "\nDone":
+                break
+    live = ("streaming", "assistant")
+    assert shown == [("complete", "user"), live, live, live, *[("complete", "tool")] * 2, live]
+    _, first, result, second = stored = store.get("c")
+    assert [message.text for message in (first, second)] == list(deltas.values()) == [" One moment", "\nDone"]
+    assert [use.id for use in first.tool_uses] == [one.tool_use_id for one in result.tool_results] == ["c1"]
+    assert {message.status for message in stored} == {"complete"}
+    for answer in (first, second):
+        assert (answer.participant, answer.scope, answer.trace_id) == (BOT, "thread", "trace")
+        assert answer.metadata == PLACE
+    assert (record.recorded, record.failed) == (4, 0)
+
+
+def test_events_of_providers_are_read_once(store: HistoryStore) -> None:
+    """Streams of the SDKs repeat whole texts at the end of a part, and have reasoning and arguments as text, too."""
+    place = {"item_id": "i", "output_index": 0, "sequence_number": 1}
+    text_place: dict[str, Any] = {**place, "content_index": 0, "logprobs": []}
+    responses = [
+        ResponseReasoningTextDeltaEvent(type="response.reasoning_text.delta", delta="hm", content_index=0, **place),
+        ResponseTextDeltaEvent(type="response.output_text.delta", delta="H", **text_place),
+        ResponseTextDeltaEvent(type="response.output_text.delta", delta="I", **text_place),
+        ResponseTextDoneEvent(type="response.output_text.done", text="HI", **text_place),
+        ResponseFunctionCallArgumentsDeltaEvent(type="response.function_call_arguments.delta", delta="{}", **place),
+    ]
+    chat = [
+        ContentDeltaEvent(type="content.delta", delta="HI", snapshot="HI"),
+        ContentDoneEvent(type="content.done", content="HI"),
+    ]
+    messages = [
+        RawContentBlockDeltaEvent(type="content_block_delta", index=0, delta=delta)
+        for delta in (
+            ThinkingDelta(type="thinking_delta", thinking="hm"),
+            TextDelta(type="text_delta", text="HI"),
+            InputJSONDelta(type="input_json_delta", partial_json="{}"),
+        )
+    ]
+    messages.insert(2, TextEvent(type="text", text="HI", snapshot="HI"))
+    record = capture(store, "c")
+    for stream in (responses, chat, messages):
+        list(record(lambda message, stream=stream: iter(stream))("hi"))
+    assert roles_and_texts(store.get("c")) == EXPECTED * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "background"), [({"live": False}, False), ({"outbound": "".join}, False), ({}, True)]
+)
+def test_a_streamed_answer_is_stored_at_the_end(store: HistoryStore, options: dict[str, Any], background: bool) -> None:
+    with store.subscribe("c") as events, capture(store, "c", background=background, **options) as record:
+        assert list(record(lambda message: iter(message))("hi")) == ["h", "i"]
+        record.flush()
+        [asked, answered] = [events.get(timeout=10), events.get(timeout=10)]
+    assert isinstance(asked, MessagesAppended)
+    assert isinstance(answered, MessagesAppended)
+    assert [(message.text, message.status) for message in answered.messages] == [("hi", "complete")]
+
+
+def test_a_backend_without_streams_stores_the_answer_at_the_end() -> None:
+    class WithoutStreams(MemoryBackend):
+        streams = False
+
+    with HistoryStore(backend=WithoutStreams()) as store:
+        record = capture(store, "c")
+        assert list(record(lambda message: iter(message))("HI")) == ["H", "I"]
+        assert roles_and_texts(store.get("c")) == [("user", "HI"), ("assistant", "HI")]
+        assert (record.recorded, record.failed) == (2, 0)
+
+
+async def test_a_cancelled_stream_leaves_no_open_answer(async_store: AsyncHistoryStore) -> None:
+    """Wherever the cancellation falls, also into the beginning of the reply."""
+    record = capture(async_store, "c")
+
+    @record
+    async def agent(message: str) -> AsyncIterator[str]:
+        while True:
+            yield message
+
+    async def consume() -> None:
+        async for _ in agent("x"):
+            begun.set()
+            await asyncio.sleep(0)
+
+    begun = asyncio.Event()
+    for steps in range(0, 240, 4):
+        task = asyncio.create_task(consume())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if steps == 236:
+            await begun.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await record.aclose()
+    stored = await async_store.get("c")
+    assert (record.recorded, record.failed) == (len(stored), 0)
+    answers = [message for message in stored if message.role == "assistant"]
+    assert answers
+    assert {message.status for message in answers} == {"interrupted"}
+    assert {*"".join(message.text for message in answers)} == {"x"}
 
 
 async def test_the_input_of_a_failed_agent_is_recorded(async_store: AsyncHistoryStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,6 +56,36 @@ async def test_a_lost_server_does_not_affect_the_agent(
     assert isinstance(logged.last_error, BackendUnavailableError)
     assert sum("is not recorded" in one.message for one in caplog.records) == 2
     assert sum("on_error" in one.message for one in caplog.records) == 4
+
+
+@pytest.mark.proves("capture")
+@pytest.mark.parametrize("back", [True, False])
+def test_a_stream_goes_on_while_the_server_is_down(own_server: Callable[..., RealServer], back: bool) -> None:
+    """Its text is whole if the server comes back before the end; otherwise the answer is reported."""
+    server = own_server()
+    with HistoryStore(server.url, retry=RetryPolicy(deadline=10.0 if back else 0.0)) as store:
+        record = capture(store, "c")
+
+        @record
+        def agent(message: str) -> Iterator[str]:
+            yield "One "
+            wait_until(lambda: store.get("c")[-1].text == "One ", "the first text")
+            server.kill()
+            for _ in range(3):
+                yield "more "
+            if back:
+                server.start()
+            yield "end"
+
+        assert len(list(agent("hi"))) == 5
+        if back:
+            assert (store.get("c")[-1].text, store.get("c")[-1].status) == ("One more more more end", "complete")
+            assert (record.recorded, record.failed) == (2, 0)
+            return
+        assert (record.recorded, record.failed) == (1, 1)
+        assert isinstance(record.last_error, BackendUnavailableError)
+        assert len(list(record(lambda message: iter(message))("nobody"))) == 6
+        assert (record.recorded, record.failed) == (1, 3)
 
 
 def test_unreadable_calls_are_reported(store: HistoryStore) -> None:
@@ -113,6 +143,7 @@ def test_a_conflict_is_reported(store: HistoryStore) -> None:
         (ConfigurationError, {"outbound": 7}),
         (ConfigurationError, {"on_error": 7}),
         (ConfigurationError, {"background": 1}),
+        (ConfigurationError, {"live": 1}),
         (ConfigurationError, {"max_pending": 0}),
     ],
 )

@@ -97,7 +97,7 @@ async def captures(store: HistoryStore, async_store: AsyncHistoryStore) -> None:
         turn.reply("y")
     async with async_record as async_same, async_same.turn("x") as async_turn:
         await async_turn.reply("y")
-        async_turn.add("z")
+        await async_turn.add("z")
         await async_same.flush()
 
 
