@@ -38,6 +38,16 @@ _ALL: Final = 1024 * 1024
 _READER: Final = "_redis_history_reader"
 
 
+async def _hang_up(connection: Any) -> None:
+    """Close a connection at once. In TLS, an orderly end waits for the server, and the event loop may end before: then
+    the socket would stay open."""
+    writer = getattr(connection, "_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    with contextlib.suppress(RedisError, OSError):
+        await connection.disconnect(nowait=True)
+
+
 class _Ready:
     """The connections of one event loop. A pool has locks of asyncio, so loops cannot share it."""
 
@@ -61,8 +71,7 @@ class _Ready:
         """Close what is idle, and with `calls` also what is in use."""
         while self.idle:
             connection = self.idle.pop()
-            with contextlib.suppress(RedisError, OSError):
-                await connection.disconnect()
+            await _hang_up(connection)
             await self.pool.release(connection)
         if self._keep:
             with contextlib.suppress(RedisError, OSError):
@@ -167,8 +176,7 @@ class ConnectionPool:
         """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
         ready = self._ready.get()
         ready.turns.release()
-        with contextlib.suppress(RedisError, OSError):
-            await connection.disconnect(nowait=True)
+        await _hang_up(connection)
         self._reader(connection)  # forgets what was read
         await ready.pool.release(connection)
 
@@ -250,7 +258,7 @@ class PubSubConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
-                await connection.disconnect(nowait=True)
+                await _hang_up(connection)
             finally:
                 await self._pool.release(connection)
 

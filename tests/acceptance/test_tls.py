@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -113,6 +115,26 @@ async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Pat
 
 
 @pytest.mark.proves("tls")
+def test_an_event_loop_leaves_no_socket_open(own_server: Start, tmp_path: Path) -> None:
+    """After a subscription and a cancelled call: in TLS, an orderly end of a connection takes longer than the loop."""
+    secured = Secured(own_server, tmp_path, "no")
+
+    async def run() -> None:
+        async with AsyncHistoryStore(secured.url(ssl_ca_certs=secured.path)) as store:
+            await _use(store)
+            call = asyncio.create_task(store.append("c", user("x" * 2_000_000)))
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+    gc.collect()
+    asyncio.run(run())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(one.message) for one in caught] == []
+
+
 @pytest.mark.parametrize("certificate", ["none", "foreign"])
 async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path, face: str, certificate: str) -> None:
     """With TLS 1.3 the server says so after the handshake, and the client may see no more than a broken connection."""

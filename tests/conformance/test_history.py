@@ -364,7 +364,7 @@ async def test_autosave_saves_and_follows(stores: Any) -> None:
         one.add_text("user", str(number))
     await one.flush()
     assert [message.text for message in await store.get("c")] == [str(number) for number in range(20)]
-    await until(lambda: len(other) == 20, "what one wrote")
+    await until(lambda: len(seen) == 20, "what one wrote")
     assert seen == [str(number) for number in range(20)]
     assert other.get_snapshot() is other.get_snapshot()
     assert other.entries == one.entries == await store.get("c")
