@@ -32,6 +32,7 @@ async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> Non
     await expect(page.locator("#help")).to_be_hidden()
     await page.keyboard.press("f")
     await page.keyboard.type("walk-")
+    await expect(page.locator(".card")).to_have_count(2)
     await page.keyboard.press("ArrowDown")
     await expect(focused).to_contain_text("Elsewhere.")
     await page.keyboard.press("j")
