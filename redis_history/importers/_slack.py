@@ -28,8 +28,8 @@ _MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video":
 
 def is_slack(bundle: Bundle) -> bool:
     """Whether the files of the bundle are a Slack export."""
-    return any(_DAY.fullmatch(name) for name in bundle.names()) and any(
-        name in bundle.names() for name in ("users.json", *_LISTS)
+    return any(_DAY.fullmatch(name) for name in bundle.names) and any(
+        name in bundle.names for name in ("users.json", *_LISTS)
     )
 
 
@@ -38,7 +38,7 @@ def slack(bundle: Bundle) -> Iterator[Transcript]:
     users = _users(bundle)
     known = _channels(bundle)
     folders: dict[str, list[str]] = {}
-    for path in bundle.paths():
+    for path in bundle.paths:
         folder, _, name = path.rpartition("/")
         if folder and _DAY.fullmatch(name):
             folders.setdefault(folder, []).append(path)
@@ -200,7 +200,7 @@ def _channels(bundle: Bundle) -> dict[str, tuple[str, Any]]:
 
 
 def _listed(bundle: Bundle, name: str) -> Iterator[Mapping[str, Any]]:
-    found = [path for path in bundle.paths() if path.rpartition("/")[2] == name]
+    found = [path for path in bundle.paths if path.rpartition("/")[2] == name]
     for source in bundle.sources(found[:1]):
         for line, record in source.records():
             if isinstance(record, Mapping):

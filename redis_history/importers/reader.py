@@ -79,7 +79,7 @@ def read_transcripts(
     bundle = Bundle(where, on_error, limits)
     if chosen == "slack" or (chosen is None and is_slack(bundle)):
         return slack(bundle)
-    if not bundle.paths():
+    if not bundle.paths:
         raise InvalidInputError(f"{path} cannot be read: it contains no files with JSON records")
     return _of_bundle(bundle, chosen)
 
@@ -98,7 +98,7 @@ def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
 def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
     """Read a bundle file by file. Files of an unknown format are reported. Repeated conversation ids get a number."""
     seen: dict[str, int] = {}
-    for source in bundle.sources(bundle.paths()):
+    for source in bundle.sources(bundle.paths):
         try:
             found = _of_source(source, format)
         except InvalidInputError as error:
