@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import select
 import shlex
@@ -17,7 +16,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
 
 from redis_history.errors import EmbeddedServerError
 
@@ -92,7 +91,7 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
     """
     deadline = began + timeout
     pause = _FIRST_PAUSE
-    report: _Report | None = None
+    reports: IO[bytes] | None = None
     loading, attempts = False, 0
     try:
         while True:
@@ -102,26 +101,26 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
             if answer == "alive" and supervised:
                 return _harden(folder, durability, deadline)
             loading = loading or answer == "loading"
-            if report is None and not supervised:
-                report = _launch(folder, durability, deadline)
-                attempts += report is not None
-            if report is None:
+            if reports is None and not supervised:
+                reports = _launch(folder, durability, deadline)
+                attempts += reports is not None
+            if reports is None:
                 time.sleep(pause)
-            elif (line := report.line(pause)) is not None:
+            elif (line := _next_report(reports, pause)) is not None:
                 status = line.removeprefix("exited ")  # "": the supervisor was killed
                 if status not in _ENDED_BY_OTHERS or attempts == _MOST_ATTEMPTS:
                     raise _ended(folder, status) if status else _failed(folder, "its supervisor ended")
-                report.close()
-                report = None
+                reports.close()
+                reports = None
             if time.monotonic() >= deadline:
                 raise _slow(folder, timeout, loading=loading)
             pause = min(2 * pause, _LONGEST_PAUSE)
     finally:
-        if report is not None:
-            report.close()
+        if reports is not None:
+            reports.close()
 
 
-def _launch(folder: DataFolder, durability: Durability, deadline: float) -> _Report | None:
+def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[bytes] | None:
     """Start a supervisor, and return its reports; None if another process was first."""
     lock = FileLock(folder.start_lock)
     if not lock.try_acquire():
@@ -136,14 +135,14 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> _Rep
         argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
         if numbers(binary.version) >= _AOF_IN_PARTS:
             argv += ["--aof-load-truncated", "no"]  # the supervisor truncates a torn AOF at the last whole change
-        report = _Report(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
+        reports = _start_supervisor(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
         line = None
         # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
         while line is None and time.monotonic() < deadline:
-            line = report.line(_LONGEST_PAUSE)
+            line = _next_report(reports, _LONGEST_PAUSE)
         if line == "" or (line is not None and line.startswith("started")):
-            return report
-        report.close()
+            return reports
+        reports.close()
         if line is None or line == "busy":
             return None
         raise _failed(folder, line.partition(" ")[2])
@@ -171,65 +170,39 @@ def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None
         lock.release()
 
 
-class _Report:
-    """Starts a supervisor, and reads its reports (see `_supervisor`). Closing it does not affect the supervisor."""
+def _start_supervisor(folder: DataFolder, argv: list[str], record: dict[str, Any]) -> IO[bytes]:
+    """Start a supervisor for the server `argv`, and return the stream of its reports. Closing it has no effect on the
+    supervisor. Raises EmbeddedServerError."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise EmbeddedServerError("the supervisor needs a Python interpreter, but sys.executable names none")
+    spec = {"folder": str(folder.path), "unix_socket": folder.bound_socket, "argv": argv, "record": record}
+    program = Path(__file__).with_name("_supervisor.py")
+    try:
+        with folder.supervisor_log.open("ab") as log:
+            # By path: -m would import this package and redis-py. -I -S ignore the user's environment.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", program, json.dumps(spec)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        # The program forks and ends at once, so that the supervisor is not a child of this process: code
+        # that waits for any child would get it, or it would remain as a zombie.
+        status = process.wait(_LAUNCH_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EmbeddedServerError(f"the supervisor did not start: {error}") from error
+    if status:
+        raise EmbeddedServerError(f"the supervisor did not start: see {folder.supervisor_log}")
+    return cast("IO[bytes]", process.stdout)
 
-    def __init__(self, folder: DataFolder, argv: list[str], record: dict[str, Any]) -> None:
-        """Start a supervisor for the server `argv`. Raises EmbeddedServerError if it cannot be started."""
-        if not sys.executable or getattr(sys, "frozen", False):
-            raise EmbeddedServerError("the supervisor needs a Python interpreter, but sys.executable names none")
-        spec = {"folder": str(folder.path), "unix_socket": folder.bound_socket, "argv": argv, "record": record}
-        program = Path(__file__).with_name("_supervisor.py")
-        self._unread = b""
-        reader, writer = os.pipe()
-        self._reader: int | None = reader
-        try:
-            with folder.supervisor_log.open("ab") as log:
-                # By path: -m would import this package and redis-py. -I -S ignore the user's environment.
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", program, json.dumps(spec), str(writer)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,
-                    cwd="/",
-                    pass_fds=(writer,),
-                    start_new_session=True,
-                )
-            # The program forks and ends at once, so that the supervisor is not a child of this process: code
-            # that waits for any child would get it, or it would remain as a zombie.
-            if process.wait(_LAUNCH_TIMEOUT):
-                raise EmbeddedServerError(f"the supervisor did not start: see {folder.supervisor_log}")
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError | subprocess.TimeoutExpired):
-                raise EmbeddedServerError(f"the supervisor did not start: {error}") from error
-            raise
-        finally:
-            os.close(writer)
 
-    def line(self, wait: float) -> str | None:
-        """The next line; None if none arrives within `wait` seconds; "" at the end."""
-        if self._reader is None:
-            return ""
-        if b"\n" not in self._unread:
-            poll = select.poll()  # not select(), which fails for descriptors from 1024 on
-            poll.register(self._reader, select.POLLIN)
-            if not poll.poll(wait * 1000):
-                return None
-            chunk = os.read(self._reader, 4096)
-            if not chunk:
-                return ""
-            self._unread += chunk
-        line, end, rest = self._unread.partition(b"\n")
-        if not end:
-            return None
-        self._unread = rest
-        return line.decode(errors="replace")
-
-    def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            os.close(reader)
+def _next_report(reports: IO[bytes], wait: float) -> str | None:
+    """The next line; None if none arrives within `wait` seconds; "" at the end."""
+    poll = select.poll()  # not select(), which fails for descriptors from 1024 on
+    poll.register(reports, select.POLLIN)
+    return reports.readline().decode(errors="replace").rstrip("\n") if poll.poll(wait * 1000) else None
 
 
 def _ended(folder: DataFolder, status: str) -> EmbeddedServerError:
