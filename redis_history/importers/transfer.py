@@ -8,7 +8,6 @@ import os
 import stat
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from inspect import isawaitable
 from os import PathLike
 from pathlib import Path
@@ -89,8 +88,7 @@ def import_messages(
 
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
-    work = _Import(store, source, batch, on_error, on_progress)
-    return _run(work.run(iter(work.read(format, limits))))
+    return _run(_Import(store, source, batch, on_error, on_progress).run(format, limits))
 
 
 async def async_import_messages(
@@ -104,9 +102,7 @@ async def async_import_messages(
     on_progress: OnProgress | None = None,
 ) -> Imported:
     """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
-    work = _Import(store, source, batch, on_error, on_progress)
-    transcripts = await asyncio.to_thread(work.read, format, limits)
-    return await work.run(iter(transcripts), in_thread=True)
+    return await _Import(store, source, batch, on_error, on_progress).run(format, limits, asyncio.to_thread)
 
 
 def export_messages(
@@ -184,17 +180,12 @@ class _Import:
         self._counts = Imported()
         self._number = 0  # of the conversation
 
-    def read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
-        if not isinstance(self._source, str | PathLike):
-            return self._source
-        return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
-
-    async def run(self, transcripts: Iterator[Transcript], *, in_thread: bool = False) -> Imported:
-        while True:
-            read = partial(next, transcripts, None)
-            transcript = await asyncio.to_thread(read) if in_thread else read()
-            if transcript is None:
-                return self._counts
+    async def run(
+        self, format: str, limits: ImportLimits | None, in_thread: Callable[..., Any] = lambda call, *args: call(*args)
+    ) -> Imported:
+        """`in_thread` calls a function that reads the source."""
+        transcripts = iter(await _answer(in_thread(self._read, format, limits)))
+        while (transcript := await _answer(in_thread(next, transcripts, None))) is not None:
             self._number += 1
             id_ = transcript.conversation_id
             await self._create(transcript)
@@ -205,6 +196,12 @@ class _Import:
                 if section.summary is not None:
                     await self._compact(id_, section.replaced, section.summary)
             self._add(conversations=1)
+        return self._counts
+
+    def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
+        if not isinstance(self._source, str | PathLike):
+            return self._source
+        return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
 
     async def _create(self, transcript: Transcript) -> None:
         id_ = transcript.conversation_id
