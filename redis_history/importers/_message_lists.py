@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from redis_history.errors import InvalidInputError, InvalidMessageError
@@ -133,9 +134,6 @@ def _messages(record: Any) -> list[Any] | None:
 
 
 def _is_anthropic(messages: list[Any]) -> bool:
-    for message in messages:
-        content = message.get("content") if isinstance(message, dict) else None
-        for block in content if isinstance(content, list) else ():
-            if isinstance(block, dict) and block.get("type") in _ANTHROPIC_BLOCKS:
-                return True
-    return False
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    blocks = chain.from_iterable(content for content in contents if isinstance(content, list))
+    return any(isinstance(block, dict) and str(block.get("type")) in _ANTHROPIC_BLOCKS for block in blocks)

@@ -274,6 +274,8 @@ HOSTILE: dict[str, bytes] = {
     "repeated keys": b'{"messages":[],"messages":[{"role":"user","content":"x"}]}',
     "magic of gzip": b"\x1f\x8b" + b"\xff" * 1000,
     "cut gzip": gzip.compress(one_line("a") * 1000)[:50],
+    "cut gzip of a list": gzip.compress(b"[" + one_line("a") + b"]")[:-12],
+    "a list as a type": b'{"messages":[{"role":"user","content":[{"type":[]}]}]}',
     "gzip with a tail": gzip.compress(one_line("a")) + b"tail",
     "empty members of gzip": gzip.compress(b"") * 300,
     "magic of zip": b"PK\x05\x06" + b"\xff" * 18,
