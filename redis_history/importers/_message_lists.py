@@ -80,8 +80,8 @@ def _lines(source: Source, form: _Form | None) -> Iterator[Transcript]:
             turns.extend(turn._replace(line=line) for turn in _turns([record], form, None))
         except InvalidInputError as error:
             source.problem(line, str(error))
-    shown = None if form == "langchain" else form
-    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=shown)
+    provider = None if form == "langchain" else form
+    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=provider)
 
 
 def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
@@ -93,14 +93,12 @@ def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
         converted = from_anthropic(messages, system=system)
     else:
         raise InvalidMessageError("`system` must be text or blocks")
-    before = len(converted) - len(messages)
-    turns = [Turn(message) for message in converted[:before]]
-    for raw, message in zip(messages, converted[before:], strict=True):
+    extra = len(converted) - len(messages)  # a message with the value of `system`
+    turns = [Turn(message) for message in converted[:extra]]
+    for raw, message in zip(messages, converted[extra:], strict=True):
         time = next((raw[name] for name in _TIMES if raw.get(name) is not None), None)
-        identity = raw.get("id")
-        turns.append(
-            Turn(message, id=identity if isinstance(identity, str) else None, time=time, at=time, original=raw)
-        )
+        id_ = raw["id"] if isinstance(raw.get("id"), str) else None
+        turns.append(Turn(message, id=id_, time=time, at=time, original=raw))
     return turns
 
 
