@@ -13,11 +13,10 @@ from typing import Any, Self, get_args
 from redis_history._validation import check_choice, check_seconds
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import Candidate, ServerBinary, candidates
+from ._binaries import Candidate, ServerBinary, Snapshot, candidates, server_for
 from ._folder import DataFolder, Durability
 from ._launch import Answer, ping, reach
 from ._locks import FileLock, is_held
-from ._snapshot import Snapshot, server_for
 
 _PAUSE = 0.01
 
@@ -108,7 +107,7 @@ class EmbeddedServer:
     @property
     def pid(self) -> int:
         """The process id of the server. Raises EmbeddedServerError if none is running."""
-        pid = (_running(self._folder) or {}).get("pid")
+        pid = self._folder.running().get("pid")
         if not pid:
             raise EmbeddedServerError(f"no server is running in {self._folder.path}")
         return int(pid)
@@ -116,7 +115,7 @@ class EmbeddedServer:
     @property
     def binary(self) -> ServerBinary:
         """The running server, or else the one to start. Raises EmbeddedServerError if there is neither."""
-        return _binary(_running(self._folder)) or server_for(self._folder.path)
+        return _binary(self._folder.running()) or server_for(self._folder.path)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -216,7 +215,7 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
         supervised = is_held(folder.supervisor_lock)
     except OSError as error:
         raise EmbeddedServerError(f"cannot read {folder.path}: {error}") from error
-    record = _running(folder) or {}
+    record = folder.running()
     try:
         binary = server_for(folder.path)
     except EmbeddedServerError as error:
@@ -240,14 +239,10 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
     )
 
 
-def _running(folder: DataFolder) -> dict[str, Any] | None:
-    return folder.record() if is_held(folder.supervisor_lock) else None
-
-
-def _binary(record: dict[str, Any] | None) -> ServerBinary | None:
+def _binary(record: dict[str, Any]) -> ServerBinary | None:
     try:
-        return ServerBinary(**{**record["binary"], "modules": tuple(record["binary"]["modules"])}) if record else None
-    except (TypeError, KeyError):  # of another version
+        return ServerBinary(**{**record["binary"], "modules": tuple(record["binary"]["modules"])})
+    except (TypeError, KeyError):  # empty, or of another version
         return None
 
 

@@ -20,17 +20,15 @@ from typing import IO, Any, Literal, cast
 
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import numbers
+from ._binaries import AOF_IN_PARTS, numbers, server_for
 from ._folder import DataFolder, Durability
 from ._locks import FileLock, is_held
-from ._snapshot import server_for
 
 Answer = Literal["alive", "loading", "silent", "absent"]
 
 _PING_TIMEOUT = 1.0  # seconds
 _LAUNCH_TIMEOUT = 20.0  # seconds until the supervisor has detached, which takes about 0.02
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
-_AOF_IN_PARTS = (7, 0)
 _LOG_LINES, _LOG_BYTES = 12, 8192  # of the end of a log, in an error
 
 # Exit statuses of a server that others stopped or killed while it started: -15 (SIGTERM), -9 (SIGKILL), 0 (its
@@ -129,11 +127,11 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
         if is_held(folder.supervisor_lock):
             return None
         # After a crash the record still has the durability that other users asked for: keep it.
-        if (folder.record() or {}).get("durability") == "always":
+        if folder.record().get("durability") == "always":
             durability = "always"
         binary = server_for(folder.path)
         argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
-        if numbers(binary.version) >= _AOF_IN_PARTS:
+        if numbers(binary.version) >= AOF_IN_PARTS:
             argv += ["--aof-load-truncated", "no"]  # the supervisor truncates a torn AOF at the last whole change
         reports = _start_supervisor(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
         line = None
@@ -152,7 +150,7 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
 
 def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None:
     """Set a running server to fsync every write, if this user asks for it. Never sets it back."""
-    if durability != "always" or (folder.record() or {}).get("durability") == "always":
+    if durability != "always" or folder.record().get("durability") == "always":
         return
     lock = FileLock(folder.start_lock)
     if not lock.acquire(deadline):
@@ -161,8 +159,7 @@ def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None
         reply = command(folder.unix_socket, "CONFIG", "SET", "appendfsync", "always")
         if reply != b"+OK":
             raise EmbeddedServerError(f"the server refused appendfsync always: {reply.decode(errors='replace')}")
-        record = folder.record()  # again: under the lock it cannot change
-        if record is not None:
+        if record := folder.record():  # again: under the lock it cannot change
             folder.write_record({**record, "durability": "always"})
     except OSError as error:
         raise EmbeddedServerError(f"the server in {folder.path} could not be set to durability 'always'") from error
@@ -223,7 +220,7 @@ def _failed(folder: DataFolder, reason: str) -> EmbeddedServerError:
 
 def _slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServerError:
     """A server runs, or ran until just now, but was not ready in time."""
-    pid = (folder.record() or {}).get("pid")
+    pid = folder.record().get("pid")
     if loading:
         text = f"the server in {folder.path} is still loading its data after {timeout:g} s: raise start_timeout"
     elif pid and not folder.unix_socket.exists():
@@ -238,7 +235,7 @@ def _slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServe
 
 def _repair(folder: DataFolder, tail: str) -> str:
     record, damaged = folder.record(), _DAMAGED_LOG.search(tail)
-    if record is None or damaged is None:
+    if not record or damaged is None:
         return f"replace {folder.path / 'appendonlydir'} with a backup: no tool repairs this part"
     # Not the manifest, which the servers suggest: Valkey's tool reports its own snapshots as damaged
     # (valkey-io/valkey#4739). The server binary acts as the tool when started under the tool's name.

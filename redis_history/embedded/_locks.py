@@ -9,7 +9,6 @@ that releases its lock unlocks it for all copies.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import threading
@@ -47,15 +46,13 @@ class FileLock:
         if self._file is not None:
             return True
         with _opening:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            file = os.open(self.path, flags, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 if _is_file_at(file, self.path):
                     self._file = file
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
+            except BlockingIOError:
+                pass
             finally:
                 if self._file is None:
                     os.close(file)
@@ -71,17 +68,12 @@ class FileLock:
             pause = min(2 * pause, _LONGEST_PAUSE)
         return True
 
-    def release(self) -> None:
-        """Release the lock, if it is held."""
+    def release(self, *, unlock: bool = True) -> None:
+        """Release the lock, if it is held. A forked child only closes its copy: `unlock` is for the parent."""
         file, self._file = self._file, None
         if file is not None:
-            fcntl.flock(file, fcntl.LOCK_UN)
-            os.close(file)
-
-    def _forget(self) -> None:
-        """In a forked child: close the descriptor, and leave the lock to the parent."""
-        file, self._file = self._file, None
-        if file is not None:
+            if unlock:
+                fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
     def __del__(self) -> None:
@@ -118,7 +110,7 @@ def _is_file_at(file: int, path: Path) -> bool:
 def _in_child() -> None:
     try:
         for lock in list(_locks):
-            lock._forget()
+            lock.release(unlock=False)
     finally:
         _opening.release()
 

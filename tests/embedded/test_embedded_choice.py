@@ -12,7 +12,7 @@ import pytest
 from embedded_tools import environment
 
 from redis_history.embedded import ServerBinary, _binaries, candidates, find_server
-from redis_history.embedded._snapshot import Snapshot
+from redis_history.embedded._binaries import Snapshot
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 
 Fake = Callable[..., Path]
