@@ -5,7 +5,6 @@ The caller holds users.lock shared, so no supervisor stops the server for lack o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import select
@@ -41,27 +40,18 @@ _DAMAGED_LOG = re.compile(r"append only file (\S+\.incr\.aof)")
 
 
 def command(unix_socket: Path, *words: str, timeout: float = _PING_TIMEOUT) -> bytes:
-    """The first line of the server's reply to one command, without its line end; b"" if it closes the connection.
+    """The first line of the server's reply to a command of plain words; b"" if it closes the connection.
 
     Not with redis-py, whose import takes longer than starting a server. Raises OSError: FileNotFoundError or
     ConnectionRefusedError if no server listens, TimeoutError without a reply within `timeout` seconds.
     """
-    request = b"*%d\r\n" % len(words)
-    for word in words:
-        request += b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         connection.connect(str(unix_socket))
-        connection.sendall(request)
-        reply = b""
-        while not reply.endswith(b"\n"):
-            chunk = connection.recv(4096)
-            if not chunk:
-                return b""
-            reply += chunk
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-    return reply.partition(b"\r\n")[0]
+        connection.sendall(" ".join(words).encode() + b"\r\n")
+        with connection.makefile("rb") as replies:
+            line = replies.readline()
+    return line[:-2] if line.endswith(b"\r\n") else b""
 
 
 def ping(unix_socket: Path, timeout: float = _PING_TIMEOUT) -> Answer:
@@ -107,7 +97,7 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
             elif (line := _next_report(reports, pause)) is not None:
                 status = line.removeprefix("exited ")  # "": the supervisor was killed
                 if status not in _ENDED_BY_OTHERS or attempts == _MOST_ATTEMPTS:
-                    raise _ended(folder, status) if status else _failed(folder, "its supervisor ended")
+                    raise _ended(folder, status)
                 reports.close()
                 reports = None
             if time.monotonic() >= deadline:
@@ -138,12 +128,10 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
         # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
         while line is None and time.monotonic() < deadline:
             line = _next_report(reports, _LONGEST_PAUSE)
-        if line == "" or (line is not None and line.startswith("started")):
-            return reports
-        reports.close()
-        if line is None or line == "busy":
-            return None
-        raise _failed(folder, line.partition(" ")[2])
+        kind, _, reason = (line or "").partition(" ")
+        if kind == "failed":
+            raise _error(f"no server could be started in {folder.path}: {reason}", folder.supervisor_log)
+        return None if line is None or kind == "busy" else reports
     finally:
         lock.release()
 
@@ -203,34 +191,30 @@ def _next_report(reports: IO[bytes], wait: float) -> str | None:
 
 
 def _ended(folder: DataFolder, status: str) -> EmbeddedServerError:
-    """The server ended before it answered."""
+    """The server ended before it answered. `status` is empty if its supervisor was killed."""
+    if not status:
+        return _error(f"no server could be started in {folder.path}: its supervisor ended", folder.supervisor_log)
     tail = _tail(folder.server_log)
     text = f"the server in {folder.path} ended while it started (status {status})"
     if status == "-9":
         text += ": it was killed, perhaps because memory ran out"
     if any(sign in tail for sign in _UNREADABLE):
         text += f". It cannot read its data. Copy the folder first; then {_repair(folder, tail)}"
-    return EmbeddedServerError(_with_log(text, folder.server_log))
-
-
-def _failed(folder: DataFolder, reason: str) -> EmbeddedServerError:
-    text = f"no server could be started in {folder.path}: {reason}"
-    return EmbeddedServerError(_with_log(text, folder.supervisor_log))
+    return _error(text, folder.server_log)
 
 
 def _slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServerError:
     """A server runs, or ran until just now, but was not ready in time."""
     pid = folder.record().get("pid")
+    text = f"the server in {folder.path} does not answer on {folder.unix_socket} after {timeout:g} s"
     if loading:
         text = f"the server in {folder.path} is still loading its data after {timeout:g} s: raise start_timeout"
     elif pid and not folder.unix_socket.exists():
-        text = (
-            f"the server in {folder.path} runs as process {pid}, but its socket {folder.unix_socket} is gone (deleted, "
-            "or made in another /tmp): end the processes that use it, or that one, and start again"
+        text += (
+            f": the socket is gone (deleted, or made in another /tmp). End process {pid}, or the processes that use it,"
+            " and start again"
         )
-    else:
-        text = f"the server in {folder.path} does not answer on {folder.unix_socket} after {timeout:g} s"
-    return EmbeddedServerError(_with_log(text, folder.server_log))
+    return _error(text, folder.server_log)
 
 
 def _repair(folder: DataFolder, tail: str) -> str:
@@ -245,9 +229,9 @@ def _repair(folder: DataFolder, tail: str) -> str:
     return f"`bash -c {shlex.quote(words)}` truncates the log before the damage; or replace the file with a backup"
 
 
-def _with_log(text: str, log: Path) -> str:
+def _error(text: str, log: Path) -> EmbeddedServerError:
     tail = _tail(log)
-    return f"{text}. The end of {log}:\n{tail}" if tail else text
+    return EmbeddedServerError(f"{text}. The end of {log}:\n{tail}" if tail else text)
 
 
 def _tail(log: Path) -> str:

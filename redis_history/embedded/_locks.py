@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 # Held while a descriptor exists that is not yet registered in _locks, so that no fork happens in between.
@@ -60,13 +61,7 @@ class FileLock:
 
     def acquire(self, deadline: float, *, shared: bool = False) -> bool:
         """Like try_acquire, but retries until `deadline` (of time.monotonic). Raises OSError."""
-        pause = _FIRST_PAUSE
-        while not self.try_acquire(shared=shared):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        return True
+        return wait_until(lambda: self.try_acquire(shared=shared), deadline)
 
     def release(self, *, unlock: bool = True) -> None:
         """Release the lock, if it is held. A forked child only closes its copy: `unlock` is for the parent."""
@@ -78,6 +73,17 @@ class FileLock:
 
     def __del__(self) -> None:
         self.release()
+
+
+def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
+    """Whether the condition came true before `deadline` (of time.monotonic)."""
+    pause = _FIRST_PAUSE
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return True
 
 
 def is_held(path: Path) -> bool:

@@ -57,7 +57,7 @@ def test_other_users_keep_the_server_up(folder: Path) -> None:
 
 def test_a_server_that_is_killed_is_started_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = command("embedded", "start", "--foreground", "--json", str(folder))
-    code = "import runpy, sys, redis_history.embedded._keeper as keeper; keeper._CHECK_INTERVAL = 0.05; "
+    code = "import runpy, sys, redis_history.embedded._instance as instance; instance._CHECK_INTERVAL = 0.05; "
     code += f"sys.argv = {argv[2:]!r}; "
     code += "runpy.run_module('redis_history.cli', run_name='__main__')"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment()) as process:
