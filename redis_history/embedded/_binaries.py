@@ -129,7 +129,7 @@ class Candidate:
 
 
 class UnusableError(Exception):
-    """A file cannot be used. The text is shown to the user. Not raised outside of this package."""
+    """A file cannot be used. Users see the text. Not raised outside of this package."""
 
 
 def candidates(kind: Kind | None = None) -> list[Candidate]:

@@ -93,7 +93,8 @@ class EmbeddedServer:
         """
         with self._exclusive():
             self._users.release()
-        wait_until(lambda: not is_held(self._folder.supervisor_lock), time.monotonic() + wait)
+        if wait > 0:
+            wait_until(lambda: not is_held(self._folder.supervisor_lock), time.monotonic() + wait)
 
     @property
     def started(self) -> bool:
@@ -278,13 +279,13 @@ class EmbeddedStatus:
             users = "" if self.users is None else f", shares {self.users}"
             state = f"{self.answer}, process {self.pid}{users}: {self.running_binary}"
         else:
-            state = "not running" if not self.supervised else f"supervised, but {self.answer}"
+            state = f"supervised, but {self.answer}" if self.supervised else "not running"
         lines = [
             f"folder   {self.path}",
             f"socket   {self.unix_socket}",
             f"server   {state}",
             *([f"kept up  by process {self.keeper}"] if self.keeper else []),
-            f"data     {'none yet' if self.data_writer is None else f'written by {self.data_writer}'}",
+            f"data     {f'written by {self.data_writer}' if self.data_writer else 'none yet'}",
             f"choice   {self.binary or self.problem}",
             "looked at",
             *(f"  {'+' if candidate.usable else '-'} {candidate}" for candidate in self.candidates),
@@ -298,12 +299,12 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
     Raises ConfigurationError if `path` is not a path, EmbeddedServerError if the folder is not readable.
     """
     folder = DataFolder.at(path)
-    problem, binary = None, None
     try:
         supervised = is_held(folder.supervisor_lock)
     except OSError as error:
         raise EmbeddedServerError(f"cannot read {folder.path}: {error}") from error
     record = folder.running()
+    problem, binary = None, None
     try:
         binary = server_for(folder.path)
     except EmbeddedServerError as error:

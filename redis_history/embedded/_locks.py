@@ -2,9 +2,7 @@
 
 A flock belongs to the open file, which a forked child shares. A child that kept it open would keep the server
 running; a child that unlocked it would release the parent's lock. So the child only closes its copies, right
-after the fork, before other code runs in it. Programs started with exec inherit nothing (O_CLOEXEC). If C code
-forks without Python's fork hooks and the parent is killed, the child keeps the lock until it ends. A parent
-that releases its lock unlocks it for all copies.
+after the fork. Programs started with exec inherit nothing (O_CLOEXEC).
 """
 
 from __future__ import annotations
