@@ -7,13 +7,13 @@ a JSON object (see main). It writes reports to standard output, one line each:
     busy              another supervisor runs; this one has ended
     started PID       the server process runs; it may still be loading
     failed TEXT       no server could be started; this supervisor has ended
-    exited STATUS     the server ended unasked; this supervisor ends
+    exited STATUS     the server ended unasked, or 0 if its torn AOF was truncated; this supervisor ends
 
 The supervisor holds supervisor.lock while it runs. The server inherits server.lock, and holds it as long as
 the server, or its child that rewrites the AOF, runs.
 
 With aof-load-truncated no, the server refuses an AOF with a torn end. The supervisor then truncates the AOF
-after the last whole change, and starts the server again. Redis 7.4.1 itself would truncate within MULTI and
+after the last whole change, for the next start. Redis 7.4.1 itself would truncate within MULTI and
 append the next change to the partial transaction: the second start would lose both, or restore the partial one.
 """
 
@@ -28,6 +28,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -42,10 +43,6 @@ _LOG_MAX = 1 << 20  # bytes
 # The log line of Redis and Valkey, since 7.0, about an AOF that ends within a command or a transaction.
 _TORN = re.compile(rb"Unexpected end of file reading the append only file (\S+)\. You can")
 _LAST_PART = re.compile(r'^file "?(.+?)"? seq \d+ type i', re.MULTILINE)
-
-_CHILD_ENDED, _USERS_GONE, _TOO_SLOW = signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = {_CHILD_ENDED, _USERS_GONE, _TOO_SLOW, *_STOP, signal.SIGHUP}
 
 
 class _NotStartedError(Exception):
@@ -67,19 +64,37 @@ def main(spec: dict[str, Any]) -> None:
     os.ftruncate(server_lock, 0)
     _rotate(f"{folder}/server.log")
     _log(f"starting {spec['argv'][0]}")
-    for number in _SIGNALS:
-        # Never called. But without a handler, a signal that is ignored by default might not become pending.
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     logged = os.path.getsize(f"{folder}/server.log") if os.path.exists(f"{folder}/server.log") else 0
     server = _spawn(spec, server_lock)
-    _report(f"started {server}")
-    threading.Thread(target=_wait_for_users, args=(users_lock,), daemon=True).start()
-    status, wanted = _wait_for_end(server)
-    if status and not wanted and _repair(spec, logged):
-        status, wanted = _wait_for_end(_spawn(spec, _server_lock(folder)))
-    _log(f"the server ended with status {status}{'' if wanted else ', by itself'}")
-    if wanted:
+    stopping = threading.Event()
+
+    def stop(reason: str) -> None:
+        _log(reason)
+        stopping.set()
+        server.terminate()
+        time.sleep(_KILL_AFTER)
+        _log(f"the server did not end within {_KILL_AFTER} s")
+        server.kill()
+
+    def stop_after_users() -> None:
+        try:
+            fcntl.flock(users_lock, fcntl.LOCK_EX)  # and keep it, so that no user can join
+        finally:
+            stop("no user is left")
+
+    def stop_by_signal(*_: object) -> None:
+        threading.Thread(target=stop, args=("got a signal to end",), daemon=True).start()
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, stop_by_signal)
+    signal.signal(signal.SIGINT, stop_by_signal)
+    _report(f"started {server.pid}")
+    threading.Thread(target=stop_after_users, daemon=True).start()
+    status = server.wait()
+    if status and not stopping.is_set() and _repair(spec, logged):
+        status = 0  # the caller starts it again
+    _log(f"the server ended with status {status}{'' if stopping.is_set() else ', by itself'}")
+    if stopping.is_set():
         with contextlib.suppress(OSError):
             os.truncate(f"{folder}/server.lock", 0)
     else:
@@ -90,59 +105,23 @@ def main(spec: dict[str, Any]) -> None:
     os.close(supervisor_lock)
 
 
-def _wait_for_end(server: int) -> tuple[int, bool]:
-    """The exit status of the server, and whether this supervisor stopped it."""
-    wanted = False
-    while True:
-        # One thread waits for all signals, so none is lost between a check and a wait.
-        number = signal.sigwait(_SIGNALS)
-        if number == _CHILD_ENDED:
-            pid, status = os.waitpid(server, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status), wanted
-        elif number == _USERS_GONE or number in _STOP:
-            _log("no user is left" if number == _USERS_GONE else "got a signal to end")
-            wanted = True
-            os.kill(server, signal.SIGTERM)
-            signal.alarm(_KILL_AFTER)
-        elif number == _TOO_SLOW:
-            _log(f"the server did not end within {_KILL_AFTER} s")
-            os.kill(server, signal.SIGKILL)
+def _spawn(spec: dict[str, Any], server_lock: int) -> subprocess.Popen[bytes]:
+    """Start the server, which inherits the lock. Raises OSError."""
+    supervisor, prctl = os.getpid(), _prctl()
 
-
-def _wait_for_users(users_lock: int) -> None:
-    """Blocks until no process uses the server, then sends _USERS_GONE. Keeps the lock, so that no user can join."""
-    try:
-        fcntl.flock(users_lock, fcntl.LOCK_EX)
-    finally:
-        os.kill(os.getpid(), _USERS_GONE)
-
-
-def _spawn(spec: dict[str, Any], server_lock: int) -> int:
-    supervisor = os.getpid()
-    log = os.open(f"{spec['folder']}/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    prctl = _prctl()
-    pid = os.fork()
-    if pid:
-        os.close(log)
-        os.close(server_lock)
-        return pid
-    try:
+    def prepare() -> None:  # in the new process
         if prctl is not None:
             prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG: end if the supervisor is killed
         if os.getppid() != supervisor:
             os._exit(1)
-        os.set_inheritable(server_lock, True)
         _overwrite(server_lock, json.dumps({**spec["record"], "pid": os.getpid()}))
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - deliberately without a shell
-    except OSError as error:
-        os.write(2, f"cannot execute {spec['argv'][0]!a}: {error!a}\n".encode())
-    finally:
-        os._exit(127)
+
+    with open(f"{spec['folder']}/server.log", "ab") as log:
+        server = subprocess.Popen(
+            spec["argv"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(server_lock,), preexec_fn=prepare
+        )
+    os.close(server_lock)
+    return server
 
 
 def _repair(spec: dict[str, Any], logged: int) -> bool:
@@ -156,8 +135,6 @@ def _repair(spec: dict[str, Any], logged: int) -> bool:
             parts = _LAST_PART.findall(manifest.read())
         if torn is None or not parts or os.fsencode(parts[-1]) != torn[1]:
             return False
-        import subprocess
-
         file = f"{folder}/appendonlydir/{parts[-1]}"
         size = os.path.getsize(file)
         # The server's binary is also the tool that truncates an AOF after its last whole command or transaction.
