@@ -21,7 +21,7 @@ Durability = Literal["everysec", "always"]
 # sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 _SOCKET_PATH_MAX = 100
 
-# A folder with one of these is the folder of a server.
+# Each marks a folder as that of a server.
 _SERVER_FILES = {"users.lock", "appendonlydir", "appendonly.aof"}
 
 

@@ -53,12 +53,13 @@ class _Layout(NamedTuple):
 
 
 class FrameworkSource:
-    """The conversations that the own Redis class of `framework` stored on the server at `url`: one of FRAMEWORKS.
+    """The conversations that the Redis class of a framework stored on the server at `url`.
 
-    Iterate it for a `Transcript` of each conversation, or pass it to `import_messages`. `len()` is their number. The
-    server is only read. Conversations keep their names. The ids of messages are those of the framework, or derived from
-    their content, so that a repeated import adds only what is new. `key_prefix` is what the keys begin with, if that is
-    not the framework's default. Bad entries are skipped and passed to `on_error` (without it, logged as warnings).
+    `framework` is one of FRAMEWORKS. Iterate a source for a `Transcript` of each conversation, or pass it to
+    `import_messages`; `len()` is the number of conversations. The server is only read. Conversations keep their names.
+    The ids of messages are those of the framework, or derived from their content, so that a repeated import adds only
+    new messages. `key_prefix` is the beginning of the keys, if it is not the framework's default. Bad entries are
+    skipped and passed to `on_error` (without it, logged as warnings).
 
     Raises InvalidInputError for an unknown framework, ConfigurationError for an invalid URL, and the errors of a store.
     """
@@ -70,7 +71,7 @@ class FrameworkSource:
         if parse_url(url).scheme == "memory":
             raise InvalidInputError("url: memory:// holds no conversations of other programs; name a Redis server")
         self._framework, self._url, self._prefix, self._on_error = framework, url, key_prefix, on_error
-        self._found: dict[str, tuple[_Layout, list[str]]] = {}
+        self._found: dict[str, tuple[_Layout, dict[str, None]]] = {}  # keys by conversation, in order
         with HistoryStore(url, search="off") as store:
             for layout in _LAYOUTS[framework]:
                 self._find(store, layout)
@@ -81,7 +82,7 @@ class FrameworkSource:
     def __iter__(self) -> Iterator[Transcript]:
         with HistoryStore(self._url, search="off") as store:
             for name, (layout, keys) in sorted(self._found.items()):
-                yield self._transcript(name, layout, self._entries(store, layout, keys))
+                yield self._transcript(name, layout, self._entries(store, layout, [*keys]))
 
     def _find(self, store: HistoryStore, layout: _Layout) -> None:
         prefix = layout.prefix if self._prefix is None else self._prefix
@@ -95,11 +96,11 @@ class FrameworkSource:
             except InvalidInputError as error:
                 self._problem(key, 1, str(error))
                 continue
-            known, keys = self._found.setdefault(name, (layout, []))
+            known, keys = self._found.setdefault(name, (layout, {}))
             if known is not layout or (keys and key not in keys and layout.kind == "list"):
-                self._problem(key, 1, f"{keys[0]} has the same session; import each with its own --key-prefix")
-            elif key not in keys:
-                keys.append(key)
+                self._problem(key, 1, f"{next(iter(keys))} has the same session; import each with its own --key-prefix")
+            else:
+                keys[key] = None  # SCAN may repeat a key
 
     def _entries(self, store: HistoryStore, layout: _Layout, keys: list[str]) -> list[_Entry]:
         if layout.kind == "list":
@@ -250,7 +251,7 @@ def _agent_framework(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Messag
 
 
 def _session(prefix: str, rest: str) -> str | None:
-    """What follows the prefix, which may have been given without its colon."""
+    """The session is the rest of the key, after a colon that the prefix may lack."""
     return (rest if prefix.endswith(":") else rest.removeprefix(":")) or None
 
 

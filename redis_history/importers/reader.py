@@ -60,9 +60,9 @@ def read_transcripts(
 ) -> Iterator[Transcript]:
     """Read conversations one at a time from a file (JSON or JSONL, plain or gzipped), a folder or a zip archive.
 
-    `format` is one of FORMATS, or of an installed `Importer`. With "auto" (or None) it is detected from the first
-    records, separately for each file of a folder or archive. Bad lines and records are skipped and passed to `on_error`
-    (without it, logged as warnings). The same holds for records that exceed one of the `limits`, links out of a folder,
+    `format` is one of FORMATS or the name of an installed `Importer`. With "auto" (or None) it is detected from the
+    first records, separately for each file of a folder or archive. Bad lines and records are skipped and passed to
+    `on_error` (without it, logged as warnings). So are records that exceed the `limits`, links out of a folder,
     devices, pipes and sockets.
 
     Raises InvalidInputError immediately, before the first conversation, if `path` is not a regular file or folder,

@@ -299,7 +299,7 @@ class Source:
             return "lines"
 
     def _value(self, text: bytes | None) -> Any:
-        """The value of JSON text, or a _Rejected. None is a text beyond `max_record_bytes`."""
+        """The value of JSON text, or a _Rejected. `text` is None if it exceeds `max_record_bytes`."""
         if text is None:
             return self._beyond("max_record_bytes", "the record")
         brackets = text.count(b"[") + text.count(b"{")

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from inspect import isawaitable
 from os import PathLike
 from pathlib import Path
@@ -163,22 +164,20 @@ class _Section(NamedTuple):
     summary: Message | None = None
 
 
+@dataclass
 class _Import:
     """An import, conversation by conversation, and its counts."""
 
-    def __init__(
-        self,
-        store: HistoryStore | AsyncHistoryStore,
-        source: str | PathLike[str] | Iterable[Transcript],
-        batch: int,
-        on_error: OnError | None,
-        on_progress: OnProgress | None,
-    ) -> None:
-        check_integer(batch, "batch", 1, 1000, error=InvalidInputError)
-        self._store, self._source, self._batch = store, source, batch
-        self._on_error, self._on_progress = on_error, on_progress
-        self._counts = Imported()
-        self._number = 0  # of the conversation
+    store: HistoryStore | AsyncHistoryStore
+    source: str | PathLike[str] | Iterable[Transcript]
+    batch: int
+    on_error: OnError | None
+    on_progress: OnProgress | None
+    counts: Imported = Imported()  # noqa: RUF009 - it is frozen
+    number: int = 0  # of the conversation
+
+    def __post_init__(self) -> None:
+        check_integer(self.batch, "batch", 1, 1000, error=InvalidInputError)
 
     async def run(
         self, format: str, limits: ImportLimits | None, in_thread: Callable[..., Any] = lambda call, *args: call(*args)
@@ -186,36 +185,36 @@ class _Import:
         """`in_thread` calls a function that reads the source."""
         transcripts = iter(await _answer(in_thread(self._read, format, limits)))
         while (transcript := await _answer(in_thread(next, transcripts, None))) is not None:
-            self._number += 1
+            self.number += 1
             id_ = transcript.conversation_id
             await self._create(transcript)
             for section in _sections(transcript):
-                for at in range(0, len(section.messages), self._batch):
-                    await self._append(id_, section.messages[at : at + self._batch])
+                for at in range(0, len(section.messages), self.batch):
+                    await self._append(id_, section.messages[at : at + self.batch])
                     self._add()
                 if section.summary is not None:
                     await self._compact(id_, section.replaced, section.summary)
             self._add(conversations=1)
-        return self._counts
+        return self.counts
 
     def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
-        if not isinstance(self._source, str | PathLike):
-            return self._source
-        return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
+        if not isinstance(self.source, str | PathLike):
+            return self.source
+        return read_transcripts(self.source, format=format, on_error=self._report, limits=limits)
 
     async def _create(self, transcript: Transcript) -> None:
         id_ = transcript.conversation_id
         record = transcript.record or Conversation(id_, title=transcript.title, metadata=transcript.metadata)
         with suppress(ConversationExistsError, InvalidInputError):
             try:
-                await _answer(self._store.create_conversation(record))
+                await _answer(self.store.create_conversation(record))
             except InvalidInputError as error:
                 self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
-                await _answer(self._store.create_conversation(Conversation(id_)))
+                await _answer(self.store.create_conversation(Conversation(id_)))
 
     async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
         try:
-            done: list[Appended] = await _answer(self._store.append_many(id_, messages))
+            done: list[Appended] = await _answer(self.store.append_many(id_, messages))
         except (MessageConflictError, InvalidInputError) as error:
             if len(messages) > 1:  # the batch is too large, or one message is rejected: split it
                 half = len(messages) // 2
@@ -230,10 +229,10 @@ class _Import:
 
     async def _compact(self, id_: str, replaced: tuple[Message, ...], summary: Message) -> None:
         """Replace the appended messages by a summary, unless the store already has it."""
-        if await _answer(self._store.get_message(id_, summary.id)) is None:
+        if await _answer(self.store.get_message(id_, summary.id)) is None:
             reason: object = "there is nothing to replace"
             try:
-                compacted = self._store.compact(id_, through=replaced[-1].id, summary=summary, seen=replaced)
+                compacted = self.store.compact(id_, through=replaced[-1].id, summary=summary, seen=replaced)
                 done: Compacted = await _answer(compacted)
                 if done.changed:
                     self._count(messages=1, new=1)
@@ -245,22 +244,22 @@ class _Import:
         await self._append(id_, (summary,))  # reports a summary that the store has with other content
 
     def _count(self, **counts: int) -> None:
-        changed = {name: getattr(self._counts, name) + count for name, count in counts.items()}
-        self._counts = msgspec.structs.replace(self._counts, **changed)
+        changed = {name: getattr(self.counts, name) + count for name, count in counts.items()}
+        self.counts = msgspec.structs.replace(self.counts, **changed)
 
     def _problem(self, reason: str) -> None:
-        path = str(self._source) if isinstance(self._source, str | PathLike) else "transcripts"
-        self._report(ImportProblem(path, self._number, reason))
+        path = str(self.source) if isinstance(self.source, str | PathLike) else "transcripts"
+        self._report(ImportProblem(path, self.number, reason))
 
     def _report(self, problem: ImportProblem) -> None:
         self._count(problems=1)
-        report(problem, self._on_error)
+        report(problem, self.on_error)
 
     def _add(self, **counts: int) -> None:
         """Count, and report the progress."""
         self._count(**counts)
-        if self._on_progress is not None:
-            self._on_progress(self._counts)
+        if self.on_progress is not None:
+            self.on_progress(self.counts)
 
 
 def _sections(transcript: Transcript) -> Iterator[_Section]:
