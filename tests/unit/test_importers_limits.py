@@ -343,33 +343,29 @@ def memory_of(work: str) -> Taken:
 
 
 TEXT = 'A sentence with "quotes", [brackets], and a comma. ' * 10
-
-
-def conversation(kind: str, number: int) -> bytes:
-    """30 messages of half a kilobyte."""
-    if kind == "lines":
-        messages = [{"role": "user", "content": f"{n} {TEXT}"} for n in range(30)]
-        return json.dumps({"id": number, "messages": messages}).encode() + b"\n"
-    content = {"content_type": "text", "parts": [TEXT]}
-    mapping = {
-        f"n{n}": {"parent": f"n{n - 1}", "message": {"id": f"m{n}", "author": {"role": "user"}, "content": content}}
-        for n in range(30)
-    }
-    item = json.dumps({"id": number, "current_node": "n29", "mapping": mapping}).encode()
-    return (b"," if number else b"[") + item
+NODES = {
+    f"n{n}": {"parent": f"n{n - 1}", "message": {"author": {"role": "user"}, "content": {"parts": [TEXT]}}}
+    for n in range(30)
+}
+#: A conversation of 30 messages, half a kilobyte each.
+LARGE = {
+    "lines": json.dumps({"messages": [{"role": "user", "content": TEXT}] * 30}) + "\n",
+    "list": json.dumps({"mapping": NODES, "current_node": "n29"}),
+}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["lines", "chatgpt"])
+@pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize("packed", [False, True])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str, packed: bool) -> None:
     path = tmp_path / "export.json"
     count = 10_000  # 160 MB
     with gzip.open(path, "wb", 1) if packed else path.open("wb") as stream:
-        for number in range(count):
-            stream.write(conversation(kind, number))
-        stream.write(b"]" if kind == "chatgpt" else b"")
-    taken = memory_of(f"print(sum(len(one.messages) for one in read_transcripts({str(path)!r})))")
+        stream.write(b"[" if kind == "list" else b"")
+        for _ in range(count):
+            stream.write(f"{LARGE[kind]}{',' * (kind == 'list')}".encode())
+        stream.write(b"{}]" if kind == "list" else b"")
+    taken = memory_of(f"print(sum(len(one.messages) for one in read_transcripts({str(path)!r}, on_error=bool)))")
     path.unlink()
     assert int(taken.output) == 30 * count
     assert taken.most < 100 * MEGABYTE, taken
