@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded_tools import Worker, stopped, supervisor_of, wait_until
+from embedded_tools import Worker, stopped, supervisor_of
 
 from redis_history.embedded import EmbeddedServer, candidates, status
+from tests.support.servers import wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tools for tests of the embedded server: waiting, process states, worker processes."""
+"""Tools for tests of the embedded server: process states and worker processes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +15,10 @@ import redis
 
 from redis_history.embedded import EmbeddedServer
 from redis_history.embedded._locks import is_held
+from tests.support.commands import environment
 
 REPOSITORY = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("embedded_worker.py")
-PATIENCE = 15.0  # seconds until a condition that must come true counts as never
-
-
-def environment() -> dict[str, str]:
-    """For a program that imports this package from here."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))}
-
-
-def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
-        time.sleep(0.005)
 
 
 def gone(pid: int) -> bool:

