@@ -82,8 +82,9 @@ def _added(
     for entry in op.entries:
         characters += entry.characters
         tokens += entry.tokens
-        message_id, time = entry.message.id, b"" if entry.timestamp is None else b"%d" % entry.timestamp
-        rest += (field_of(message_id), message_id.encode(), time, *what_of(entry, settings))
+        what, body = what_of(entry, settings)
+        time = b"" if entry.timestamp is None else b"%d" % entry.timestamp
+        rest += (field_of(entry.message.id), b"%b%b%c" % (what, time, len(time)), body)
     rest += documents_of(op, document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]

@@ -44,7 +44,7 @@
 -- The first write of a script decides: a full server refuses it, and nothing was written. Scripts that remove data call
 -- free() first, because a full server lets pass what follows a write that takes no memory.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
-local pack, format, char, sub = struct.pack, string.format, string.char, string.sub
+local pack, format, byte, char, sub = struct.pack, string.format, string.byte, string.char, string.sub
 local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
