@@ -184,7 +184,7 @@ def _plain_row(message: Message) -> list[Any] | None:
         return None
     if message.status != "complete" or type(message.id) is not str or not message.id or message.role not in _ROLES:
         return None
-    if type(message.metadata) is not dict or type(message.provider_meta) is not dict:  # false, but not an empty dict
+    if not isinstance(message.metadata, dict) or not isinstance(message.provider_meta, dict):  # false, but no dict
         return None
     parts = []
     for part in message.parts:
