@@ -22,7 +22,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from redis_history._async._connections import CLOSED, ConnectionPool
 from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
-from redis_history._async._runtime import Job, Signal, ending, reset_after_fork, spawn
+from redis_history._async._runtime import Job, Signal, is_cancelled, reset_after_fork, spawn
 from redis_history._ids import rng
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.server_info import slowest_mode
@@ -245,7 +245,7 @@ class AsyncClusterDoorbell:
     async def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
         asked = time.monotonic()
-        while not (self._closed or ending()):
+        while not (self._closed or is_cancelled()):
             try:
                 if self._nodes.stale or time.monotonic() - asked > _ASK:
                     await self._nodes.refresh()

@@ -18,7 +18,7 @@ from redis.asyncio.connection import ConnectionPool as RedisPool
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redis_history._async._runtime import LoopLocal, at_the_end, ending
+from redis_history._async._runtime import LoopLocal, close_with_loop, is_cancelled
 from redis_history.backends.redis.resp import NEED_MORE, ReplyReader
 
 #: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
@@ -57,7 +57,7 @@ class _Ready:
         self.turns = asyncio.Semaphore(MOST)
         self.closed = False
         self._keep = keep
-        self._guard = at_the_end(self._close)
+        self._guard = close_with_loop(self._close)
 
     async def aclose(self) -> None:
         await self._guard.aclose()
@@ -215,7 +215,7 @@ class PubSubConnection:
     async def send(self, *command: bytes) -> None:
         self._check()
         await self._connection.send_packed_command(self._connection.pack_command(*command), check_health=False)
-        if ending():  # see ConnectionPool.send
+        if is_cancelled():  # see ConnectionPool.send
             raise asyncio.CancelledError
         self._check()
 

@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._async._connections import PubSubConnection
-from redis_history._async._runtime import Job, ending, reset_after_fork, spawn
+from redis_history._async._runtime import Job, is_cancelled, reset_after_fork, spawn
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.server_info import merged_flags
@@ -136,7 +136,7 @@ class AsyncDoorbell:
             await self._job.stop()
 
     def _ends(self) -> bool:
-        return self._closed or ending()
+        return self._closed or is_cancelled()
 
     async def _run(self) -> None:
         connection, wait = self._connection, _FIRST_WAIT

@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from redis_history._async._connections import ConnectionPool
 from redis_history._async._doorbell import AsyncDoorbell, Topic
-from redis_history._async._runtime import LoopLocal, in_thread, sleep, unwanted
+from redis_history._async._runtime import LoopLocal, in_thread, is_abandoned, sleep
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
@@ -194,7 +194,7 @@ class AsyncRedisBackend:
         await self._server.aclose()
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
-        if self._closed or unwanted():
+        if self._closed or is_abandoned():
             raise StoreClosedError("the store was closed")
 
     # The steps of an operation

@@ -24,7 +24,7 @@ from redis.retry import Retry
 from redis_history._ids import rng
 from redis_history._sync._connections import CLOSED, ConnectionPool
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
-from redis_history._sync._runtime import Job, Signal, ending, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Signal, is_cancelled, reset_after_fork, spawn
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address, Topology, read_slots
@@ -246,7 +246,7 @@ class ClusterDoorbell:
     def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
         asked = time.monotonic()
-        while not (self._closed or ending()):
+        while not (self._closed or is_cancelled()):
             try:
                 if self._nodes.stale or time.monotonic() - asked > _ASK:
                     self._nodes.refresh()

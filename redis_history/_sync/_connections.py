@@ -50,7 +50,7 @@ class ConnectionPool:
         connection, work = self._take(), background()
         if work is not None:
             work.connection = connection
-            if work.left:  # before it could be shut down
+            if work.abandoned:  # before it could be shut down
                 self.discard(connection)
                 raise ConnectionError(CLOSED)
         return connection

@@ -23,7 +23,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._sync._connections import PubSubConnection
-from redis_history._sync._runtime import Job, ending, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, is_cancelled, reset_after_fork, spawn
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.server_info import merged_flags
@@ -137,7 +137,7 @@ class Doorbell:
             self._job.stop()
 
     def _ends(self) -> bool:
-        return self._closed or ending()
+        return self._closed or is_cancelled()
 
     def _run(self) -> None:
         connection, wait = self._connection, _FIRST_WAIT

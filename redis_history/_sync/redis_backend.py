@@ -19,7 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from redis_history._sync._connections import ConnectionPool
 from redis_history._sync._doorbell import Doorbell, Topic
-from redis_history._sync._runtime import LoopLocal, in_thread, sleep, unwanted
+from redis_history._sync._runtime import LoopLocal, in_thread, is_abandoned, sleep
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
 from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
@@ -195,7 +195,7 @@ class RedisBackend:
         self._server.close()
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
-        if self._closed or unwanted():
+        if self._closed or is_abandoned():
             raise StoreClosedError("the store was closed")
 
     # The steps of an operation
