@@ -57,7 +57,7 @@ class RetryPolicy:
         if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
             raise ConfigurationError(f"on_retry of a retry policy is a plain function of one argument, not {hook!r}")
 
-    def tell(self, details: RetryDetails) -> None:
+    def notify(self, details: RetryDetails) -> None:
         """Call `on_retry`. Its errors must not become those of a write that may still succeed."""
         if self.on_retry is None:
             return

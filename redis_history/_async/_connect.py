@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,9 +16,11 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
-from redis_history._async._cluster import ClusterNodes
-from redis_history._async.cluster_backend import AsyncClusterBackend
-from redis_history._async.redis_backend import AsyncRedisBackend, Server
+from redis_history._async._connections import ConnectionPool
+from redis_history._async._doorbell import AsyncDoorbell
+from redis_history._async._runtime import in_thread
+from redis_history._async.cluster_backend import AsyncClusterBackend, ClusterNodes
+from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history._version import __version__
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
@@ -42,6 +45,41 @@ from redis_history.retry import RetryPolicy
 SOCKET_TIMEOUT = 5.0
 #: Far more than the server likes; a process that needs as many calls at once has another problem.
 MAX_CONNECTIONS = 10_000
+
+
+class Server:
+    """A server, and how to connect to it: with the user's `client`, or with clients that `make` creates."""
+
+    def __init__(
+        self, address: str, *, make: Callable[[], Redis] | None = None, client: Any = None, embedded: Any = None
+    ) -> None:
+        self.address = address
+        self.client: Any = client if make is None else make()
+        self._make = make
+        self._embedded = embedded
+        pool = self.client.connection_pool
+        self.sentinel = isinstance(pool, SentinelConnectionPool)
+        self.database = int(pool.connection_kwargs.get("db") or 0)
+
+    def connections(self) -> Any:
+        """Connections for calls."""
+        make = self._make
+        if make is None:
+            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
+        return ConnectionPool(lambda: make().connection_pool, keep=True)
+
+    def doorbell(self, connections: Any, mode: str) -> Any:
+        """Listens for changes. `mode`: see `DOORBELLS`."""
+        return AsyncDoorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
+
+    async def start(self) -> None:
+        """Start the embedded server if it does not run."""
+        if self._embedded is not None:
+            await in_thread(self._embedded.start)
+
+    async def aclose(self) -> None:
+        if self._embedded is not None:
+            await in_thread(self._embedded.close)
 
 
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> AsyncBackend:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,9 +16,11 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from redis_history._sync._cluster import ClusterNodes
-from redis_history._sync.cluster_backend import ClusterBackend
-from redis_history._sync.redis_backend import RedisBackend, Server
+from redis_history._sync._connections import ConnectionPool
+from redis_history._sync._doorbell import Doorbell
+from redis_history._sync._runtime import in_thread
+from redis_history._sync.cluster_backend import ClusterBackend, ClusterNodes
+from redis_history._sync.redis_backend import RedisBackend
 from redis_history._version import __version__
 from redis_history.backends.base import Backend
 from redis_history.backends.memory import MemoryBackend
@@ -42,6 +45,41 @@ from redis_history.retry import RetryPolicy
 SOCKET_TIMEOUT = 5.0
 #: Far more than the server likes; a process that needs as many calls at once has another problem.
 MAX_CONNECTIONS = 10_000
+
+
+class Server:
+    """A server, and how to connect to it: with the user's `client`, or with clients that `make` creates."""
+
+    def __init__(
+        self, address: str, *, make: Callable[[], Redis] | None = None, client: Any = None, embedded: Any = None
+    ) -> None:
+        self.address = address
+        self.client: Any = client if make is None else make()
+        self._make = make
+        self._embedded = embedded
+        pool = self.client.connection_pool
+        self.sentinel = isinstance(pool, SentinelConnectionPool)
+        self.database = int(pool.connection_kwargs.get("db") or 0)
+
+    def connections(self) -> Any:
+        """Connections for calls."""
+        make = self._make
+        if make is None:
+            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
+        return ConnectionPool(lambda: make().connection_pool, keep=True)
+
+    def doorbell(self, connections: Any, mode: str) -> Any:
+        """Listens for changes. `mode`: see `DOORBELLS`."""
+        return Doorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
+
+    def start(self) -> None:
+        """Start the embedded server if it does not run."""
+        if self._embedded is not None:
+            in_thread(self._embedded.start)
+
+    def close(self) -> None:
+        if self._embedded is not None:
+            in_thread(self._embedded.close)
 
 
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> Backend:

@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError
 from redis_history import Conversation, HistoryStore, RetryPolicy, requests, user
 from redis_history._sync import redis_backend
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis.attempts import Attempt
+from redis_history.backends.redis.calls import Attempt
 from redis_history.errors import (
     BackendUnavailableError,
     ConversationExistsError,
@@ -90,7 +90,7 @@ class Wire:
         attempt.uncertain = repeated
         settings = self._backend._settings
         call = first_call(op, settings)
-        packed = call.pack(teach=True, sent=attempt.argument)
+        packed = call.pack(with_source=True, sent=attempt.argument)
 
         def deliver() -> Any:
             client = self._owner()

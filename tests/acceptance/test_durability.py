@@ -53,7 +53,7 @@ async def test_a_call_repeated_after_a_lost_reply_confirms_the_first(own_server:
         with server.client() as client:
             client.config_set("appendfsync", "no")
         # The retry checks the server again, and would refuse such a setting.
-        store._backend._examine = lambda *_: asyncio.sleep(0) if face == "async" else None
+        store._backend._require_confirmation = lambda *_: asyncio.sleep(0) if face == "async" else None
         lose_one_reply(store)
         with pytest.raises(DurabilityError):
             await WRITES[write](store, "c")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, requests, user
-from redis_history.backends.redis.attempts import Attempt
+from redis_history.backends.redis.calls import Attempt
 from redis_history.errors import MessageConflictError
 from tests.support.faces import open_store
 from tests.support.proxy import LossyProxy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +26,11 @@ from redis_history.search.text import halved
 
 
 class Script(NamedTuple):
-    """`call` names the script on the server (EVALSHA), `teach` sends it along (EVAL); both packed (RESP)."""
+    """`by_hash`: EVALSHA and the hash; `by_source`: EVAL and the source; both packed (RESP)."""
 
     name: str
-    call: bytes
-    teach: bytes
+    by_hash: bytes
+    by_source: bytes
 
 
 def _load(name: str, *preludes: str) -> Script:
@@ -200,8 +201,8 @@ class Call(Struct, frozen=True):
     confirm: Confirmation | None = None
     errors: bool = False
 
-    def pack(self, *, teach: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
-        """The bytes to send. `teach` sends the script's source along; `sent` is put at `sent_at`; `asking` lets a node
+    def pack(self, *, with_source: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
+        """The bytes to send. `with_source` sends the source of the script; `sent` is put at `sent_at`; `asking` lets a node
         of a cluster execute it though the slot is still moving there."""
         args = self.args
         if sent is not None and self.sent_at is not None:
@@ -216,7 +217,7 @@ class Call(Struct, frozen=True):
         packed = b"%b*%d\r\n%b%b%b" % (
             before,
             parts,
-            self.script.teach if teach else self.script.call,
+            self.script.by_source if with_source else self.script.by_hash,
             self.keys,
             packed,
         )
@@ -339,3 +340,54 @@ def _revision(reply: Any) -> int:
     if isinstance(reply, list):
         reply = reply[1] if reply[0] in (b"stored", b"pending", b"nothing") else reply[0]
     return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)
+
+
+#: Two free-running clocks differ by less than 1 in 1,000 (NTP slews by 1 in 2,000 at most).
+_SLOWEST_CLOCK: Final = 0.999
+_CLOCK: Final = "_redis_history_clock"
+
+
+class Attempt:
+    """All copies of one writing call. `sent`: when the first copy was sent, in microseconds of the server's clock; 0
+    before that. `uncertain`: a copy got no reply, so the server may execute it at any time. For the server's decision,
+    see lua/_change.lua.
+    """
+
+    __slots__ = ("sent", "uncertain")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.uncertain = False
+
+    @property
+    def argument(self) -> bytes:
+        """ARGV[7] of the scripts."""
+        return b"-%d" % self.sent if self.uncertain else b"%d" % self.sent
+
+
+def learn_clock(connection: Any, microseconds: int) -> None:
+    """Remember the time that the server has just reported on this connection."""
+    setattr(connection, _CLOCK, (_socket(connection), microseconds, time.monotonic()))
+
+
+def server_time(connection: Any) -> int | None:
+    """The server's time in microseconds, rather early than late; None before the first report on this connection.
+
+    Each connection has its own clock, because after a failover another server may use the address.
+    """
+    known = getattr(connection, _CLOCK, None)
+    if known is None:
+        return None
+    socket, microseconds, since = known
+    if socket is None or socket is not _socket(connection):  # redis-py has connected anew
+        return None
+    return int(microseconds + (time.monotonic() - since) * 1e6 * _SLOWEST_CLOCK)
+
+
+def is_late(reply: Any) -> bool:
+    """Whether a writing script did nothing, because it cannot tell whether an earlier copy was executed."""
+    return type(reply) is list and len(reply) == 3 and reply[0] == b"late"
+
+
+def _socket(connection: Any) -> Any:
+    return getattr(connection, "_sock", None) or getattr(connection, "_writer", None)
