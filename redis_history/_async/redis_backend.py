@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
-from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
+from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
 
 from redis_history._async._connections import ConnectionPool
@@ -28,6 +28,7 @@ from redis_history.backends.redis.calls import (
     is_late,
     learn_clock,
     plain,
+    raise_first,
     server_time,
 )
 from redis_history.backends.redis.failures import FullJitter, is_transient, translate
@@ -446,7 +447,8 @@ class AsyncRedisBackend:
             await connections.send(connection, packed)
             reply = await self._read(connections, connection, count, patience)
         except ResponseError as error:
-            _answered(attempt, connection, error, before)
+            if attempt is not None:
+                attempt.answered(connection, error, before)
             # The reply is complete, so the connection can be reused, unless the server is not a primary any more.
             await (connections.discard(connection) if is_transient(error) else connections.release(connection))
             raise
@@ -454,7 +456,8 @@ class AsyncRedisBackend:
             await connections.discard(connection)
             connections.check(error)
             raise
-        _answered(attempt, connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
+        if attempt is not None:
+            attempt.answered(connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
         transient = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
         await (connections.discard(connection) if transient else connections.release(connection))
         return reply
@@ -479,24 +482,3 @@ class AsyncRedisBackend:
             except ResponseError as error:
                 replies.append(error)
         return replies
-
-
-def _answered(attempt: Attempt | None, connection: Any, reply: Any, uncertain: bool) -> None:
-    """Record in the attempt that this copy was answered. `uncertain`: whether an earlier copy is uncertain."""
-    if attempt is None:
-        return
-    attempt.uncertain = uncertain
-    if is_late(reply):
-        learn_clock(connection, int(reply[2]))
-    elif isinstance(reply, ResponseError) and not uncertain:
-        attempt.sent = 0  # not executed, and the next copy may go to another server
-
-
-def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
-    """The replies. Raises the first error, except NoScriptError, and except permanent errors of calls with `errors`."""
-    for call, reply in zip(calls, replies, strict=True):
-        if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
-            continue
-        if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
-            raise reply
-    return replies

@@ -34,8 +34,8 @@ from redis_history._ids import rng
 from redis_history._sync._connections import CLOSED, ConnectionPool
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
 from redis_history._sync._runtime import Job, Signal, is_cancelled, reset_after_fork, spawn
-from redis_history._sync.redis_backend import RedisBackend, raise_first
-from redis_history.backends.redis.calls import Attempt, Call
+from redis_history._sync.redis_backend import RedisBackend
+from redis_history.backends.redis.calls import Attempt, Call, raise_first
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.server_info import slowest_mode
 from redis_history.backends.redis.slots import Address, Topology, read_slots, redirected_to, slot_of
@@ -46,7 +46,7 @@ _SLOTS: Final = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
 
 class Node(NamedTuple):
-    """One node: calls go over its connections."""
+    """A node and the connections for its calls."""
 
     address: Address
     connections: ConnectionPool
@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
 
 class ClusterNodes:
-    """Connections to every node. `stale`: read the slots again before the next call."""
+    """All nodes, and which slots they serve. `stale`: read that again before the next call."""
 
     database = 0
     sentinel = False
@@ -70,24 +70,24 @@ class ClusterNodes:
         pool: Any,
         remap: Callable[[str, int], tuple[str, int]] = lambda host, port: (host, port),
     ) -> None:
-        """`pool` shows how to connect: `connection_class`, `connection_kwargs`, `max_connections`."""
+        """`pool` has the settings of connections. `remap` turns the addresses that nodes report into usable ones."""
         self.address = address
         self.stale = True
         self.remap = remap
         self._seeds = seeds
-        self._how = pool
+        self._settings = pool
         self._nodes: dict[Address, Node] = {}
-        self._left: list[Node] = []
+        self._departed: list[Node] = []
         self._topology = Topology([None] * REDIS_CLUSTER_HASH_SLOTS, frozenset(), frozenset())
         self._closed = False
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterNodes:
-        """With the settings of a user's client."""
+        """With the nodes and settings of a user's client."""
         manager = client.nodes_manager
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
         seeds = [Address(node.host, int(node.port)) for node in nodes]
-        # A node of the synchronous client has a pool; a node of the asynchronous client is a pool.
+        # A synchronous node has a pool; an asynchronous node is a pool.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
         return cls("the cluster of the given client", seeds, pools[0], manager.remap_host_port)
 
@@ -99,7 +99,7 @@ class ClusterNodes:
         return ClusterDoorbell(self, mode)
 
     def start(self) -> None:
-        """The cluster runs already."""
+        """Nothing to start."""
 
     @property
     def primaries(self) -> frozenset[Address]:
@@ -119,7 +119,7 @@ class ClusterNodes:
         return node
 
     def refresh(self, first: Address | None = None) -> None:
-        """Read which node serves which slots, from `first` or any other node. Raises the last error."""
+        """Read the slots from `first`, or else from any other node. Raises the last error."""
         self.stale = True
         known = [*self._topology.nodes]
         rng.shuffle(known)
@@ -130,7 +130,7 @@ class ClusterNodes:
             except (RedisError, OSError) as caught:
                 if isinstance(caught, ResponseError) and "cluster support disabled" in str(caught):
                     raise ConfigurationError(
-                        f"{address.host}:{address.port} is no node of a cluster; use a redis:// URL, or redis.Redis"
+                        f"{address.host}:{address.port} is not part of a cluster; use a redis:// URL, or redis.Redis"
                     ) from caught
                 if not is_transient(caught):
                     raise
@@ -138,23 +138,23 @@ class ClusterNodes:
                 continue
             self._topology = topology
             self.stale = False
-            self._forget(topology)
+            self._drop_departed(topology)
             return
         raise error
 
     def close(self) -> None:
         self._closed = True
-        nodes, self._nodes = [*self._nodes.values(), *self._left], {}
-        self._left = []
+        nodes, self._nodes = [*self._nodes.values(), *self._departed], {}
+        self._departed = []
         for node in nodes:
             node.connections.close()
 
-    def _forget(self, topology: Topology) -> None:
-        """Forget nodes that have left, so that changing addresses do not fill a table."""
-        # Calls to a node that left may be under way: what they use is closed when the nodes are next looked at.
+    def _drop_departed(self, topology: Topology) -> None:
+        """Drop nodes that left the cluster."""
+        # A call may still use a node that left, so its connections are closed at the next refresh.
         left = [address for address in [*self._nodes] if address not in topology.nodes]
-        ended, self._left = self._left, [node for address in left if (node := self._nodes.pop(address, None))]
-        for node in [*ended, *self._left]:
+        ended, self._departed = self._departed, [node for address in left if (node := self._nodes.pop(address, None))]
+        for node in [*ended, *self._departed]:
             node.connections.close_idle()
 
     def _ask(self, connections: ConnectionPool) -> Any:
@@ -170,11 +170,11 @@ class ClusterNodes:
         return reply
 
     def _pool(self, address: Address) -> RedisPool:
-        settings = connection_settings(self._how.connection_kwargs)
+        settings = connection_settings(self._settings.connection_kwargs)
         settings |= {"host": address.host, "port": address.port, "retry": Retry(NoBackoff(), 0)}
         return RedisPool(
-            connection_class=self._how.connection_class,
-            max_connections=self._how.max_connections,
+            connection_class=self._settings.connection_class,
+            max_connections=self._settings.max_connections,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,
         )
@@ -182,24 +182,24 @@ class ClusterNodes:
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between comparisons with the known primaries, which cost nothing,
-_LOOK: Final = 1.0
-#: and between asking a node for them.
-_ASK: Final = 10.0
+#: Seconds between comparisons of doorbells and known primaries.
+_COMPARE_SECONDS: Final = 1.0
+#: Seconds between reading the primaries from a node.
+_REFRESH_SECONDS: Final = 10.0
 
 
 class ClusterDoorbell:
-    """Listens for changes with one doorbell for each primary. Runs from the first `watch` until `close`.
+    """A doorbell for each primary. Runs from the first `watch` until `close`.
 
-    A node notifies only about the keys it has. Every channel is subscribed to at every primary, so that nothing
-    changes when a slot moves or a replica takes over. That costs a few bytes per node. The list of primaries is read
-    again from time to time, because a lasting connection does not report a new shard.
+    A node notifies only about its own keys. Every channel is subscribed to at every primary, so that moving slots and
+    failovers need no change. The list of primaries is read again from time to time, because a connection does not
+    report a new shard.
     """
 
     def __init__(self, nodes: ClusterNodes, mode: str) -> None:
         self._nodes = nodes
         self._asked = mode
-        # The watched topics and their callbacks, in order: for doorbells that are added later.
+        # Topics and callbacks in order, for doorbells that are added later.
         self._watched: dict[tuple[Topic, Any], None] = {}
         self._doorbells: dict[Address, Doorbell] = {}
         self._removed: list[Doorbell] = []
@@ -210,7 +210,7 @@ class ClusterDoorbell:
         reset_after_fork(self)
 
     def forget(self) -> None:
-        """In a forked child: threads, connections and the watchers are the parent's."""
+        """Reset a forked child: threads, connections and the watchers are the parent's."""
         self._watched = {}
         self._doorbells = {}
         self._removed = []
@@ -259,16 +259,16 @@ class ClusterDoorbell:
         asked = time.monotonic()
         while not (self._closed or is_cancelled()):
             try:
-                if self._nodes.stale or time.monotonic() - asked > _ASK:
+                if self._nodes.stale or time.monotonic() - asked > _REFRESH_SECONDS:
                     self._nodes.refresh()
                     asked = time.monotonic()
-            except Exception as error:  # noqa: BLE001 -- whatever it is, the next attempt may work
+            except Exception as error:  # noqa: BLE001 -- the next attempt may work
                 _logger.info("the doorbell cannot read the list of the cluster's nodes: %s", error)
             try:
                 self._match_primaries()
             except Exception as error:
                 _logger.warning("the doorbell failed and tries again", exc_info=error)
-            self._signal.wait(_LOOK)
+            self._signal.wait(_COMPARE_SECONDS)
 
     def _match_primaries(self) -> None:
         """A doorbell for each primary, and none for other nodes."""
@@ -277,7 +277,7 @@ class ClusterDoorbell:
                 return
             primaries = self._nodes.primaries
             if self._asked == "publish" and primaries:
-                # Every node receives what is published: one doorbell is enough, and more would wake repeatedly.
+                # Every node receives published messages: one doorbell is enough, and more would wake repeatedly.
                 primaries = frozenset([*self._doorbells.keys() & primaries][:1]) or frozenset([min(primaries)])
             self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
             for address in primaries:
@@ -291,12 +291,12 @@ class ClusterDoorbell:
             self._removed.pop()
 
 
-#: How often a call is redirected at once, before it waits as for a server that is away.
+#: Redirections of a call before it waits as for an unavailable server.
 _REDIRECTIONS: Final = 5
 
 
 class ClusterBackend(RedisBackend):
-    """All keys of a conversation are in one slot, so every call but a listing needs one node."""
+    """The Redis backend for a cluster. All keys of a conversation are in one slot, so only listings need all nodes."""
 
     _connections: ClusterNodes
 
@@ -319,30 +319,30 @@ class ClusterBackend(RedisBackend):
                 address = redirected_to(error, node.address, nodes.remap)
                 asking = not isinstance(error, MovedError)
                 if not asking:
-                    # Others may not have heard yet of what moved; the node that has it now knows.
+                    # Other nodes may not know yet; the slot's new node does.
                     nodes.refresh(address)
                 node = nodes.node(address)
         raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
 
     def _replies(self, calls: list[Call]) -> list[Any]:
-        """One round trip to each node concerned."""
+        """One round trip to each node."""
         nodes = self._connections
         if nodes.stale:
             nodes.refresh()
-        shares: dict[Node, list[int]] = {}
-        for place, call in enumerate(calls):
-            shares.setdefault(nodes.owner(slot_of(call)), []).append(place)
+        by_node: dict[Node, list[int]] = {}
+        for index, call in enumerate(calls):
+            by_node.setdefault(nodes.owner(slot_of(call)), []).append(index)
         replies: list[Any] = [None] * len(calls)
-        for node, places in shares.items():
-            asked = [calls[place] for place in places]
-            packed = b"".join([call.pack() for call in asked])
+        for node, indexes in by_node.items():
+            sent = [calls[index] for index in indexes]
+            packed = b"".join([call.pack() for call in sent])
             try:
-                share = raise_first(asked, self._exchange(node.connections, packed, len(places)))
+                found = raise_first(sent, self._exchange(node.connections, packed, len(indexes)))
             except AskError:  # slots are moving: each call finds its own way
-                share = [self._reply(calls[place]) for place in places]
-            for place, reply in zip(places, share, strict=True):
+                found = [self._reply(calls[index]) for index in indexes]
+            for index, reply in zip(indexes, found, strict=True):
                 unknown = isinstance(reply, NoScriptError)
-                replies[place] = self._reply(calls[place]) if unknown else reply
+                replies[index] = self._reply(calls[index]) if unknown else reply
         return replies
 
     def _may_retry(self, error: BaseException) -> bool:

@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from redis_history.backends import rules
+from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace
 from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
@@ -202,8 +204,8 @@ class Call(Struct, frozen=True):
     errors: bool = False
 
     def pack(self, *, with_source: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
-        """The bytes to send. `with_source` sends the source of the script; `sent` is put at `sent_at`; `asking` lets a node
-        of a cluster execute it though the slot is still moving there."""
+        """The bytes to send. `with_source` sends the script's source; `sent` is put at `sent_at`; `asking` lets a
+        cluster's node execute it while the slot is still moving to the node."""
         args = self.args
         if sent is not None and self.sent_at is not None:
             args = [*args]
@@ -364,6 +366,14 @@ class Attempt:
         """ARGV[7] of the scripts."""
         return b"-%d" % self.sent if self.uncertain else b"%d" % self.sent
 
+    def answered(self, connection: Any, reply: Any, before: bool) -> None:
+        """Record the reply to a copy. `before`: whether an earlier copy is uncertain."""
+        self.uncertain = before
+        if is_late(reply):
+            learn_clock(connection, int(reply[2]))
+        elif isinstance(reply, ResponseError) and not before:
+            self.sent = 0  # not executed, and the next copy may go to another server
+
 
 def learn_clock(connection: Any, microseconds: int) -> None:
     """Remember the time that the server has just reported on this connection."""
@@ -391,3 +401,13 @@ def is_late(reply: Any) -> bool:
 
 def _socket(connection: Any) -> Any:
     return getattr(connection, "_sock", None) or getattr(connection, "_writer", None)
+
+
+def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
+    """The replies. Raises the first error, except NoScriptError, and except permanent errors of calls with `errors`."""
+    for call, reply in zip(calls, replies, strict=True):
+        if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
+            continue
+        if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
+            raise reply
+    return replies
