@@ -298,9 +298,9 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-def plain(*command: bytes, errors: bool = False) -> Call:
-    """A command without a script; its outcome is its reply."""
-    return Call(None, b"", [*command], as_is, errors=errors)
+def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = False) -> Call:
+    """A command without a script."""
+    return Call(None, b"", [*command], decode, errors=errors)
 
 
 def write(

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is
+from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is, plain
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.rules import cut_page
 from redis_history.changelog import Kind, LiveReply, LogEntry, recover
@@ -62,7 +62,7 @@ def page_of(
     """Reads live members, as they are."""
     if after is None and before is None:
         first, last = (-limit, -1) if newest else (0, limit - 1)
-        return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], as_is)
+        return plain(b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last)
     window = _window(ReadPage("", limit, newest, after, before))
     return Call(PAGE, pack_keys(keys.messages), window, as_is)
 
@@ -180,7 +180,7 @@ def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:
 
 def read_conversation(op: ReadConversation, settings: Settings) -> Call:
     state = settings.keyspace.conversation(op.conversation_id).state
-    return Call(None, b"", [b"HMGET", state, *STATE_FIELDS], partial(conversation_of, op.conversation_id))
+    return plain(b"HMGET", state, *STATE_FIELDS, decode=partial(conversation_of, op.conversation_id))
 
 
 def conversation_of(conversation_id: str, values: list[bytes | None]) -> Conversation | None:
