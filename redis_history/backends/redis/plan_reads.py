@@ -1,4 +1,4 @@
-"""The reading operations as calls. Pure: no I/O here."""
+"""The calls of reading operations."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _decode_value = msgspec.msgpack.Decoder().decode
 
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
-#: The fields of the state that make a Conversation: revision, totals, times, record.
+#: The fields of the state for a Conversation: revision, totals, times, record.
 STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", *RECORD_KEYS.values())
-#: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
+#: A read of changes stops after so many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
 
 
@@ -59,7 +59,7 @@ def page_of(
     after: Position | None = None,
     before: Position | None = None,
 ) -> Call:
-    """Reads live members, as they are."""
+    """Reads the stored members of live messages."""
     if after is None and before is None:
         first, last = (-limit, -1) if newest else (0, limit - 1)
         return plain(b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last)
@@ -76,11 +76,11 @@ def _window(op: ReadPage) -> list[bytes]:
 
 
 def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
-    """A page from live and archived messages; of each set, as many were read as the page may have."""
+    """A page from the live messages and each archive; `limit` members were read of each set."""
     sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
     found: list[tuple[Position, bool, Message]] = []
     unreadable = 0
-    for order, _, members in sorted(sets):  # at one position the live summary comes last
+    for order, _, members in sorted(sets):  # a live summary follows archived messages of its position
         page = _members(op.conversation_id, members)
         unreadable += page.unreadable
         found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
@@ -88,7 +88,7 @@ def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
 
 
 def readable(member: bytes) -> Message | None:
-    """The message in a member; None, and a line in the log, if it cannot be decoded."""
+    """The message in a member. None, with a log line, if it cannot be decoded."""
     try:
         return decode_member(member)
     except CorruptDataError as error:
@@ -109,7 +109,7 @@ def head_call(op: ReadHead, settings: Settings) -> Call:
 
 
 def _read_head(op: ReadHead, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
-    """The head, and by sequence the content of the replies that are being written, and how long their writers live."""
+    """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
     cursor = _cursor(reply)
     replies = {sequence: (content, lives) for sequence, content, lives in reply[7]}
     return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6])), replies
@@ -146,11 +146,11 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 
 
 def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
-    """An entry as lua/_change.lua describes them, with the content that lua/changes.lua found."""
+    """An entry (format: lua/_change.lua) with the content that lua/changes.lua read."""
     if len(raw) < 10:
-        return LogEntry(revision, "", 0)  # no kind: unreadable
+        return LogEntry(revision, "", 0)  # unreadable
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
-    if not rest and kind != Kind.CLEARED:  # the subscriber's own: it only proves where it is
+    if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor has no content
         return LogEntry(revision, token, kind)
     if kind == Kind.RECORD:
         return LogEntry(revision, token, kind, fields=_fields(rest, content))
@@ -184,7 +184,7 @@ def read_conversation(op: ReadConversation, settings: Settings) -> Call:
 
 
 def conversation_of(conversation_id: str, values: list[bytes | None]) -> Conversation | None:
-    """The conversation whose STATE_FIELDS have these values; None if there is none."""
+    """The conversation with these values of STATE_FIELDS; None if there is none."""
     if values[0] is None:
         return None
     try:
@@ -211,7 +211,6 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
         raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 
-#: Each of these operations is one call.
 CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     FindMessage: find_call,
     ReadConversation: read_conversation,
