@@ -67,9 +67,8 @@ def why_not(tier: str, needed: int, server: Capabilities) -> str | None:
         return "the server has no append-only file; set appendonly to yes"
     if server.appendfsync == "no":
         return "the server never fsyncs its append-only file; set appendfsync to everysec or always"
-    too_early = any(
-        first <= version and (end is None or version < end) for first, end in _TOO_EARLY.get(server.backend, ())
-    )
+    ranges = _TOO_EARLY.get(server.backend, ())
+    too_early = any(first <= version and (end is None or version < end) for first, end in ranges)
     if too_early and server.appendfsync != "always":
         setting = server.appendfsync or "unknown"
         return (
