@@ -6,6 +6,7 @@ The bytes of a call are kept and sent again over a connection of the test, as a 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError
 
-from redis_history import Conversation, HistoryStore, RetryPolicy, requests, user
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, requests, user
 from redis_history._sync import redis_backend
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.calls import Attempt
@@ -40,6 +41,7 @@ from redis_history.operations import (
 )
 from tests.conftest import Servers
 from tests.support.faults import lose_replies
+from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, wait_until
 from tests.support.steps import first_call, outcome
 
@@ -184,6 +186,10 @@ AFTERWARDS = {
     "cleared": (lambda store: store.clear("c"), []),
     "replaced": (lambda store: store.restore("c", [user("r", id="r")]), ["r"]),
     "edited": (lambda store: store.update_message("c", user("edited", id="m")), ["0", "edited"]),
+    "edited, and edited back": (
+        lambda store: [store.update_message("c", user(text, id="m")) for text in ("edited", "m")],
+        ["0", "m"],
+    ),
     "edited and deleted": (
         lambda store: (store.update_message("c", user("edited", id="m")), store.delete_messages("c", ["m"])),
         ["0"],
@@ -421,16 +427,6 @@ OPERATIONS = st.one_of(
 )
 
 
-def test_a_repeated_append_reports_its_own_revision_after_edits(wire: Wire) -> None:
-    """The message was edited, and edited back: its content is that of the append again, its revision is not."""
-    again = wire.copy(op := _append(user("y", id="m0")), sent=wire.now())
-    first = again()
-    for text in "xy":
-        wire.store.update_message("c", user(text, id="m0"))
-    assert again() == first
-    assert wire.copy(op, repeated=True)() == first
-
-
 @pytest.mark.proves("at-most-once")
 @given(st.data())
 def test_any_order_of_copies_is_as_good_as_the_first_ones(
@@ -501,3 +497,38 @@ def test_an_operation_that_is_executed_once_more_is_recognised(server: RealServe
         [stored] = backend.execute(op)
         assert not stored.duplicate
         assert [message.id for message in other.get("c")] == ["0"]
+
+
+@pytest.mark.proves("stored-once")
+def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: Start, full: bool) -> None:
+    count = 1000 if full else 300
+    server = own_server(tcp=True)
+    proxy = LossyProxy(server.port, loss=0.2)
+    patient = RetryPolicy(deadline=30.0, first_wait=0.001, longest_wait=0.01)
+    with HistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=patient) as store:
+        appended = [store.append("c", user(str(number))) for number in range(count)]
+    proxy.close()
+    assert proxy.dropped > count / 6
+    assert not any(item.duplicate for item in appended), "an earlier try of the same call is not a duplicate"
+    with HistoryStore(server.url) as store:
+        stored = store.get("c")
+        assert stored == [item.message for item in appended]
+        assert [message.sequence for message in stored] == list(range(1, count + 1))
+        assert [message.text for message in stored] == [str(number) for number in range(count)]
+        assert store.snapshot("c").cursor.revision == count
+
+
+@pytest.mark.proves("threads")
+async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealServer, namespace: str) -> None:
+    """The reply of a cancelled call must not be taken for that of the next one."""
+    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+        await store.append("c", user("0"))
+        for number in range(200):
+            task = asyncio.create_task(store.append("c", user(f"cancelled {number}", id=f"m{number}")))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            kept = await store.append("c", user(f"cancelled {number}", id=f"m{number}"))
+            assert kept.message.id == f"m{number}"
+        assert [message.id for message in (await store.get("c"))[1:]] == [f"m{number}" for number in range(200)]

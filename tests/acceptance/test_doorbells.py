@@ -18,7 +18,6 @@ import redis
 import redis.asyncio
 
 from redis_history import AsyncHistoryStore, ConversationDeleted, HistoryStore, user
-from redis_history.errors import ConfigurationError
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.faces import Awaitable, open_store
@@ -102,25 +101,6 @@ async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, f
                 waiting = asyncio.gather(*(one.get(timeout=SOON) for one in readers))
                 await writer.append("c3", user(str(number)))
                 assert [getattr(event, "revision", None) for event in await waiting] == [number + 1] * len(readers)
-
-
-async def test_a_store_that_polls_has_no_listening_connection(own_server: Start) -> None:
-    server = own_server()
-    async with (
-        AsyncHistoryStore(server.url, doorbell="poll", poll_interval=0.1) as store,
-        store.subscribe("c") as one,
-        store.subscribe_all() as every,
-    ):
-        await store.append("c", user("x"))
-        assert await one.get(timeout=SOON) is not None
-        assert await every.get(timeout=SOON) is not None
-        assert _listeners(server) == 0
-        assert store._backend.doorbell_mode == "poll"
-        await store.delete_conversation("c")
-        for subscription in (one, every):
-            assert isinstance(await subscription.get(timeout=SOON), ConversationDeleted)
-        with server.client() as client:
-            assert client.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
 
 
 async def test_a_server_without_notifications_is_told_of_once_and_writers_may_publish(
@@ -444,9 +424,3 @@ async def test_a_client_whose_connections_are_closed_by_its_owner(own_server: St
             assert await one.get(timeout=SOON) is not None
             await call(client.connection_pool.disconnect)
     await call(client.close if face == "sync" else client.aclose)
-
-
-@pytest.mark.parametrize("options", [{"doorbell": "loud"}, {"url": "memory://", "doorbell": "poll"}])
-def test_invalid_modes(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="doorbell"):
-        HistoryStore(**{"url": "redis://localhost", **options})

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
+from redis_history import AsyncHistoryStore, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.errors import BackendRefusedError, CapabilityError, ConfigurationError, DurabilityError
+from redis_history.errors import CapabilityError, DurabilityError
 from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
@@ -131,24 +131,6 @@ async def test_a_server_without_the_command_is_refused_before_anything_is_writte
     assert not any(word.startswith(b"EVAL") for word in seen)
 
 
-@FACES
-async def test_settings_that_a_user_may_not_read_are_unknown(own_server: Start, face: str) -> None:
-    server = own_server()
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-config", "-module")
-        client.execute_command("ACL", "SETUSER", "v", "on", ">p", "~*", "+@all", "-config", "-module", "-info")
-    async with open_store(face, f"unix://u:p@{server.socket}") as store:
-        found = await store.capabilities
-        assert (found.version, found.aof, found.eviction, found.replicas) == ("7.4.1", True, "noeviction", 0)
-        unknown = (found.search_module, found.notifications, found.doorbell, found.appendfsync, found.snapshots)
-        assert unknown == (None,) * 5
-    async with open_store(face, f"unix://v:p@{server.socket}", durability="fsync") as store:
-        found = await store.capabilities
-        assert (found.version, found.mode, found.aof, found.durability) == (None, None, None, ("server",))
-        with pytest.raises(BackendRefusedError):
-            await store.append("c", user("x"))
-
-
 async def test_capabilities_list_dangerous_settings(own_server: Start) -> None:
     options = ("--maxmemory-policy", "allkeys-lru", "--appendonly", "no", "--notify-keyspace-events", "KEA")
     server = own_server(options=options)
@@ -160,26 +142,6 @@ async def test_capabilities_list_dangerous_settings(own_server: Start) -> None:
         with server.client() as client:
             client.config_set("maxmemory-policy", "noeviction")
         assert await store.capabilities is found, "as it was when first asked"
-
-
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ({"durability": "disk"}, "durability"),
-        ({"durability": None}, "durability"),
-        ({"replicas": 1}, "replicas"),
-        ({"durability": "fsync", "replicas": 1}, "replicas"),
-        ({"durability": "replicas", "replicas": 0}, "replicas"),
-        ({"durability_timeout": 0}, "durability_timeout"),
-        ({"durability_timeout": float("inf")}, "durability_timeout"),
-        ({"durability_timeout": "5"}, "durability_timeout"),
-        ({"url": "memory://", "durability": "fsync"}, "durability"),
-    ],
-)
-@pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
-def test_wrong_options(kind: Any, options: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigurationError, match=names):
-        kind(**{"url": "redis://localhost", **options})
 
 
 class Pair:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.changelog import Kind, LogEntry, is_gone, recover
+from redis_history.changelog import Kind, LogEntry, recover
 from redis_history.events import BEGINNING, Cursor, Reset
 from redis_history.model import user
 from redis_history.operations import Changes
@@ -119,12 +117,6 @@ def last(head: Cursor) -> LogEntry:
     return LogEntry(head.revision, head.token, Kind.ENDED)
 
 
-def test_a_log_without_its_end_is_a_gap() -> None:
-    for log in (entries(5, 5), entries(5, 6)):
-        changes = recover("c", cursor(5), cursor(9), log, LIMIT)
-        assert changes.more or [type(event) for event in changes.events] == [Reset]
-
-
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 10))
 def test_reading_in_steps_returns_each_change_once(start: int, newest: int, limit: int) -> None:
     start = min(start, newest)
@@ -164,8 +156,3 @@ def test_an_unreadable_entry_is_a_reset_after_the_entries_before_it() -> None:
     assert before.more
     reset = Reset(conversation_id="c", revision=4, cursor=cursor(4), reason="log_unreadable")
     assert recover("c", cursor(2), cursor(4), log[1:], LIMIT) == Changes([reset], more=False)
-
-
-@pytest.mark.parametrize(("head", "gone"), [(BEGINNING, True), (tombstone(4), True), (cursor(1), False)])
-def test_heads_of_deleted_conversations(head: Any, gone: bool) -> None:
-    assert is_gone(head) == gone

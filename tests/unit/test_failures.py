@@ -155,13 +155,6 @@ def test_invalid_retry_policies(fields: dict[str, Any]) -> None:
         RetryPolicy(**fields)
 
 
-def test_a_retry_policy() -> None:
-    assert RetryPolicy() == RetryPolicy(10.0, 0.02, 1.0)
-    assert RetryPolicy(deadline=0).deadline == 0
-    assert RetryPolicy(deadline=1, first_wait=1, longest_wait=1).longest_wait == 1
-    assert RetryPolicy(on_retry=print).on_retry is print
-
-
 def test_missing_sentinels_are_reported_briefly() -> None:
     sentinel = "<redis.sentinel.Sentinel(sentinels=[<redis.client.Redis(<ConnectionPool(host=a,port=1)>)>])>"
     said = f"No master found for 'main' : {sentinel} - ConnectionError('Error 111 connecting to a:1. Refused.')"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.keys import BUCKETS, ConversationKeys, Keyspace, pack_keys
+from redis_history.backends.redis.keys import ConversationKeys, Keyspace
 from redis_history.errors import ConfigurationError
 from redis_history.search.server_search import MessagePlace
 from tests.property.strategies import conversation_ids, namespaces
@@ -31,19 +31,6 @@ def hash_tag(key: bytes) -> bytes:
     end = key.index(b"}", start)
     assert end > start + 1
     return key[start + 1 : end]
-
-
-def unpacked(packed: bytes) -> list[bytes]:
-    """The bulk strings of RESP, one after the other."""
-    found = []
-    while packed:
-        size, rest = packed.split(b"\r\n", 1)
-        assert size[:1] == b"$"
-        length = int(size[1:])
-        assert rest[length : length + 2] == b"\r\n"
-        found.append(rest[:length])
-        packed = rest[length + 2 :]
-    return found
 
 
 @pytest.mark.proves("isolated")
@@ -82,17 +69,6 @@ def test_one_slot_holds_all_of_a_conversation(namespace: str, conversation_id: s
     keys = keyspace.conversation(conversation_id)
     assert len({hash_tag(key) for key in (*own(keys), keys.registry)}) == 1
     assert keys.registry in keyspace.registries()
-
-
-@given(spaces)
-def test_there_is_one_registry_for_each_bucket(namespace: str) -> None:
-    registries = Keyspace(namespace).registries()
-    assert len({hash_tag(key) for key in registries}) == len(set(registries)) == BUCKETS
-
-
-def test_conversations_spread_over_the_buckets() -> None:
-    keyspace = Keyspace("default")
-    assert len({keyspace.conversation(f"conversation-{n}").registry for n in range(1000)}) == BUCKETS
 
 
 def globbed(pattern: bytes, key: bytes) -> bool:
@@ -143,11 +119,6 @@ def test_keys_are_spelled_as_ever(namespace: str, conversation_id: str, state: b
     assert keys.state == state
     assert (keys.messages, keys.log) == (state[:-1] + b"m", state[:-1] + b"l")
     assert keys.registry == state[: state.index(b"}") + 1] + b":c"
-
-
-@given(st.lists(st.binary(max_size=20), max_size=9))
-def test_packing(keys: list[bytes]) -> None:
-    assert unpacked(pack_keys(*keys)) == [b"%d" % len(keys), *keys]
 
 
 @pytest.mark.parametrize("namespace", ["", "x" * 129, "\u00e9" * 65, None, 5, b"n", "\ud800", ["n"]])
