@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import contextvars
 import inspect
 import os
 import threading
@@ -13,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakSet
 
-from redis_history.compaction.summaries import is_interrupt, summary_error
+from redis_history.compaction.summaries import is_coroutine_function, is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
 
 T = TypeVar("T")
@@ -238,17 +237,7 @@ class SummarizerCall:
         self._signal = signal
         self._result: Any = None
         self._error: BaseException | None = None
-        self._abandoned = False
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            self._await(function(*arguments))
-        else:
-            context = contextvars.copy_context()
-            # A thread of the loop's executor would delay the end of the loop.
-            threading.Thread(
-                target=context.run, args=(self._call, function, arguments), name="redis_history-attempt", daemon=True
-            ).start()
+        self._task = asyncio.create_task(self._run(function, arguments), name="redis_history-attempt")
 
     def result(self) -> Any:
         """The function's result. Raises SummaryError for any error, also SystemExit and KeyboardInterrupt: these are
@@ -259,51 +248,27 @@ class SummarizerCall:
 
     async def abandon(self) -> None:
         """Cancel its task, or ignore its thread."""
-        self._abandoned = True
-        if self._task is not None and not self._task.done():
+        if not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CANCEL_SECONDS)
 
-    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    async def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
-            result = function(*arguments)
-        except BaseException as error:  # noqa: BLE001 -- `result` raises it
-            self._finish(None, error)
-            return
-        if not inspect.isawaitable(result):
-            self._finish(result, None)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._await, result)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            if inspect.iscoroutine(result):
-                result.close()
-
-    def _await(self, awaitable: Awaitable[Any]) -> None:
-        if self._abandoned:
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()
-            return
-
-        async def run() -> None:
-            try:
-                self._finish(await awaitable, None)
-            except asyncio.CancelledError as error:
-                self._finish(None, RuntimeError("it was cancelled"))
-                raise error
-            except BaseException as error:
-                self._finish(None, error)
-                if is_interrupt(error):
-                    raise
-
-        self._task = self._loop.create_task(run(), name="redis_history-attempt")
-        if inspect.iscoroutine(awaitable):  # a task that is cancelled before it starts never awaits it
-            self._task.add_done_callback(lambda _: awaitable.close())
-
-    def _finish(self, result: Any, error: BaseException | None) -> None:
-        self._result, self._error = result, error
-        self.done = True
-        self._signal.set()
+            if is_coroutine_function(function):
+                result = function(*arguments)
+            else:
+                result, self._error = await try_in_thread(function, *arguments)
+            self._result = await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError:
+            self._error = RuntimeError("it was cancelled")
+            raise
+        except BaseException as error:
+            self._error = error
+            if is_interrupt(error):
+                raise
+        finally:
+            self.done = True
+            self._signal.set()
 
 
 async def uninterrupted(work: Work, unfinished: set[Any]) -> None:
