@@ -10,7 +10,7 @@ subscriber knows, which must have the known token.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -200,52 +200,35 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool)
 
 
 def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
-    if entry.kind == Kind.REPLY_ENDED:
-        return _reply_ended(conversation_id, epoch, entry, progress)
-    make = _EVENTS.get(entry.kind)
-    if make is None:
-        raise CorruptDataError(f"unknown kind of change {entry.kind}; did a newer version write it?")
-    cursor = Cursor(epoch, entry.revision, entry.token)
-    return make(entry, {"conversation_id": conversation_id, "revision": entry.revision, "cursor": cursor})
-
-
-def _reply_ended(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
-    offset = progress.pop(entry.through.sequence, Progress()).characters
-    message = _only(entry)
-    return ReplyEnded(
-        conversation_id=conversation_id,
-        revision=entry.revision,
-        cursor=Cursor(epoch, entry.revision, entry.token),
-        message_id=entry.ids[0],
-        message=message,
-        offset=offset,
-        delta="" if message is None else message.text[offset:],
-    )
-
-
-def _appended(entry: LogEntry, place: dict[str, Any]) -> Event:
-    return MessagesAppended(messages=entry.messages, removed_ids=entry.ids, gone_ids=entry.gone_ids, **place)
-
-
-def _only(entry: LogEntry) -> Message | None:
-    return entry.messages[0] if entry.messages else None
-
-
-_EVENTS: Final[Mapping[int, Callable[[LogEntry, dict[str, Any]], Event]]] = MappingProxyType(
-    {
-        Kind.APPENDED_ONE: _appended,
-        Kind.APPENDED: _appended,
-        Kind.RESTORED: lambda entry, place: HistoryRestored(
-            messages=entry.messages, removed_ids=entry.ids, gone_ids=entry.gone_ids, **place
-        ),
-        Kind.UPDATED: lambda entry, place: MessageUpdated(message_id=entry.ids[0], message=_only(entry), **place),
-        Kind.CLEARED: lambda entry, place: HistoryCleared(**place),
-        Kind.RECORD: lambda entry, place: ConversationUpdated(fields=entry.fields, **place),
-        Kind.DELETED: lambda entry, place: MessagesDeleted(message_ids=entry.ids, **place),
-        Kind.COMPACTED: lambda entry, place: HistoryCompacted(
-            summary_id=entry.ids[0], summary=_only(entry), through=entry.through, count=entry.count, **place
-        ),
-        Kind.EXPANDED: lambda entry, place: HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **place),
-        Kind.ENDED: lambda entry, place: ConversationDeleted(**place),
+    place: dict[str, Any] = {
+        "conversation_id": conversation_id,
+        "revision": entry.revision,
+        "cursor": Cursor(epoch, entry.revision, entry.token),
     }
-)
+    message = entry.messages[0] if entry.messages else None
+    lists: dict[str, Any] = {"messages": entry.messages, "removed_ids": entry.ids, "gone_ids": entry.gone_ids}
+    match entry.kind:
+        case Kind.APPENDED_ONE | Kind.APPENDED:
+            return MessagesAppended(**lists, **place)
+        case Kind.RESTORED:
+            return HistoryRestored(**lists, **place)
+        case Kind.UPDATED:
+            return MessageUpdated(message_id=entry.ids[0], message=message, **place)
+        case Kind.REPLY_ENDED:
+            offset = progress.pop(entry.through.sequence, Progress()).characters
+            delta = "" if message is None else message.text[offset:]
+            return ReplyEnded(message_id=entry.ids[0], message=message, offset=offset, delta=delta, **place)
+        case Kind.CLEARED:
+            return HistoryCleared(**place)
+        case Kind.RECORD:
+            return ConversationUpdated(fields=entry.fields, **place)
+        case Kind.DELETED:
+            return MessagesDeleted(message_ids=entry.ids, **place)
+        case Kind.COMPACTED:
+            summary_id, through = entry.ids[0], entry.through
+            return HistoryCompacted(summary_id=summary_id, summary=message, through=through, count=entry.count, **place)
+        case Kind.EXPANDED:
+            return HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **place)
+        case Kind.ENDED:
+            return ConversationDeleted(**place)
+    raise CorruptDataError(f"unknown kind of change {entry.kind}; did a newer version write it?")

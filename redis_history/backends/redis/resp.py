@@ -5,7 +5,7 @@ redis-py's parsers call several functions, or coroutines, for each string of a r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError, InvalidResponse
@@ -145,6 +145,11 @@ class ReplyReader:
         if isinstance(error, ConnectionError):
             raise error
         return error
+
+
+def as_map(reply: Any) -> Mapping[Any, Any]:
+    """A map of RESP3, or names and values in turn of RESP2."""
+    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _length(buffer: bytes, at: int, end: int) -> int:

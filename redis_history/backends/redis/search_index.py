@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -32,6 +32,7 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
+from redis_history.backends.redis.resp import as_map
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.model import Message
 from redis_history.operations import Append, Restore
@@ -78,7 +79,7 @@ def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[byt
 def read_index_info(reply: Any) -> IndexState:
     """The reply to FT.INFO, RESP2 or RESP3."""
     try:
-        info = _fields(reply)
+        info = as_map(reply)
         share = float(info[b"percent_indexed"])
         complete = float(info[b"indexing"]) == 0 and share >= 1
         return IndexState(info[b"index_name"], int(info[b"num_docs"]), share, complete)
@@ -88,20 +89,16 @@ def read_index_info(reply: Any) -> IndexState:
 
 def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
     """The form of an index, from the reply to FT.INFO; None for an index of another version."""
-    info = _fields(reply)
+    info = as_map(reply)
     name, vector = info.get(b"index_name"), None
     for attribute in info.get(b"attributes", ()):
-        field = _fields([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
+        field = as_map([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
         if field.get(b"attribute") in (VECTOR, HALF_VECTOR) and field.get(b"type") == b"VECTOR":
             algorithm, distance = field[b"algorithm"].decode().lower(), field[b"distance_metric"].decode().lower()
             vector = VectorField(int(field[b"dim"]), algorithm, distance)
     languages = (*sorted(LANGUAGES), UNSTEMMED)
     every = (Searching(language, vector, halved=halved) for language in languages for halved in (True, False))
     return next((one for one in every if create_index(part, one)[0] == name), None)
-
-
-def _fields(reply: Any) -> Mapping[bytes, Any]:
-    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def is_refusal(error: Exception) -> bool:

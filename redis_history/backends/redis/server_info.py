@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import structs
 from redis.exceptions import NoPermissionError
 
+from redis_history.backends.redis.resp import as_map
 from redis_history.capabilities import Capabilities
 from redis_history.durability import tiers
 from redis_history.errors import UnsupportedServerError
@@ -133,16 +134,8 @@ def _pairs(pairs: Any) -> dict[str, str]:
     return {_text(name): _text(value) for name, value in pairs}
 
 
-def _flat(reply: Any) -> list[Any]:
-    """Names and values in turn, from a map of RESP2 or RESP3."""
-    return [part for pair in reply.items() for part in pair] if isinstance(reply, dict) else list(reply)
-
-
 def _setting(name: bytes, reply: Any) -> str | None:
-    if isinstance(reply, Exception):
-        return None
-    parts = _flat(reply)
-    return _pairs(zip(parts[::2], parts[1::2], strict=True)).get(name.decode())
+    return None if isinstance(reply, Exception) else _pairs(as_map(reply).items()).get(name.decode())
 
 
 def _search_module(reply: Any) -> int:
@@ -150,8 +143,7 @@ def _search_module(reply: Any) -> int:
     if isinstance(reply, Exception):
         return 0
     for one in reply:
-        parts = _flat(one)
-        module = {_text(name): value for name, value in zip(parts[::2], parts[1::2], strict=True)}
+        module = {_text(name): value for name, value in as_map(one).items()}
         if _text(module.get("name")) == "search":
             return int(module.get("ver") or 0)
     return 0
