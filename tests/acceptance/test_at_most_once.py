@@ -211,7 +211,7 @@ AFTERWARDS = {
 
 
 @pytest.mark.parametrize("name", AFTERWARDS)
-def test_a_late_append_does_not_bring_back_what_has_left(wire: Wire, name: str) -> None:
+def test_a_late_append_does_not_restore_removed_messages(wire: Wire, name: str) -> None:
     then, left = AFTERWARDS[name]
     wire.store.append("c", user("0", id="0"))
     op, sent = _append(user("m", id="m")), wire.now()
@@ -223,7 +223,7 @@ def test_a_late_append_does_not_bring_back_what_has_left(wire: Wire, name: str) 
     assert wire.texts() == left
 
 
-def test_a_late_append_does_not_bring_back_what_a_cap_removed(server_of: Servers, namespace: str) -> None:
+def test_a_late_append_does_not_restore_what_a_cap_removed(server_of: Servers, namespace: str) -> None:
     server = server_of("plain")
     with HistoryStore(server.url, namespace=namespace, max_messages=3) as store:
         wire = Wire(store, server)
@@ -266,7 +266,7 @@ def test_the_same_message_of_another_call_is_stored_again(wire: Wire) -> None:
 
 @pytest.mark.proves("unknown-outcome")
 @pytest.mark.parametrize("name", DESTRUCTIVE)
-def test_what_is_too_old_to_be_decided_is_refused(wire: Wire, name: str) -> None:
+def test_a_call_older_than_the_journal_is_refused(wire: Wire, name: str) -> None:
     wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
     before = wire.store.get("c"), wire.store.get_conversation("c")
     reply = wire.copy(DESTRUCTIVE[name][0](), sent=wire.now() - 121 * SECOND)()
@@ -277,7 +277,7 @@ def test_what_is_too_old_to_be_decided_is_refused(wire: Wire, name: str) -> None
     assert (wire.store.get("c"), wire.store.get_conversation("c")) == before
 
 
-def test_an_old_append_is_refused_only_where_something_has_left(wire: Wire) -> None:
+def test_an_old_append_is_refused_only_after_a_removal(wire: Wire) -> None:
     wire.store.append("c", user("0", id="0"))
     old = wire.now() - 121 * SECOND
     assert not wire.copy(_append(user("1", id="1")), sent=old)()[0].duplicate
@@ -288,7 +288,7 @@ def test_an_old_append_is_refused_only_where_something_has_left(wire: Wire) -> N
     assert wire.texts() == []
 
 
-def test_an_append_of_a_conversation_that_has_expired_is_not_made_again(server_of: Servers, namespace: str) -> None:
+def test_a_late_append_to_an_expired_conversation_is_refused(server_of: Servers, namespace: str) -> None:
     server = server_of("plain")
     with HistoryStore(server.url, namespace=namespace, ttl=1.0) as store:
         wire = Wire(store, server)
@@ -300,7 +300,7 @@ def test_an_append_of_a_conversation_that_has_expired_is_not_made_again(server_o
 
 
 @pytest.mark.proves("at-most-once")
-def test_a_clock_that_was_set_back_delays_nothing_and_repeats_nothing(wire: Wire, server_of: Servers) -> None:
+def test_calls_work_and_are_not_repeated_after_the_clock_was_set_back(wire: Wire, server_of: Servers) -> None:
     """After a failover to a server whose clock is ten minutes behind: as if the journal were of ten minutes ahead."""
     wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
     op, sent = DeleteMessages("c", ("a",)), wire.now()
@@ -325,7 +325,7 @@ def test_a_clock_that_was_set_back_delays_nothing_and_repeats_nothing(wire: Wire
     assert wire.store.delete_conversation("c")
 
 
-def test_a_journal_that_was_evicted_is_missed(wire: Wire) -> None:
+def test_an_evicted_journal_is_noticed(wire: Wire) -> None:
     wire.store.append("c", user("0", id="0"))
     op, sent = _append(user("m", id="m")), wire.now()
     wire.copy(op, sent=sent)()
@@ -337,7 +337,7 @@ def test_a_journal_that_was_evicted_is_missed(wire: Wire) -> None:
     assert wire.texts() == ["0"]
 
 
-def test_a_batch_is_not_guessed_when_the_journal_has_no_room(wire: Wire) -> None:
+def test_a_late_batch_with_a_full_journal_stores_nothing(wire: Wire) -> None:
     """The journal is full: the server no longer knows four messages of the batch."""
     for _ in range(17):
         wire.store.restore("c", [user("0", id="0")])
@@ -366,7 +366,7 @@ def test_the_journal_expires_and_has_no_content(wire: Wire) -> None:
 
 
 @pytest.mark.proves("unknown-outcome")
-def test_a_store_whose_first_copy_is_too_old_says_that_the_outcome_is_unknown(
+def test_a_late_retry_raises_outcome_unknown(
     server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HistoryStore(server.url, namespace=namespace) as store:
@@ -386,7 +386,7 @@ def test_a_store_whose_first_copy_is_too_old_says_that_the_outcome_is_unknown(
         assert [message.id for message in store.get("c")] == ["a"]
 
 
-def test_a_write_that_was_never_sent_is_unavailable_and_not_unknown(own_server: Start) -> None:
+def test_a_write_that_was_never_sent_raises_backend_unavailable(own_server: Start) -> None:
     server = own_server(tcp=True)
     with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=0.3)) as store:
         server.kill()
@@ -395,7 +395,7 @@ def test_a_write_that_was_never_sent_is_unavailable_and_not_unknown(own_server: 
         assert not isinstance(caught.value, OutcomeUnknownError)
 
 
-def test_a_log_that_is_ahead_of_its_conversation_gives_a_reset(wire: Wire) -> None:
+def test_a_log_ahead_of_its_conversation_gives_a_reset(wire: Wire) -> None:
     """For example when one key of a conversation was restored from a backup, or half of a change was lost."""
     store, client = wire.store, wire.client
     store.append("c", user("0", id="0"))
@@ -429,9 +429,7 @@ OPERATIONS = st.one_of(
 
 @pytest.mark.proves("at-most-once")
 @given(st.data())
-def test_any_order_of_copies_is_as_good_as_the_first_ones(
-    server_of: Servers, namespace: str, data: st.DataObject
-) -> None:
+def test_copies_in_any_order_change_nothing(server_of: Servers, namespace: str, data: st.DataObject) -> None:
     """Calls are sent one by one; copies of them arrive at any time afterwards, and change nothing."""
     server = server_of("plain")
     server_of.clear(namespace)
@@ -479,7 +477,7 @@ def test_memory_recognises_a_repeated_operation() -> None:
         assert store.get("c") == []
 
 
-def test_an_operation_that_is_executed_once_more_is_recognised(server: RealServer, namespace: str) -> None:
+def test_a_repeated_operation_is_recognised_after_its_message_was_deleted(server: RealServer, namespace: str) -> None:
     """As a history does that could not save. Its message was stored, and another store has deleted it since."""
     with (
         HistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store,

@@ -179,7 +179,7 @@ def test_one_connection_serves_all_subscriptions(own_server: Start) -> None:
             wait_until(lambda: client.pubsub_channels("__keyspace*") == [], "the channels to be given up")
 
 
-async def test_a_subscriber_goes_on_behind_a_change_larger_than_one_read(server: RealServer, namespace: str) -> None:
+async def test_a_subscriber_continues_after_a_change_larger_than_one_read(server: RealServer, namespace: str) -> None:
     async with AsyncHistoryStore(server.url, namespace=namespace) as store, store.subscribe("c") as subscription:
         for number in range(3):
             await store.append("c", user(f"{number}" * 1_500_000))
@@ -187,7 +187,7 @@ async def test_a_subscriber_goes_on_behind_a_change_larger_than_one_read(server:
             assert (type(event), event.revision) == (MessagesAppended, number + 1)
 
 
-def test_a_callback_goes_on_when_reading_was_refused_for_a_while(own_server: Start) -> None:
+def test_a_callback_continues_after_reading_was_refused(own_server: Start) -> None:
     server = own_server()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
@@ -212,7 +212,9 @@ def test_a_callback_goes_on_when_reading_was_refused_for_a_while(own_server: Sta
     assert isinstance(errors[0], BackendRefusedError)
 
 
-def test_a_doorbell_without_the_right_to_listen_warns_once(own_server: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_doorbell_without_permission_to_subscribe_warns_once(
+    own_server: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     server = own_server()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-subscribe")

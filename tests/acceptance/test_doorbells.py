@@ -85,7 +85,7 @@ def test_only_stores_that_publish_send_publish_commands(own_server: Start) -> No
 
 @pytest.mark.proves("broken-connections")
 @FACES
-async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, face: str) -> None:
+async def test_without_notifications_changes_arrive_by_polling(own_server: Start, face: str) -> None:
     """Without any notification, each change arrives by the poll."""
     server, interval = own_server(), 0.5
     async with AsyncExitStack() as stack:
@@ -103,7 +103,7 @@ async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, f
                 assert [getattr(event, "revision", None) for event in await waiting] == [number + 1] * len(readers)
 
 
-async def test_a_server_without_notifications_is_told_of_once_and_writers_may_publish(
+async def test_without_notifications_auto_warns_once_and_receives_published_messages(
     own_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the mode "auto" a subscriber also receives what writers publish."""
@@ -139,7 +139,7 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
     assert caplog.text.count("CONFIG SET notify-keyspace-events") == 1
 
 
-async def test_a_user_who_may_not_listen_to_published_messages_uses_notifications(
+async def test_a_user_without_permission_for_published_messages_uses_notifications(
     own_server: Start,
 ) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kl"))
@@ -152,7 +152,7 @@ async def test_a_user_who_may_not_listen_to_published_messages_uses_notification
 
 
 @pytest.mark.parametrize("doorbell", ["publish", "keyspace"])
-async def test_what_rings_in_a_cluster(server_of: Servers, namespace: str, doorbell: Any) -> None:
+async def test_doorbells_in_a_cluster(server_of: Servers, namespace: str, doorbell: Any) -> None:
     """Published on one node, received on all: one connection is enough. Notifications are sent by each node."""
     cluster: RealCluster = server_of("cluster")
     connections = 1 if doorbell == "publish" else 3
@@ -317,33 +317,14 @@ class _Rounds:
 
 @pytest.mark.proves("get-in-time")
 @FACES
-async def test_the_mode_tells_of_an_outage(own_server: Start, face: str) -> None:
-    server = own_server()
-    async with open_store(face, server.url, poll_interval=NEVER) as store:
-        bell = store._backend
-        assert bell.doorbell_mode == "poll", "no subscription yet"
-        one = store.subscribe("c")
-        await one.open()
-        await _until(lambda: bell.doorbell_mode == "keyspace")
-        for _ in range(2):
-            server.kill()
-            await _until(lambda: bell.doorbell_mode == "poll")
-            await asyncio.to_thread(server.start)
-            await _until(lambda: bell.doorbell_mode == "keyspace")
-        await one.aclose()
-
-
-@pytest.mark.proves("get-in-time")
-@FACES
-async def test_the_mode_tells_of_a_server_that_hangs(
-    own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its connections stay, and nothing comes over them."""
+async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that hangs keeps its connections, but sends nothing. Then it is killed and started again, twice."""
     for name in ("_CHECK", "_QUIET", "_ANSWER"):
         monkeypatch.setattr(f"redis_history._{face}._doorbell.{name}", 0.3)
     server = own_server()
     async with open_store(face, server.url, poll_interval=NEVER) as store:
         bell = store._backend
+        assert bell.doorbell_mode == "poll", "no subscription yet"
         one = store.subscribe("c")
         await one.open()
         await _until(lambda: bell.doorbell_mode == "keyspace")
@@ -359,10 +340,15 @@ async def test_the_mode_tells_of_a_server_that_hangs(
         finally:
             os.kill(server.pid, signal.SIGCONT)
         await _until(lambda: bell.doorbell_mode == "keyspace")
+        for _ in range(2):
+            server.kill()
+            await _until(lambda: bell.doorbell_mode == "poll")
+            await asyncio.to_thread(server.start)
+            await _until(lambda: bell.doorbell_mode == "keyspace")
         await one.aclose()
 
 
-async def test_the_mode_of_a_cluster_tells_of_one_node_that_is_away(own_cluster: RealCluster) -> None:
+async def test_the_mode_is_poll_while_a_node_of_a_cluster_is_down(own_cluster: RealCluster) -> None:
     """When all are back, the doorbell is too: with this poll interval nothing else reports the change."""
     async with (
         AsyncHistoryStore(own_cluster.url, search="off", poll_interval=NEVER) as store,
@@ -408,7 +394,7 @@ def test_the_mode_in_a_forked_child(own_server: Start) -> None:
 
 
 @FACES
-async def test_a_client_whose_connections_are_closed_by_its_owner(own_server: Start, face: str) -> None:
+async def test_a_doorbell_reconnects_after_the_user_closes_the_connections(own_server: Start, face: str) -> None:
     """Whichever error that causes, the doorbell connects again."""
     server = own_server()
     client: Any = (redis if face == "sync" else redis.asyncio).Redis(unix_socket_path=str(server.socket))

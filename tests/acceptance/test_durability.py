@@ -62,7 +62,9 @@ async def test_a_call_repeated_after_a_lost_reply_confirms_the_first(own_server:
 @pytest.mark.proves("fsync")
 @FACES
 @pytest.mark.parametrize("write", [one for one in WRITES if one != "record"])
-async def test_a_call_that_finds_its_work_done_by_another_confirms_it(own_server: Start, face: str, write: str) -> None:
+async def test_a_call_without_effect_confirms_the_change_of_another_store(
+    own_server: Start, face: str, write: str
+) -> None:
     server = own_server("plain", options=ALWAYS)
     async with (
         open_store(face, server.url, durability="fsync", durability_timeout=0.1) as store,
@@ -81,7 +83,7 @@ async def test_a_call_that_finds_its_work_done_by_another_confirms_it(own_server
 @pytest.mark.proves("confirmable")
 @FACES
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
-async def test_a_server_that_confirms_before_it_has_fsynced_is_refused(own_server: Start, face: str, kind: str) -> None:
+async def test_a_server_that_confirms_before_the_fsync_is_refused(own_server: Start, face: str, kind: str) -> None:
     server = own_server(kind)
     async with open_store(face, server.url, durability="fsync") as store:
         assert "fsync" not in (await store.capabilities).durability
@@ -176,7 +178,7 @@ def pair(own_server: Start) -> Iterator[Pair]:
 
 
 @FACES
-async def test_a_replica_that_stands_still_is_told_in_time(pair: Pair, face: str) -> None:
+async def test_a_stopped_replica_is_reported_in_time(pair: Pair, face: str) -> None:
     """The confirmation may take longer than other replies, and is not taken for a lost connection."""
     loop = asyncio.get_running_loop()
     url = f"{pair.primary.url}?socket_timeout=0.3"
@@ -200,7 +202,7 @@ async def test_a_replica_that_stands_still_is_told_in_time(pair: Pair, face: str
 @pytest.mark.proves("replicas")
 @FACES
 @pytest.mark.parametrize("how", ["add", "restore"])
-async def test_a_history_is_flushed_when_all_is_confirmed(pair: Pair, face: str, how: str) -> None:
+async def test_flush_returns_when_everything_is_confirmed(pair: Pair, face: str, how: str) -> None:
     """Not when it has seen the event of its change, which the server sends before its replica has it."""
     options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 0.2, "poll_interval": 0.1}
     async with open_store(face, pair.primary.url, **options) as store:
@@ -233,7 +235,7 @@ async def until_flushed(history: Any) -> None:
 
 
 @FACES
-async def test_a_late_confirmation_is_not_taken_for_the_next_reply(pair: Pair, face: str, full: bool) -> None:
+async def test_a_late_confirmation_is_not_read_as_the_next_reply(pair: Pair, face: str, full: bool) -> None:
     proxy = LossyProxy(pair.primary.port, faults={"reply_delayed": 0.3}, delay=0.3)
     url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.1"
     patient = RetryPolicy(deadline=60.0, longest_wait=0.02)
@@ -248,7 +250,7 @@ async def test_a_late_confirmation_is_not_taken_for_the_next_reply(pair: Pair, f
 
 @pytest.mark.proves("replicas")
 @FACES
-async def test_a_promoted_replica_has_what_was_confirmed(pair: Pair, face: str) -> None:
+async def test_a_promoted_replica_has_all_confirmed_writes(pair: Pair, face: str) -> None:
     async with open_store(face, pair.primary.url, durability="replicas") as store:
         done = await asyncio.gather(*(store.append("c", user(str(n), id=str(n))) for n in range(200)))
     pair.primary.kill()
@@ -282,7 +284,7 @@ async def test_a_lost_replica_is_noticed_after_the_next_new_connection(pair: Pai
 
 @pytest.mark.proves("replicas")
 @FACES
-async def test_in_a_cluster_also_while_slots_move(own_cluster: RealCluster, face: str) -> None:
+async def test_confirmation_in_a_cluster_with_moving_slots(own_cluster: RealCluster, face: str) -> None:
     for node in own_cluster.nodes:
         with node.client() as client:
             client.config_set("appendfsync", "always")

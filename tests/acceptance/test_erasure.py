@@ -46,7 +46,7 @@ CHANGES: dict[str, Callable[[HistoryStore], object]] = {
 @pytest.mark.proves("deletion")
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("compress", [None, "zstd"])
-def test_nothing_is_left(server: RealServer, namespace: str, what: str, compress: Any) -> None:
+def test_no_content_is_left_on_the_server(server: RealServer, namespace: str, what: str, compress: Any) -> None:
     if compress:
         pytest.importorskip("zstandard")
     with HistoryStore(server.url, namespace=namespace, compress=compress) as store, server.client() as client:

@@ -75,7 +75,7 @@ def test_each_subscriber_reads_each_word_once(own_server: Start, full: bool) -> 
     assert all(reader.ended and reader.events >= 2 for reader in readers)
 
 
-def test_bytes_grow_with_the_text_and_none_are_left(own_server: Start) -> None:
+def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: Start) -> None:
     server = own_server()
     text = "".join(WORDS)
     with HistoryStore(server.url, search="off") as store:
@@ -93,7 +93,7 @@ def test_bytes_grow_with_the_text_and_none_are_left(own_server: Start) -> None:
         assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 100
 
 
-def test_what_a_writer_has_sent_does_not_outlive_the_conversation(server: RealServer, namespace: str) -> None:
+def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer, namespace: str) -> None:
     """Even if it dies right after its first words, and nobody ever reads."""
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
         begin = start_reply("c", "assistant", {"id": "r"})

@@ -98,7 +98,7 @@ def test_event_loops_one_after_another(own_server: Start) -> None:
     asyncio.run(store.aclose())
 
 
-def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Start) -> None:
+def test_the_next_loop_may_use_a_store_after_the_first_stopped(own_server: Start) -> None:
     """A loop that was abandoned without being closed, as at the end of the interpreter."""
     store = AsyncHistoryStore(own_server().url, poll_interval=NEVER)
     first = asyncio.new_event_loop()

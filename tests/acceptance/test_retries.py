@@ -251,7 +251,7 @@ async def test_a_server_that_refuses_writes(
 
 @pytest.mark.proves("full-server")
 @pytest.mark.parametrize("watched", [False, True], ids=["alone", "watched"])
-async def test_oom_does_not_keep_one_from_deleting(own_server: Start, face: str, watched: bool) -> None:
+async def test_deleting_works_on_a_full_server(own_server: Start, face: str, watched: bool) -> None:
     server = own_server()
     async with open_store(face, server.url) as store, store.subscribe("c") as subscription:
         if not watched:
@@ -334,7 +334,7 @@ async def test_moved_and_ask_are_followed_without_a_retry(own_cluster: RealClust
 
 
 @pytest.mark.proves("retries")
-async def test_the_hook_is_told_of_each_repetition(own_server: Start, face: str) -> None:
+async def test_on_retry_is_called_before_each_retry(own_server: Start, face: str) -> None:
     server = own_server()
     server.kill()
     retries = Retries(deadline=1.0)
@@ -354,7 +354,9 @@ async def test_the_hook_is_told_of_each_repetition(own_server: Start, face: str)
         assert later.waited_so_far == pytest.approx(earlier.waited_so_far + earlier.wait_for)
 
 
-async def test_a_hook_that_fails_costs_no_write(own_server: Start, face: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_on_retry_do_not_fail_a_write(
+    own_server: Start, face: str, caplog: pytest.LogCaptureFixture
+) -> None:
     server = own_server(options=("--replicaof", "127.0.0.1", str(free_port())))
 
     def fail(details: RetryDetails) -> None:

@@ -48,7 +48,7 @@ def answering(answer: Any) -> Iterator[int]:
 
 
 @pytest.mark.proves("named-errors")
-def test_an_error_about_a_url_does_not_tell_the_password() -> None:
+def test_an_error_about_a_url_hides_the_password() -> None:
     for url in ("redis://user:secret@localhost/zero", "http://user:secret@localhost"):
         with pytest.raises(ConfigurationError) as caught:
             HistoryStore(url)

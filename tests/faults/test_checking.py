@@ -165,7 +165,7 @@ def test_each_broken_promise_is_found(good: Recorded, name: str) -> None:
     assert count in (0, len(problems))
 
 
-def test_an_append_that_is_lost_with_the_server_is_forgiven_unless_it_was_durable(good: Recorded) -> None:
+def test_a_lost_append_is_allowed_after_a_server_loss_unless_durable(good: Recorded) -> None:
     lose_an_append(good)
     good.losses.append((55.0, 80.0))
     good.found.pop()
@@ -212,7 +212,7 @@ def test_refusals_and_calls_without_effect_must_fit_the_state(good: Recorded) ->
     assert len(check(good)) == 1
 
 
-def test_a_reset_stands_for_missing_events_but_not_without_need(good: Recorded) -> None:
+def test_a_reset_may_replace_missing_events_only_if_necessary(good: Recorded) -> None:
     events = good.events["s"]
     reset = structs.replace(events[3], kind="reset", reason="log_trimmed")
     good.events["s"] = [events[0], reset, events[4]]
@@ -222,7 +222,7 @@ def test_a_reset_stands_for_missing_events_but_not_without_need(good: Recorded) 
     assert len(check(good)) == 1
 
 
-def test_a_subscriber_that_goes_on_over_a_rewound_server(good: Recorded) -> None:
+def test_a_subscriber_must_get_a_reset_after_a_rewind(good: Recorded) -> None:
     """It received a third change that was lost, and then the fourth of the present, without a Reset."""
     good.losses.append((1.0, 2.0))
     events = good.events["s"]

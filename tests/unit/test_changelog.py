@@ -98,7 +98,7 @@ def test_a_reset_replaces_missing_changes(case: str) -> None:
     assert changes == Changes([reset], more=False)
 
 
-def test_a_newcomer_is_told_that_it_missed_a_life() -> None:
+def test_a_new_subscriber_gets_a_reset_if_a_deleted_log_still_exists() -> None:
     changes = recover("c", BEGINNING, cursor(1, 2), [entry(1, 2)], LIMIT, replaces=True)
     (reset,) = changes.events
     assert isinstance(reset, Reset)

@@ -101,7 +101,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("error", "transient", "kind"), CASES, ids=name)
-def test_each_error_has_a_meaning(error: Exception, transient: bool, kind: type[BackendError]) -> None:
+def test_each_error_is_translated(error: Exception, transient: bool, kind: type[BackendError]) -> None:
     assert is_transient(error) == transient
     translated = translate(error, WHERE)
     assert type(translated) is kind
