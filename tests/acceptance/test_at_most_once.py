@@ -133,8 +133,8 @@ def wire(request: pytest.FixtureRequest, server_of: Servers, namespace: str) -> 
 DESTRUCTIVE = {
     "update": (lambda: _update(user("edited", id="a")), lambda outcome: outcome.message.text == "edited"),
     "delete": (lambda: DeleteMessages("c", ("a",)), lambda outcome: outcome == 1),
-    "delete what is not there": (lambda: DeleteMessages("c", ("z",)), lambda outcome: outcome == 0),
-    "update what is not there": (lambda: _update(user("z", id="z")), lambda outcome: outcome is None),
+    "delete an unknown message": (lambda: DeleteMessages("c", ("z",)), lambda outcome: outcome == 0),
+    "update an unknown message": (lambda: _update(user("z", id="z")), lambda outcome: outcome is None),
     "clear": (lambda: Clear("c"), lambda outcome: outcome == 3),
     "restore": (lambda: _restore(user("r", id="r")), lambda outcome: outcome == 3),
     "restore nothing": (lambda: _restore(), lambda outcome: outcome == 3),
@@ -199,7 +199,7 @@ AFTERWARDS = {
         ["0", "other"],
     ),
     "deleted with its conversation": (lambda store: store.delete_conversation("c"), []),
-    "deleted with its conversation, which began anew": (
+    "deleted with its conversation, which was created again": (
         lambda store: (store.delete_conversation("c"), store.append("c", user("new", id="new"))),
         ["new"],
     ),

@@ -69,7 +69,7 @@ async def test_a_server_rewound_to_an_older_state_gives_a_reset(own_server: Star
             shutil.rmtree(server.folder)
             shutil.move(older, server.folder)
             await asyncio.to_thread(server.start)
-            # The server counts up again, past where the subscriber is: only the token tells.
+            # The server counts up again, past the cursor of the subscriber: only the token differs.
             for number in range(5):
                 await store.append("c", user(f"other {number}"))
             event = await subscription.get(timeout=20)
@@ -91,7 +91,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
         event = await subscription.get(timeout=10)
         assert isinstance(event, Reset)
         assert (event.reason, event.revision) == ("conversation_missing", 0)
-        await store.append("c", user("anew"))
+        await store.append("c", user("again"))
         event = await subscription.get(timeout=10)
         assert isinstance(event, MessagesAppended)
         assert event.revision == 1
@@ -206,7 +206,7 @@ def test_a_callback_continues_after_reading_was_refused(own_server: Start) -> No
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "app", "-evalsha", "-eval")
             writer.append("c", user("1"))
-            wait_until(lambda: errors, "the refusal to be told")
+            wait_until(lambda: errors, "the refusal")
             client.execute_command("ACL", "SETUSER", "app", "+evalsha", "+eval")
         wait_until(lambda: seen == [1, 2], "the change after it")
     assert isinstance(errors[0], BackendRefusedError)
@@ -230,7 +230,7 @@ def test_a_doorbell_without_permission_to_subscribe_warns_once(
 
 
 def test_the_flag_is_set_again_after_a_silent_reconnect(own_server: Start) -> None:
-    """redis-py connects a user's client anew by itself; a restarted server has forgotten the setting."""
+    """redis-py reconnects a user's client by itself; a restarted server has lost the setting."""
     server = own_server(options=("--appendfsync", "always"))
     client: Any = redis.Redis(unix_socket_path=str(server.socket))
     retry = RetryPolicy(deadline=20)

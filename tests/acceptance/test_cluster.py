@@ -152,11 +152,11 @@ def test_changes_of_a_new_shard_arrive(cluster: RealCluster, namespace: str) -> 
 @pytest.mark.full
 def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluster: RealCluster, namespace: str) -> None:
     names = [f"c{number}" for number in range(12)]
-    told: dict[str, list[int]] = {name: [] for name in names}
+    revisions: dict[str, list[int]] = {name: [] for name in names}
     resets: list[str] = []
 
     def callback(event: Any) -> None:
-        told[event.conversation_id].append(event.revision)
+        revisions[event.conversation_id].append(event.revision)
         if isinstance(event, Reset):
             resets.append(event.reason)
 
@@ -164,14 +164,14 @@ def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluste
         store.on_change_all(callback)
         for name in names:
             store.append(name, user("1"))
-        wait_until(lambda: all(seen == [1] for seen in told.values()), "the first changes", 30)
+        wait_until(lambda: all(seen == [1] for seen in revisions.values()), "the first changes", 30)
         new = cluster.add()
         cluster.wait_until_joined()
         slot = _slot(namespace, names[0])
         cluster.move(slot, new)
         for name in names:
             store.append(name, user("2"))
-        wait_until(lambda: all(seen == [1, 2] for seen in told.values()), "changes after a slot moved", 30)
+        wait_until(lambda: all(seen == [1, 2] for seen in revisions.values()), "changes after a slot moved", 30)
         for node in cluster.nodes:
             node.kill(signal.SIGTERM)
         for node in cluster.nodes:
@@ -179,7 +179,7 @@ def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluste
         cluster.wait_until_joined()
         for name in names:
             store.append(name, user("3"))
-        wait_until(lambda: all(seen == [1, 2, 3] for seen in told.values()), "changes after all were away", 30)
+        wait_until(lambda: all(seen == [1, 2, 3] for seen in revisions.values()), "changes after all were away", 30)
         assert resets == []
         for name in names:
             store.delete_conversation(name)

@@ -23,7 +23,7 @@ from tests.support.cluster import RealCluster
 from tests.support.faces import Awaitable, open_store
 from tests.support.servers import RealServer, Start, wait_until
 
-#: Longer than any test: only the doorbell can bring changes in time.
+#: Longer than any test: changes arrive in time only through the doorbell.
 NEVER = 600.0
 SOON = 10.0
 FACES = pytest.mark.parametrize("face", ["sync", "async"])

@@ -1,5 +1,4 @@
-"""Replies that grow word by word: what many subscribers read, what they cost, and what is left after every kind of
-death."""
+"""Streaming replies: what subscribers read, what replies cost, and what remains after each kind of failure."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.support.forks import Forked, write_messages
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, until, wait_until
 
-#: So long that only a doorbell can bring a change in time.
+#: So long that changes arrive in time only through a doorbell.
 NEVER = 600.0
 
 
@@ -69,7 +69,7 @@ async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncH
                     await call()
 
         await in_another_loop(use)
-        # In its own loop everything goes on.
+        # Its own loop continues to work.
         await store.append("c", user("z"))
         for text in ("x", "z"):
             event = await subscription.get(timeout=10)

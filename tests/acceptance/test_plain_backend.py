@@ -56,8 +56,8 @@ def test_subscribe_all_works_by_listing(conversations: int) -> None:
             for number in range(conversations):
                 store.append(f"c{number}", user("after"))
             store.append("new", user("first"))
-            told = [changes.get(timeout=20) for _ in range(conversations + 1)]
-            assert {event.conversation_id: event.revision for event in told if event} == {
+            events = [changes.get(timeout=20) for _ in range(conversations + 1)]
+            assert {event.conversation_id: event.revision for event in events if event} == {
                 "new": 1,
                 **{f"c{number}": 2 for number in range(conversations)},
             }

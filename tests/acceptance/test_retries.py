@@ -112,7 +112,7 @@ async def test_loading(own_server: Start, face: str) -> None:
             for number in range(2000):
                 pipe.set(f"other {number}", os.urandom(100))
             pipe.execute()
-            client.bgrewriteaof()  # what is loaded is one file, of which each key takes a moment
+            client.bgrewriteaof()  # loads one file, with a delay for each key
             await until(lambda: client.info("persistence")["aof_base_size"] > 100_000)
         server.kill()
         server.options += ("--key-load-delay", "10000")
@@ -392,9 +392,9 @@ async def test_errors_do_not_contain_the_password(own_server: Start, face: str) 
     async with open_store(face, f"unix://:secret@{server.socket}", retry=retries.policy) as store:
         with pytest.raises(BackendError) as caught:
             await store.append("c", user("x"))
-    told = [str(caught.value), *map(repr, retries.seen)]
-    assert len(told) > 2
-    assert not any("secret" in text for text in told)
+    texts = [str(caught.value), *map(repr, retries.seen)]
+    assert len(texts) > 2
+    assert not any("secret" in text for text in texts)
 
 
 def _is_busy(client: Any) -> bool:

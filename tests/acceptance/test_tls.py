@@ -139,8 +139,8 @@ async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path
 
 async def _is_refused(face: str, url: str, says: str) -> None:
     """At once and without a retry: a wrong certificate stays wrong."""
-    told: list[Any] = []
-    retry = RetryPolicy(deadline=60, on_retry=told.append)
+    retries: list[Any] = []
+    retry = RetryPolicy(deadline=60, on_retry=retries.append)
     async with open_store(face, url, retry=retry) as store:
         with pytest.raises(BackendRefusedError, match=f"rediss://.*{says}") as caught:
             await store.append("c", user("x"))
@@ -151,7 +151,7 @@ async def _is_refused(face: str, url: str, says: str) -> None:
     assert "secret" not in str(caught.value)
     assert "ssl_ca_certs" in str(caught.value)
     assert caught.value.__cause__ is not None
-    assert told == []
+    assert retries == []
 
 
 @pytest.mark.proves("named-errors")
@@ -172,7 +172,7 @@ async def test_a_certificate_for_another_host_is_refused(own_server: Start, tmp_
 async def test_each_message_is_stored_once_over_broken_tls_connections(
     own_server: Start, tmp_path: Path, face: str
 ) -> None:
-    """Encrypted connections that break in the middle are made anew, and each message is stored once."""
+    """Encrypted connections that break in the middle are replaced, and each message is stored once."""
     secured = Secured(own_server, tmp_path, "no")
     proxy = LossyProxy(secured.port, loss=0.05)
     patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)

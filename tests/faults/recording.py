@@ -92,7 +92,7 @@ class Seen(Struct, frozen=True):
 
 
 class Final(Struct, frozen=True):
-    """A conversation when all was over; `title` and `count` are of its record."""
+    """A conversation at the end; `title` and `count`: of its record."""
 
     messages: tuple[Form, ...]
     archived: tuple[Form, ...] = ()

@@ -66,7 +66,7 @@ FILTERS = st.sampled_from(
 REVISIONS = st.one_of(st.none(), st.integers(0, 12))
 
 
-def told(outcome: Any) -> Any:
+def without_times(outcome: Any) -> Any:
     """An outcome without the times of the two clocks."""
     if isinstance(outcome, RedisHistoryError):
         return type(outcome), re.sub(r"\d{16}", "now", str(outcome))
@@ -77,22 +77,22 @@ def told(outcome: Any) -> Any:
         dates = ("created_at", "updated_at", "first_message_at", "last_message_at")
         return replace(outcome, **dict.fromkeys(dates))
     if isinstance(outcome, list):
-        return [told(item) for item in outcome]
+        return [without_times(item) for item in outcome]
     if isinstance(outcome, Compacted):
-        return outcome.revision, told(outcome.summary), outcome.count, outcome.changed
+        return outcome.revision, without_times(outcome.summary), outcome.count, outcome.changed
     if hasattr(outcome, "message"):
-        return outcome.revision, told(outcome.message), outcome.duplicate
+        return outcome.revision, without_times(outcome.message), outcome.duplicate
     return outcome
 
 
-def told_event(event: Event) -> Any:
+def without_event_times(event: Event) -> Any:
     if isinstance(event, MessagesAppended):
-        return event.revision, told(list(event.messages))
+        return event.revision, without_times(list(event.messages))
     if isinstance(event, MessageUpdated):
-        return event.revision, told(event.message)
+        return event.revision, without_times(event.message)
     names = ("message_ids", "reason", "fields", "removed_ids", "summary", "summary_id", "count")
-    rest = {name: told(getattr(event, name, None)) for name in names}
-    return type(event), event.revision, rest, told(list(getattr(event, "messages", ())))
+    rest = {name: without_times(getattr(event, name, None)) for name in names}
+    return type(event), event.revision, rest, without_times(list(getattr(event, "messages", ())))
 
 
 class RedisLikeMemory(RuleBasedStateMachine):
@@ -128,9 +128,9 @@ class RedisLikeMemory(RuleBasedStateMachine):
         outcomes = []
         for store in (self.model, other):
             try:
-                outcomes.append(told(getattr(store, name)(*args, **options)))
+                outcomes.append(without_times(getattr(store, name)(*args, **options)))
             except RedisHistoryError as error:
-                outcomes.append(told(error))
+                outcomes.append(without_times(error))
         if name == "append_many" and isinstance(outcomes[1], list):
             # The cap may remove a message in a change whose reply is lost: its place is then unknown.
             outcomes = [
@@ -255,7 +255,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
     @rule(conversation=CONVERSATIONS, batch=st.integers(1, 3), archived=st.booleans())
     def iterate(self, conversation: str, batch: int, archived: bool) -> None:
         found = list(self.clients[0].iter(conversation, batch=batch, include_archived=archived))
-        assert told(found) == told(self.model.get(conversation, include_archived=archived))
+        assert without_times(found) == without_times(self.model.get(conversation, include_archived=archived))
 
     @rule(conversation=CONVERSATIONS)
     def follow(self, conversation: str) -> None:
@@ -264,7 +264,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         while (expected := models.get(timeout=0)) is not None:
             event = ours.get(timeout=10)
             assert event is not None
-            assert told_event(event) == told_event(expected)
+            assert without_event_times(event) == without_event_times(expected)
         assert ours.get(timeout=0) is None
 
     @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, query=QUERIES, filters=FILTERS)
@@ -311,13 +311,17 @@ class RedisLikeMemory(RuleBasedStateMachine):
             return
         for name in ("a", "b{}:*"):
             model, real = self.model.snapshot(name), self.clients[0].snapshot(name)
-            assert told(real.messages) == told(model.messages)
+            assert without_times(real.messages) == without_times(model.messages)
             assert real.message_count == model.message_count == len(model.messages)
             assert real.cursor.revision == model.cursor.revision
-            everything = [told(store.get(name, include_archived=True)) for store in (self.clients[0], self.model)]
+            everything = [
+                without_times(store.get(name, include_archived=True)) for store in (self.clients[0], self.model)
+            ]
             assert everything[0] == everything[1]
             assert sum(message.id.startswith("s") for message in real.messages) <= 1
-            assert told(self.clients[0].get_conversation(name)) == told(self.model.get_conversation(name))
+            assert without_times(self.clients[0].get_conversation(name)) == without_times(
+                self.model.get_conversation(name)
+            )
         listed = [one.conversation_id for one in self.clients[0].list_conversations()]
         assert sorted(listed) == sorted(one.conversation_id for one in self.model.list_conversations())
 

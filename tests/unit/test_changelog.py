@@ -45,7 +45,7 @@ def revisions(changes: Changes) -> list[int]:
 
 
 # (cursor of the subscriber, newest change, log from its own revision on, revisions of the events).
-TOLD: dict[str, tuple[Cursor, Cursor, list[LogEntry], list[int]]] = {
+EVENTS: dict[str, tuple[Cursor, Cursor, list[LogEntry], list[int]]] = {
     "nothing new": (cursor(5), cursor(5), [entry(5)], []),
     "one": (cursor(5), cursor(6), entries(5, 6), [6]),
     "several": (cursor(1), cursor(5), entries(1, 5), [2, 3, 4, 5]),
@@ -58,11 +58,11 @@ TOLD: dict[str, tuple[Cursor, Cursor, list[LogEntry], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", EVENTS)
 def test_changes_after_a_cursor(case: str) -> None:
-    after, head, log, told = TOLD[case]
+    after, head, log, found = EVENTS[case]
     changes = recover("c", after, head, log, LIMIT)
-    assert revisions(changes) == told
+    assert revisions(changes) == found
     assert not changes.more
     assert not any(isinstance(event, Reset) for event in changes.events)
 
@@ -122,16 +122,16 @@ def test_reading_in_steps_returns_each_change_once(start: int, newest: int, limi
     start = min(start, newest)
     after = cursor(start) if start else BEGINNING
     head = cursor(newest) if newest else BEGINNING
-    told: list[int] = []
+    found: list[int] = []
     for _ in range(newest + 2):
         log = entries(max(1, after.revision), newest)[: limit + 1]
         changes = recover("c", after, head, log, limit)
         assert len(changes.events) <= limit
-        told += revisions(changes)
+        found += revisions(changes)
         if not changes.more:
             break
         after = changes.events[-1].cursor
-    assert told == list(range(start + 1, newest + 1))
+    assert found == list(range(start + 1, newest + 1))
 
 
 @given(st.data())

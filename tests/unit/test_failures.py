@@ -158,7 +158,7 @@ def test_invalid_retry_policies(fields: dict[str, Any]) -> None:
 def test_missing_sentinels_are_reported_briefly() -> None:
     sentinel = "<redis.sentinel.Sentinel(sentinels=[<redis.client.Redis(<ConnectionPool(host=a,port=1)>)>])>"
     said = f"No master found for 'main' : {sentinel} - ConnectionError('Error 111 connecting to a:1. Refused.')"
-    told = translate(MasterNotFoundError(said), "redis+sentinel://a:1/main")
-    assert isinstance(told, BackendUnavailableError)
-    assert str(told).endswith("the deadline: No master found for 'main': Error 111 connecting to a:1. Refused.")
+    translated = translate(MasterNotFoundError(said), "redis+sentinel://a:1/main")
+    assert isinstance(translated, BackendUnavailableError)
+    assert str(translated).endswith("the deadline: No master found for 'main': Error 111 connecting to a:1. Refused.")
     assert str(translate(MasterNotFoundError("No master found for 'main'"), "s")).endswith("for 'main'")
