@@ -95,6 +95,11 @@ def without_event_times(event: Event) -> Any:
     return type(event), event.revision, rest, without_times(list(getattr(event, "messages", ())))
 
 
+def by_either(**arguments: st.SearchStrategy[Any]) -> Any:
+    """A rule for one of the two clients and one of the conversations."""
+    return rule(client=st.integers(0, 1), conversation=CONVERSATIONS, **arguments)
+
+
 class RedisLikeMemory(RuleBasedStateMachine):
     server: RealServer
     cap: int | None = None
@@ -139,38 +144,30 @@ class RedisLikeMemory(RuleBasedStateMachine):
             ]
         assert outcomes[0] == outcomes[1]
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES, revision=REVISIONS)
+    @by_either(message=MESSAGES, revision=REVISIONS)
     def append(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
         self.both(client, "append", conversation, message, expected_revision=revision)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
+    @by_either(
         messages=st.lists(MESSAGES, max_size=6),
         exist=st.sampled_from([{}, {}, {"must_exist": True}, {"must_not_exist": True}]),
     )
     def append_many(self, client: int, conversation: str, messages: list[Message], exist: dict[str, bool]) -> None:
         self.both(client, "append_many", conversation, messages, **exist)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, ids=st.lists(ANY_IDS, max_size=4), revision=REVISIONS)
+    @by_either(ids=st.lists(ANY_IDS, max_size=4), revision=REVISIONS)
     def delete(self, client: int, conversation: str, ids: list[str], revision: int | None) -> None:
         self.both(client, "delete_messages", conversation, ids, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES | SUMMARIES, revision=REVISIONS)
+    @by_either(message=MESSAGES | SUMMARIES, revision=REVISIONS)
     def update_message(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
         self.both(client, "update_message", conversation, message, expected_revision=revision)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
-        through=ANY_IDS | st.sampled_from(POSITIONS),
-        summary=SUMMARIES,
-        revision=REVISIONS,
-    )
+    @by_either(through=ANY_IDS | st.sampled_from(POSITIONS), summary=SUMMARIES, revision=REVISIONS)
     def compact(self, client: int, conversation: str, through: Any, summary: Message, revision: int | None) -> None:
         self.both(client, "compact", conversation, through=through, summary=summary, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, data=st.data(), summary=SUMMARIES)
+    @by_either(data=st.data(), summary=SUMMARIES)
     def compact_what_was_seen(self, client: int, conversation: str, data: Any, summary: Message) -> None:
         live = self.model.get(conversation)
         if not live:
@@ -180,7 +177,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         left = [message for message in seen if message is not missing]
         self.both(client, "compact", conversation, through=seen[-1].id, summary=summary, seen=left)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, data=st.data(), often=st.integers(1, 3))
+    @by_either(data=st.data(), often=st.integers(1, 3))
     def talk_and_compact(self, client: int, conversation: str, data: Any, often: int) -> None:
         """Rolling on, as a compressor does."""
         for name in ["s0", "s1", "s2", "s3"][:often]:
@@ -192,30 +189,25 @@ class RedisLikeMemory(RuleBasedStateMachine):
                 one = user("x y", id=name, metadata={"is_summary": True})
                 self.both(client, "compact", conversation, through=through, summary=one)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=SUMMARY_IDS, revision=REVISIONS)
+    @by_either(id=SUMMARY_IDS, revision=REVISIONS)
     def expand(self, client: int, conversation: str, id: str, revision: int | None) -> None:
         self.both(client, "expand", conversation, id, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS)
+    @by_either()
     def expand_the_summary(self, client: int, conversation: str) -> None:
         for message in self.model.get(conversation):
             if message.is_summary:
                 self.both(client, "expand", conversation, message.id)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, revision=REVISIONS)
+    @by_either(revision=REVISIONS)
     def clear(self, client: int, conversation: str, revision: int | None) -> None:
         self.both(client, "clear", conversation, expected_revision=revision)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
-        messages=st.lists(MESSAGES, max_size=6),
-        revision=REVISIONS,
-    )
+    @by_either(messages=st.lists(MESSAGES, max_size=6), revision=REVISIONS)
     def restore(self, client: int, conversation: str, messages: list[Message], revision: int | None) -> None:
         self.both(client, "restore", conversation, messages, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from([None, "t"]), owner=OWNERS)
+    @by_either(title=st.sampled_from([None, "t"]), owner=OWNERS)
     def create_conversation(self, client: int, conversation: str, title: str | None, owner: int | str) -> None:
         self.both(client, "create_conversation", Conversation(conversation, user_id=owner, title=title))
 
@@ -227,7 +219,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         ]
         assert found[0] == found[1]
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from(["a", "b"]), revision=REVISIONS)
+    @by_either(title=st.sampled_from(["a", "b"]), revision=REVISIONS)
     def update_conversation(self, client: int, conversation: str, title: str, revision: int | None) -> None:
         self.both(client, "update_conversation", conversation, title=title, expected_revision=revision)
 
@@ -237,13 +229,11 @@ class RedisLikeMemory(RuleBasedStateMachine):
         with self.clients[0].reliable():
             self.both(0, "delete_conversation", conversation)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=ANY_IDS)
+    @by_either(id=ANY_IDS)
     def get_message(self, client: int, conversation: str, id: str) -> None:
         self.both(client, "get_message", conversation, id)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
+    @by_either(
         limit=st.one_of(st.none(), st.integers(0, 5)),
         since=st.sampled_from([None, "1999-01-02", *POSITIONS]),
         before=st.sampled_from([None, "2100-01-01", *POSITIONS]),
@@ -267,7 +257,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert without_event_times(event) == without_event_times(expected)
         assert ours.get(timeout=0) is None
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, query=QUERIES, filters=FILTERS)
+    @by_either(query=QUERIES, filters=FILTERS)
     def search(self, client: int, conversation: str, query: str, filters: dict[str, Any]) -> None:
         """The same messages are found; their scores, and so their order, are not compared."""
         found = [
