@@ -189,7 +189,6 @@ class ConnectionPool:
         await self._ready.aclose()
 
     async def close_idle(self) -> None:
-        """Close the connections that are not in use."""
         if (ready := self._ready.current) is not None:
             await ready.close_idle()
 

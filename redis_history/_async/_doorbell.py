@@ -215,7 +215,6 @@ class AsyncDoorbell:
         return self._refused and self._asked == "auto" and not self._publish_forbidden
 
     def _names(self, topic: Topic) -> list[bytes]:
-        """The channels, or patterns, to subscribe to."""
         return [topic.name, topic.name.removeprefix(self._prefix)] if self._uses_both else [topic.name]
 
     def _handle(self, message: Any) -> None:

@@ -195,7 +195,6 @@ class Job:
 
 
 def spawn(work: Work, name: str) -> Job:
-    """Run `work` in the background."""
     return Job(asyncio.create_task(work(), name=name))
 
 
@@ -221,7 +220,6 @@ class Background:
             self._task.result()
 
     async def abandon(self) -> None:
-        """Cancel it."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -247,7 +245,6 @@ class SummarizerCall:
         return self._result
 
     async def abandon(self) -> None:
-        """Cancel its task, or ignore its thread."""
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CANCEL_SECONDS)

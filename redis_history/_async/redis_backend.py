@@ -172,7 +172,6 @@ class AsyncRedisBackend:
     # The steps of an operation
 
     async def _run(self, steps: Steps[T]) -> T:
-        """Run the steps, and return their result."""
         try:
             work = next(steps)
             while True:
@@ -245,7 +244,6 @@ class AsyncRedisBackend:
         self._upkeep_at = time.monotonic() + wait
 
     def _report(self, error: Exception) -> None:
-        """Log the first failure of maintenance."""
         if not self._upkeep_failed:
             self._upkeep_failed = True
             _logger.warning("maintenance failed on %s and will be retried: %s", self._server.address, error)
@@ -315,7 +313,6 @@ class AsyncRedisBackend:
         )
 
     def _may_retry(self, error: BaseException) -> bool:
-        """Whether a retry may help."""
         return is_transient(error)
 
     # Facts about the server
@@ -333,7 +330,6 @@ class AsyncRedisBackend:
             self._postpone(steps, next(steps))
 
     async def _primaries(self) -> list[ConnectionPool]:
-        """The pool of each primary."""
         await self._server.start()
         return [self._connections]
 

@@ -61,7 +61,6 @@ class Server:
         self.database = int(pool.connection_kwargs.get("db") or 0)
 
     def connections(self) -> Any:
-        """Connections for calls."""
         make = self._make
         if make is None:
             return ConnectionPool(lambda: self.client.connection_pool, keep=False)
@@ -72,7 +71,6 @@ class Server:
         return Doorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
 
     def start(self) -> None:
-        """Start the embedded server if it does not run."""
         if self._embedded is not None:
             in_thread(self._embedded.start)
 

@@ -46,8 +46,6 @@ _SLOTS: Final = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
 
 class Node(NamedTuple):
-    """A node and the connections for its calls."""
-
     address: Address
     connections: ConnectionPool
 
@@ -95,7 +93,6 @@ class ClusterNodes:
         return self
 
     def doorbell(self, connections: Any, mode: str) -> ClusterDoorbell:
-        """Listens for changes. `mode`: see `DOORBELLS`."""
         return ClusterDoorbell(self, mode)
 
     def start(self) -> None:
@@ -150,7 +147,6 @@ class ClusterNodes:
             node.connections.close()
 
     def _drop_departed(self, topology: Topology) -> None:
-        """Drop nodes that left the cluster."""
         # A call may still use a node that left, so its connections are closed at the next refresh.
         left = [address for address in [*self._nodes] if address not in topology.nodes]
         ended, self._departed = self._departed, [node for address in left if (node := self._nodes.pop(address, None))]

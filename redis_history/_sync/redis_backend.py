@@ -173,7 +173,6 @@ class RedisBackend:
     # The steps of an operation
 
     def _run(self, steps: Steps[T]) -> T:
-        """Run the steps, and return their result."""
         try:
             work = next(steps)
             while True:
@@ -246,7 +245,6 @@ class RedisBackend:
         self._upkeep_at = time.monotonic() + wait
 
     def _report(self, error: Exception) -> None:
-        """Log the first failure of maintenance."""
         if not self._upkeep_failed:
             self._upkeep_failed = True
             _logger.warning("maintenance failed on %s and will be retried: %s", self._server.address, error)
@@ -316,7 +314,6 @@ class RedisBackend:
         )
 
     def _may_retry(self, error: BaseException) -> bool:
-        """Whether a retry may help."""
         return is_transient(error)
 
     # Facts about the server
@@ -334,7 +331,6 @@ class RedisBackend:
             self._postpone(steps, next(steps))
 
     def _primaries(self) -> list[ConnectionPool]:
-        """The pool of each primary."""
         self._server.start()
         return [self._connections]
 

@@ -24,19 +24,15 @@ _LOG_OUTLIVES: Final = 60.0
 
 
 def now() -> int:
-    """Microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def placed_at(entry: Entry, position: Position) -> Message:
-    """The message of an entry at a position."""
     return placed(entry.message, position.sequence, position.timestamp)
 
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A message, live or archived."""
-
     entry: Entry
     position: Position
     revision: int
@@ -115,7 +111,6 @@ class ConversationState:
         return self.message(self.ids[position])
 
     def message(self, message_id: str) -> Message:
-        """A message, live or archived, with the text so far of a streaming one."""
         message = decode_member(self.member_of(message_id))
         if message.status != "streaming":
             return message
@@ -126,7 +121,6 @@ class ConversationState:
         return next((token for token, reply in self.replies.items() if reply.message_id == message_id), None)
 
     def member_of(self, message_id: str) -> bytes:
-        """The member of a message, live or archived."""
         stored = self.stored[message_id]
         entry, (timestamp, sequence) = stored.entry, stored.position
         return encode_member(sequence, entry.characters, entry.flags, timestamp, entry.body)
@@ -169,7 +163,6 @@ class ConversationState:
             self.summary = None
 
     def remove_live(self, message_id: str) -> Position:
-        """Remove a message from the live ones; returns its position."""
         stored = self.stored[message_id]
         del self.order[bisect_left(self.order, stored.position)]
         del self.ids[stored.position]
@@ -177,14 +170,12 @@ class ConversationState:
         return stored.position
 
     def insert_live(self, message_id: str) -> None:
-        """Add a stored message to the live ones, at its position."""
         stored = self.stored[message_id]
         insort(self.order, stored.position)
         self.ids[stored.position] = message_id
         self.count(stored.entry, 1)
 
     def compact(self, entry: Entry, leaving: list[str], token: str) -> None:
-        """Archive messages, and add their summary."""
         held = [(self.remove_live(message_id), message_id) for message_id in leaving]
         revision, summary_id = self.revision + 1, entry.message.id
         archive = Archive(revision, summary_id, token, self.summary, held)
@@ -242,7 +233,6 @@ class Space:
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)
 
     def find(self, conversation_id: str) -> ConversationState | None:
-        """The conversation, unless it has expired."""
         conversation = self.conversations.get(conversation_id)
         if conversation is not None and conversation.ends <= time.time():
             del self.conversations[conversation_id]
@@ -250,7 +240,6 @@ class Space:
         return conversation
 
     def find_or_create(self, conversation_id: str, token: str) -> ConversationState:
-        """The conversation, created if necessary."""
         conversation = self.find(conversation_id)
         if conversation is not None:
             return conversation
@@ -276,7 +265,6 @@ class Space:
             raise rules.lease_lost(conversation_id)
 
     def trimmed(self, conversation: ConversationState) -> tuple[str, ...]:
-        """Remove the oldest messages over the limit; returns their ids."""
         if self.max_messages is None or len(conversation.order) <= self.max_messages:
             return ()
         return tuple(conversation.trim(self.max_messages))
@@ -309,13 +297,11 @@ class Space:
         return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token) if log else BEGINNING
 
     def is_free(self, conversation_id: str) -> bool:
-        """Whether no worker has a lease on the conversation."""
         if self.leases.get(conversation_id, (None, 0.0))[1] <= time.monotonic():
             self.leases.pop(conversation_id, None)
         return conversation_id not in self.leases
 
     def holds(self, lease: Lease) -> bool:
-        """Whether a worker still has this lease."""
         return not self.is_free(lease.conversation_id) and self.leases[lease.conversation_id][0] == lease
 
     def drop_old_logs(self) -> None:

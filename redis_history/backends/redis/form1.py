@@ -44,7 +44,6 @@ def read_v1(member: bytes) -> Message:
 
 
 def former_names(client: Any, registry: bytes) -> list[bytes]:
-    """The names of the conversations in a bucket's registry of version 0.1."""
     return [name for name, _ in client.zscan_iter(former_key(registry), count=1000)]
 
 
@@ -188,7 +187,6 @@ class Migration:
 
 
 def _archives(state: dict[bytes, bytes]) -> list[int]:
-    """The revisions of compactions with an archive."""
     return [int(one.split()[0]) for one in state.get(b"w", b"").split(b";") if one]
 
 

@@ -89,8 +89,6 @@ class IndexPart(NamedTuple):
 
 
 class Keyspace:
-    """The keys of one namespace."""
-
     def __init__(self, namespace: str) -> None:
         if not isinstance(namespace, str) or not 1 <= len(namespace.encode(errors="replace")) <= _MAX_NAMESPACE_BYTES:
             raise ConfigurationError(f"a namespace is a string of 1 to {_MAX_NAMESPACE_BYTES} bytes, not {namespace!r}")
@@ -112,7 +110,6 @@ class Keyspace:
         return ConversationKeys(*keys, name, pack_keys(*keys))
 
     def registries(self) -> list[bytes]:
-        """The key of each bucket's list of conversations."""
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
     def lists(self, kind: Literal["u", "v"], owner: int | str) -> list[bytes]:
@@ -126,7 +123,6 @@ class Keyspace:
 
     @staticmethod
     def bucket_of(conversation_id: str) -> int:
-        """The number of a conversation's bucket."""
         return _bucket_of(conversation_id.encode())
 
     @property
@@ -181,7 +177,6 @@ class Keyspace:
 
     @staticmethod
     def name_to_id(name: bytes) -> str:
-        """The conversation id of an encoded name."""
         return unquote(name.decode())
 
 

@@ -348,7 +348,6 @@ def _index_after(
 def _index_former(
     op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, former: bytes
 ) -> Steps[None]:
-    """Writes the document of the former summary, which is live again."""
     [[revision, place]] = yield [plain(b"HMGET", keys.state, b"r", field_of(former.decode()))]
     if place is None:
         return

@@ -287,7 +287,6 @@ class _ChangeFinder:
 
 
 def poll_changes(query: ChangeQuery, settings: Settings) -> Steps[ChangedHeads]:
-    """The conversations that have changed since the last query."""
     return _ChangeFinder(query, settings).find()
 
 

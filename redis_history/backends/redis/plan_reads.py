@@ -59,7 +59,6 @@ def page_of(
     after: Position | None = None,
     before: Position | None = None,
 ) -> Call:
-    """Reads the stored members of live messages."""
     if after is None and before is None:
         first, last = (-limit, -1) if newest else (0, limit - 1)
         return plain(b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last)

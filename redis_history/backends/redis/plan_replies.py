@@ -106,7 +106,6 @@ def _page(op: ReadPage, settings: Settings) -> Steps[Page]:
 
 
 def joined_page(conversation_id: str, page: Page, settings: Settings) -> Steps[Page]:
-    """The page with the text so far of the replies in it."""
     indexes = [index for index, message in enumerate(page.messages) if message.status == "streaming"]
     positions = [cast(Position, page.messages[index].position) for index in indexes]
     found = dict(zip(indexes, (yield from _refreshed(conversation_id, positions, settings)), strict=True))

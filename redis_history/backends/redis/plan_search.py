@@ -349,7 +349,6 @@ def _commands(
 
 
 def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
-    """The matches of each term in one part of the namespace."""
     keyspace = settings.keyspace
 
     def place(key: bytes) -> tuple[tuple[str, bytes], int] | None:
@@ -364,7 +363,6 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMa
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:
-    """Reads messages that were found."""
     keys = settings.keyspace.conversation(op.conversation_id)
     prefix = settings.keyspace.documents_of(op.conversation_id, op.generation)
     packed = pack_keys(keys.state, keys.messages, *(b"%b%d" % (prefix, sequence) for sequence in op.sequences))

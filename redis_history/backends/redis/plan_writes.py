@@ -56,7 +56,6 @@ def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
 def _upkeep_after(
     op: Append | Restore, settings: Settings, keys: ConversationKeys, document: DocumentOf | None, reply: Any
 ) -> Steps[None]:
-    """Upkeep after many messages were written."""
     if type(reply) is not list or reply[0] in (b"stored", b"pending"):
         yield from purge_after(keys, reply)
         yield from documents_later(op, settings, document, _revision(reply))

@@ -79,7 +79,6 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
 
 
 def plan(op: Op[T], settings: Settings) -> Steps[T]:
-    """The steps of an operation; they return its outcome."""
     steps = _PLANS.get(type(op))
     return _single(_CALLS[type(op)](op, settings)) if steps is None else steps(op, settings)
 

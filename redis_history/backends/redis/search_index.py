@@ -60,7 +60,6 @@ class IndexState(NamedTuple):
 
 
 def together(states: Sequence[IndexState]) -> IndexState:
-    """The state of all parts."""
     each, share = tuple(state.documents for state in states), min(state.share for state in states)
     return IndexState(states[0].name, sum(each), share, all(state.complete for state in states), each)
 
