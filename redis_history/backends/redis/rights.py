@@ -128,9 +128,8 @@ def rights_question(keyspace: Keyspace, database: int, *, cluster: bool) -> list
 def missing_rights(
     keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool
 ) -> dict[str, list[str]] | None:
-    """The forbidden commands by purpose, from the replies of all nodes. A command counts as forbidden if it is for the
-    keys and channels of this namespace. None: the server cannot check (before 7.0).
-    """
+    """The forbidden commands by purpose, from the replies of all nodes; checked with the keys and channels of this
+    namespace. None: a server cannot check (before 7.0)."""
     missing: dict[str, list[str]] = {}
     for reply in replies:
         if not isinstance(reply, list) or all(answer == 2 for answer in reply):
