@@ -234,7 +234,7 @@ async def until_flushed(history: Any) -> None:
             return await history.flush()
 
 
-@FACES
+@pytest.mark.parametrize("face", [pytest.param("sync", marks=pytest.mark.full), "async"])
 async def test_a_late_confirmation_is_not_read_as_the_next_reply(pair: Pair, face: str, full: bool) -> None:
     proxy = LossyProxy(pair.primary.port, faults={"reply_delayed": 0.3}, delay=0.3)
     url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.1"

@@ -96,9 +96,9 @@ async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face:
         client = (redis.Redis if face == "sync" else redis.asyncio.Redis).from_url(url)
     async with open_store(face, None if client else url, client=client, poll_interval=900) as store:
         await _use(store)
-        if face == "async":
-            await asyncio.gather(*(store.append("many", user(str(number))) for number in range(100)))
-            assert len(await store.get("many")) == 100
+        if (face, how) == ("async", "url"):
+            await asyncio.gather(*(store.append("many", user(str(number))) for number in range(30)))
+            assert len(await store.get("many")) == 30
     if client is not None:
         await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
 
