@@ -12,8 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._async._attempt import Attempt
-from redis_history._async._runtime import Signal, in_thread
+from redis_history._async._runtime import Signal, SummarizerCall, in_thread
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_function
 from redis_history.backends import rules
@@ -184,11 +183,11 @@ class AsyncCompressing:
         room = summary_room(messages, found, options.max_tokens)
         least = always_allowed(sum(map(message_tokens, messages)), options.max_tokens)
         summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room, least))
-        attempt = Attempt(summarizer, (list(found.messages), previous), signal)
+        call = SummarizerCall(summarizer, (list(found.messages), previous), signal)
         try:
             while True:
                 signal.clear()
-                if attempt.finished:
+                if call.done:
                     break
                 now = time.monotonic()
                 if now >= ends:
@@ -203,9 +202,9 @@ class AsyncCompressing:
                     kept = now
                 until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
                 await signal.wait(max(0.001, until - now))
-            answer = attempt.outcome()
+            answer = call.result()
         finally:
-            await attempt.leave()
+            await call.abandon()
         return usable(answer, found.seen, room, least=least)
 
     @property

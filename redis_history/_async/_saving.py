@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._async._listing import read
-from redis_history._async._runtime import Lock, LoopBound
+from redis_history._async._runtime import Lock, OwnerLoop
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
@@ -58,7 +58,7 @@ class AsyncSaver:
         self._syncer = syncer
         self._listeners = listeners
         self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
-        self._sender: LoopBound | None = None  # where the holder of the lock runs
+        self._sender: OwnerLoop | None = None  # where the holder of the lock runs
         self.failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
         self.renew_locks()
 
@@ -69,7 +69,7 @@ class AsyncSaver:
         """Do this while nothing else is sent. Then call the handlers, which may send something themselves."""
         try:
             async with self.sending:
-                self._sender = LoopBound()
+                self._sender = OwnerLoop()
                 return await work()
         finally:
             self._listeners.deliver()

@@ -14,13 +14,13 @@ from redis_history._async._runtime import (
     Job,
     Lock,
     Signal,
-    finish,
-    place,
+    lock_scope,
     reset_after_fork,
-    settle,
+    resolve,
     sleep,
     spawn,
     uninterrupted,
+    wait_for_unfinished,
 )
 from redis_history._async.replies import AsyncReply
 from redis_history.capturing.mapping import answering, read_chunk
@@ -121,20 +121,20 @@ class AsyncCapture(AsyncWrapping):
             _logger.warning("a turn%s is not recorded: %s", where, error, exc_info=trace)
             return
         try:
-            await finish(on_error(error, conversation_id, messages))
+            await resolve(on_error(error, conversation_id, messages))
         except Exception:
             _logger.exception("the on_error of a capture failed")
 
     async def flush(self) -> None:
         """Wait until all earlier messages are recorded or reported."""
-        await settle(self._unfinished)
+        await wait_for_unfinished(self._unfinished)
         while self._pending and self._idle is not None:
             await self._idle.wait(_PAUSE)
 
     async def aclose(self) -> None:
         """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
         stays open."""
-        await settle(self._unfinished)
+        await wait_for_unfinished(self._unfinished)
         self._closed = True
         worker, self._worker = self._worker, None
         if worker is not None and self._wake is not None:
@@ -160,7 +160,7 @@ class AsyncCapture(AsyncWrapping):
         self._wake = self._idle = self._worker = None
 
     async def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (place(), conversation_id)  # a lock belongs to one event loop
+        where = (lock_scope(), conversation_id)  # a lock belongs to one event loop
         with self._mutex:
             turnstile = self._turnstiles.setdefault(where, _Turnstile())
             turnstile.waiting += 1

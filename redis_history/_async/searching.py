@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from redis_history import requests
-from redis_history._async._runtime import finish, in_thread
+from redis_history._async._runtime import in_thread, resolve
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.model import Role, Scope
@@ -132,7 +132,7 @@ class AsyncSearching:
                     outcome = await in_thread(step.function)
                 elif isinstance(step, Embed):
                     assert self._options.embedder is not None  # noqa: S101
-                    outcome = await finish(self._options.embedder(step.texts))
+                    outcome = await resolve(self._options.embedder(step.texts))
                 else:
                     outcome = await self._backend.execute(step)
             except Exception as raised:  # noqa: BLE001 -- the steps decide

@@ -6,7 +6,7 @@ import logging
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from redis_history._async._runtime import Job, Signal, at_exit, ending, reset_after_fork, spawn
+from redis_history._async._runtime import Job, Signal, at_exit, is_cancelled, reset_after_fork, spawn
 from redis_history._async._saving import AsyncSaver
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
@@ -164,7 +164,7 @@ class AsyncRedisHistory(History):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None and self._heard.home.here:
+            if self._heard is not None and self._heard.owner.is_current:
                 await self._unwatch()
             for job in self._jobs:
                 await job.stop()
@@ -211,7 +211,7 @@ class AsyncRedisHistory(History):
         assert self._closing is not None  # noqa: S101
         wait = _FIRST_WAIT
         try:
-            while not self._closed and not ending():
+            while not self._closed and not is_cancelled():
                 await self._signal.wait(_LOOK)
                 self._signal.clear()
                 if self._closed:
@@ -232,7 +232,7 @@ class AsyncRedisHistory(History):
     async def _keep_following(self) -> None:
         heard = self._heard
         assert heard is not None  # noqa: S101
-        while not self._closed and not ending():
+        while not self._closed and not is_cancelled():
             heard.clear()  # before reading: a later change sets it again
             try:
                 await self._saver.catch_up()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from redis_history import requests
-from redis_history._async._runtime import Job, begin, finish, spawn
+from redis_history._async._runtime import Job, open_without_await, resolve, spawn
 from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
 from redis_history._async.subscription import AsyncFeed, AsyncSubscription
 from redis_history._ids import check_conversation_id
@@ -102,7 +102,7 @@ class AsyncWatching:
                     continue
                 if event is not None:
                     try:
-                        await finish(callback(event))
+                        await resolve(callback(event))
                     except Exception as error:  # noqa: BLE001 -- whatever a callback raises is its own; it is reported
                         report(error, event)
 
@@ -116,7 +116,7 @@ class AsyncWatching:
         return unsubscribe
 
     def _begin(self, subscription: AsyncFeed) -> None:
-        if not begin(subscription):
+        if not open_without_await(subscription):
             # It begins when it is first awaited; what is written through this store before that waits for it.
             self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
             self._unopened.append(subscription)

@@ -13,8 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._sync._attempt import Attempt
-from redis_history._sync._runtime import Signal, in_thread
+from redis_history._sync._runtime import Signal, SummarizerCall, in_thread
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function
 from redis_history.backends import rules
@@ -185,11 +184,11 @@ class Compressing:
         room = summary_room(messages, found, options.max_tokens)
         least = always_allowed(sum(map(message_tokens, messages)), options.max_tokens)
         summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room, least))
-        attempt = Attempt(summarizer, (list(found.messages), previous), signal)
+        call = SummarizerCall(summarizer, (list(found.messages), previous), signal)
         try:
             while True:
                 signal.clear()
-                if attempt.finished:
+                if call.done:
                     break
                 now = time.monotonic()
                 if now >= ends:
@@ -204,9 +203,9 @@ class Compressing:
                     kept = now
                 until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
                 signal.wait(max(0.001, until - now))
-            answer = attempt.outcome()
+            answer = call.result()
         finally:
-            attempt.leave()
+            call.abandon()
         return usable(answer, found.seen, room, least=least)
 
     @property

@@ -15,13 +15,13 @@ from redis_history._sync._runtime import (
     Job,
     Lock,
     Signal,
-    finish,
-    place,
+    lock_scope,
     reset_after_fork,
-    settle,
+    resolve,
     sleep,
     spawn,
     uninterrupted,
+    wait_for_unfinished,
 )
 from redis_history._sync.replies import Reply
 from redis_history.capturing.mapping import answering, read_chunk
@@ -122,20 +122,20 @@ class Capture(Wrapping):
             _logger.warning("a turn%s is not recorded: %s", where, error, exc_info=trace)
             return
         try:
-            finish(on_error(error, conversation_id, messages))
+            resolve(on_error(error, conversation_id, messages))
         except Exception:
             _logger.exception("the on_error of a capture failed")
 
     def flush(self) -> None:
         """Wait until all earlier messages are recorded or reported."""
-        settle(self._unfinished)
+        wait_for_unfinished(self._unfinished)
         while self._pending and self._idle is not None:
             self._idle.wait(_PAUSE)
 
     def close(self) -> None:
         """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
         stays open."""
-        settle(self._unfinished)
+        wait_for_unfinished(self._unfinished)
         self._closed = True
         worker, self._worker = self._worker, None
         if worker is not None and self._wake is not None:
@@ -161,7 +161,7 @@ class Capture(Wrapping):
         self._wake = self._idle = self._worker = None
 
     def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (place(), conversation_id)  # a lock belongs to one event loop
+        where = (lock_scope(), conversation_id)  # a lock belongs to one event loop
         with self._mutex:
             turnstile = self._turnstiles.setdefault(where, _Turnstile())
             turnstile.waiting += 1

@@ -18,7 +18,7 @@ from typing import Any, Final
 from redis_history._ids import rng
 from redis_history._sync._compressing import Compressing
 from redis_history._sync._listing import scan_conversations
-from redis_history._sync._runtime import Job, Signal, ending, in_thread, spawn
+from redis_history._sync._runtime import Job, Signal, in_thread, is_cancelled, spawn
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.base import FollowsAll, PendingWakeups
 from redis_history.compaction.policy import KEEP_RECENT
@@ -208,7 +208,7 @@ class Compressor(Compressing):
     def _keep_looking_at(self, control: Signal, wakeups: PendingWakeups) -> None:
         sweep_at = look_at = looked = listen_at = time.monotonic()
         notified: set[str] = set()
-        while not self._stopping and not ending():
+        while not self._stopping and not is_cancelled():
             self._check_workers()
             control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
@@ -320,7 +320,7 @@ class Compressor(Compressing):
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         def work() -> None:
             try:
-                while not self._stopping and not ending():
+                while not self._stopping and not is_cancelled():
                     signal.clear()
                     job = self._work.take()
                     if job is None:
@@ -330,7 +330,7 @@ class Compressor(Compressing):
                     control.set()
             except BaseException as error:
                 self._ended_by = self._ended_by or error  # `_check_workers` raises it
-                if ending() or is_interrupt(error):
+                if is_cancelled() or is_interrupt(error):
                     raise
             finally:
                 self._workers.discard(signal)
@@ -340,7 +340,7 @@ class Compressor(Compressing):
 
     def _check_workers(self) -> None:
         """Raises RuntimeError if a worker has ended by an error."""
-        if self._ended_by is not None and not ending():
+        if self._ended_by is not None and not is_cancelled():
             raise RuntimeError(f"compressing ended: {describe_error(self._ended_by)}") from self._ended_by
 
     def _wake(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import finish, in_thread
+from redis_history._sync._runtime import in_thread, resolve
 from redis_history.backends.base import Backend
 from redis_history.model import Role, Scope
 from redis_history.operations import Op
@@ -133,7 +133,7 @@ class Searching:
                     outcome = in_thread(step.function)
                 elif isinstance(step, Embed):
                     assert self._options.embedder is not None  # noqa: S101
-                    outcome = finish(self._options.embedder(step.texts))
+                    outcome = resolve(self._options.embedder(step.texts))
                 else:
                     outcome = self._backend.execute(step)
             except Exception as raised:  # noqa: BLE001 -- the steps decide

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import Job, Signal, at_exit, ending, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Signal, at_exit, is_cancelled, reset_after_fork, spawn
 from redis_history._sync._saving import Saver
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import BackendUnavailableError, InvalidInputError, RedisHistoryError, StoreClosedError
@@ -165,7 +165,7 @@ class RedisHistory(History):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None and self._heard.home.here:
+            if self._heard is not None and self._heard.owner.is_current:
                 self._unwatch()
             for job in self._jobs:
                 job.stop()
@@ -212,7 +212,7 @@ class RedisHistory(History):
         assert self._closing is not None  # noqa: S101
         wait = _FIRST_WAIT
         try:
-            while not self._closed and not ending():
+            while not self._closed and not is_cancelled():
                 self._signal.wait(_LOOK)
                 self._signal.clear()
                 if self._closed:
@@ -233,7 +233,7 @@ class RedisHistory(History):
     def _keep_following(self) -> None:
         heard = self._heard
         assert heard is not None  # noqa: S101
-        while not self._closed and not ending():
+        while not self._closed and not is_cancelled():
             heard.clear()  # before reading: a later change sets it again
             try:
                 self._saver.catch_up()

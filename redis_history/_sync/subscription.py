@@ -79,7 +79,7 @@ class Feed(Openable):
             reading = self._reading
             if self._closed:
                 if reading is not None:
-                    reading.leave()
+                    reading.abandon()
                 return None
             if reading is not None and reading.done:
                 self._reading = None
@@ -109,11 +109,11 @@ class Feed(Openable):
         if self._closed:
             return
         if self._signal is not None:
-            self._signal.home.check()
+            self._signal.owner.check()
         self._closed = True
         if self._signal is not None:
             self._signal.set()
-            if self._signal.home.here:
+            if self._signal.owner.is_current:
                 self._end()
 
     def _end(self) -> None:
@@ -121,7 +121,7 @@ class Feed(Openable):
             self._unwatch()
         reading = self._reading  # which `get` in another thread may take away
         if reading is not None:
-            reading.leave()
+            reading.abandon()
 
     def _rest(self, seconds: float) -> None:
         """Return after so many seconds, or when it is closed."""
@@ -135,10 +135,10 @@ class Feed(Openable):
 
     def _signal_here(self) -> Signal:
         signal = self._signal
-        if signal is None or not (self.opened or signal.home.here):
+        if signal is None or not (self.opened or signal.owner.is_current):
             signal = self._signal = Signal()
         elif not self._closed:
-            signal.home.check()
+            signal.owner.check()
         return signal
 
     # For each kind of subscription

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import Job, begin, finish, spawn
+from redis_history._sync._runtime import Job, open_without_await, resolve, spawn
 from redis_history._sync.namespace_subscription import NamespaceSubscription
 from redis_history._sync.subscription import Feed, Subscription
 from redis_history.backends.base import Backend
@@ -103,7 +103,7 @@ class Watching:
                     continue
                 if event is not None:
                     try:
-                        finish(callback(event))
+                        resolve(callback(event))
                     except Exception as error:  # noqa: BLE001 -- whatever a callback raises is its own; it is reported
                         report(error, event)
 
@@ -117,7 +117,7 @@ class Watching:
         return unsubscribe
 
     def _begin(self, subscription: Feed) -> None:
-        if not begin(subscription):
+        if not open_without_await(subscription):
             # It begins when it is first awaited; what is written through this store before that waits for it.
             self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
             self._unopened.append(subscription)

@@ -200,6 +200,8 @@ async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[
     def tell(given: Any, error: BaseException | None) -> None:
         if not done.done():
             done.set_result((given, error))
+        elif inspect.iscoroutine(given):  # nobody will await it
+            given.close()
 
     def run() -> None:
         try:

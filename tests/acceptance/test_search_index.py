@@ -175,7 +175,7 @@ def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServ
         with server.client() as client:
             connection = client.connection_pool.get_connection()
             sent = b"%d000000" % client.time()[0]
-            connection.send_packed_command([call.pack(teach=True, sent=sent)])
+            connection.send_packed_command([call.pack(with_source=True, sent=sent)])
             assert connection.read_response(disable_decoding=True)[0] == b"pending"
             client.connection_pool.release(connection)
         assert documents(server) == 2500
