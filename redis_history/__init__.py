@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redis_history._async.capturing import AsyncCapture as AsyncCapture, AsyncTurn as AsyncTurn
     from redis_history._async.compressor import AsyncCompressor as AsyncCompressor
-    from redis_history._async.namespace_subscription import AsyncNamespaceSubscription as AsyncNamespaceSubscription
     from redis_history._async.replies import AsyncReply as AsyncReply
     from redis_history._async.store import AsyncHistoryStore as AsyncHistoryStore
     from redis_history._async.stored_history import AsyncRedisHistory as AsyncRedisHistory
-    from redis_history._async.subscription import AsyncSubscription as AsyncSubscription
+    from redis_history._async.subscription import (
+        AsyncNamespaceSubscription as AsyncNamespaceSubscription, AsyncSubscription as AsyncSubscription,
+    )
     from redis_history._capture import capture as capture
     from redis_history._sync.capturing import Capture as Capture, Turn as Turn
     from redis_history._sync.compressor import Compressor as Compressor
-    from redis_history._sync.namespace_subscription import NamespaceSubscription as NamespaceSubscription
     from redis_history._sync.replies import Reply as Reply
     from redis_history._sync.store import HistoryStore as HistoryStore
     from redis_history._sync.stored_history import RedisHistory as RedisHistory
-    from redis_history._sync.subscription import Subscription as Subscription
+    from redis_history._sync.subscription import (
+        NamespaceSubscription as NamespaceSubscription, Subscription as Subscription,
+    )
     from redis_history._version import __version__ as __version__
     from redis_history.capabilities import Capabilities as Capabilities
     from redis_history.compaction.extractive import extractive_summarizer as extractive_summarizer
@@ -78,19 +80,17 @@ else:  # a type checker that sees a __getattr__ believes in every name
     _MODULES = {
         "_async.capturing": "AsyncCapture AsyncTurn",
         "_async.compressor": "AsyncCompressor",
-        "_async.namespace_subscription": "AsyncNamespaceSubscription",
         "_async.replies": "AsyncReply",
         "_async.store": "AsyncHistoryStore",
         "_async.stored_history": "AsyncRedisHistory",
-        "_async.subscription": "AsyncSubscription",
+        "_async.subscription": "AsyncNamespaceSubscription AsyncSubscription",
         "_capture": "capture",
         "_sync.capturing": "Capture Turn",
         "_sync.compressor": "Compressor",
-        "_sync.namespace_subscription": "NamespaceSubscription",
         "_sync.replies": "Reply",
         "_sync.store": "HistoryStore",
         "_sync.stored_history": "RedisHistory",
-        "_sync.subscription": "Subscription",
+        "_sync.subscription": "NamespaceSubscription Subscription",
         "_version": "__version__",
         "capabilities": "Capabilities",
         "compaction.extractive": "extractive_summarizer",

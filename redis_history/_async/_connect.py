@@ -47,7 +47,6 @@ MAX_CONNECTIONS = 10_000
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> AsyncBackend:
     """Raises ConfigurationError for what cannot be used; connects to nothing yet."""
     if client is None and parse_url(url).scheme == "memory":
-        options.check_without_server()
         return AsyncMemoryBackend(**options.for_memory())
     server = connect(url, client)
     cluster, index = isinstance(server, ClusterNodes), None

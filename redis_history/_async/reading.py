@@ -1,10 +1,9 @@
-"""The reading half of a store: messages, conversations, and both at one moment."""
+"""The methods of a store that read messages and conversations."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from redis_history import requests
 from redis_history._async._listing import read
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
@@ -24,17 +23,15 @@ from redis_history.operations import (
     Snapshot,
 )
 from redis_history.paging import PAGE, newest_messages, next_page
-from redis_history.requests import Bound
+from redis_history.requests import Bound, make_filters
 
-#: Conversations of which the newest message is read at once.
+#: Conversations whose newest messages are read at once.
 TOGETHER = 200
 #: More conversations than a backend can hold.
 _EVERY = 2**53
 
 
 class AsyncReading:
-    """The methods of a store that read messages and conversations."""
-
     _backend: AsyncBackend
 
     async def get(
@@ -62,10 +59,10 @@ class AsyncReading:
         """
         check_conversation_id(conversation_id)
         check_limit(limit)
-        wanted = requests.message_filter(roles, participant_ids, scope)
-        after, upper = requests.after_of(since), requests.before_of(before)
+        filters = make_filters(roles, participant_ids, scope, since, before)
+        wanted = filters.wants if filters.selects else None
         archived = include_archived and features(self._backend).compacts
-        first = ReadPage(conversation_id, PAGE, newest=True, after=after, before=upper, archived=archived)
+        first = ReadPage(conversation_id, PAGE, True, filters.since, filters.before, archived)
         return await read(self._backend, newest_messages(first, limit, wanted))
 
     async def iter(
@@ -86,15 +83,13 @@ class AsyncReading:
         """
         check_conversation_id(conversation_id)
         check_batch(batch, "batch")
-        wanted = requests.message_filter(roles, participant_ids, scope)
-        after, upper = requests.after_of(since), requests.before_of(before)
+        filters = make_filters(roles, participant_ids, scope, since, before)
         archived = include_archived and features(self._backend).compacts
-        op: ReadPage | None
-        op = ReadPage(conversation_id, batch, newest=False, after=after, before=upper, archived=archived)
+        op: ReadPage | None = ReadPage(conversation_id, batch, False, filters.since, filters.before, archived)
         while op is not None:
             page = await self._backend.execute(op)
             for message in page.messages:
-                if wanted is None or wanted(message):
+                if filters.wants(message):
                     yield message
             op = next_page(op, page, batch)
 
@@ -107,17 +102,17 @@ class AsyncReading:
         """The newest message of each conversation, or None, in the order of the ids; for lists of conversations.
         One round trip reads 200."""
         ids = list(conversation_ids)
-        for one in ids:
-            check_conversation_id(one)
-        found: list[Message | None] = []
-        for first in range(0, len(ids), TOGETHER):
-            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[first : first + TOGETHER])
+        for conversation_id in ids:
+            check_conversation_id(conversation_id)
+        newest: list[Message | None] = []
+        for start in range(0, len(ids), TOGETHER):
+            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[start : start + TOGETHER])
             if features(self._backend).reads_together:
                 pages = await self._backend.execute(ReadTogether(reads))
             else:
                 pages = [await self._backend.execute(read) for read in reads]
-            found += [page.messages[-1] if page.messages else None for page in pages]
-        return found
+            newest += [page.messages[-1] if page.messages else None for page in pages]
+        return newest
 
     async def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -133,12 +128,8 @@ class AsyncReading:
         Not a snapshot: a conversation that changes meanwhile keeps the place where it was first seen. The cost grows
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
-        check_range(limit, offset)
-        if limit == 0:
-            return []
-        return await self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
+        op = _listing(user_id, agent_name, limit, offset)
+        return await self._backend.execute(op) if limit else []
 
     async def list_previews(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
@@ -148,30 +139,27 @@ class AsyncReading:
 
         There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.
         """
-        if not features(self._backend).reads_together:
-            found = []
-            for one in await self.list_conversations(
-                user_id=user_id, agent_name=agent_name, limit=limit, offset=offset
-            ):
-                first = await self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
-                last = await self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
-                found.append(preview(one, first.messages, last.messages))
-            return found
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
-        check_range(limit, offset)
-        return await self._backend.execute(ListPreviews(user_id, agent_name, limit, offset)) if limit else []
+        op = _listing(user_id, agent_name, limit, offset)
+        if not limit:
+            return []
+        if features(self._backend).reads_together:
+            return await self._backend.execute(ListPreviews(user_id, agent_name, limit, offset))
+        previews = []
+        for one in await self._backend.execute(op):
+            first = await self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
+            last = await self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
+            previews.append(preview(one, first.messages, last.messages))
+        return previews
 
     async def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.
 
         Those that have ended by their time to live count until a list comes upon them.
         """
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
+        op = _listing(user_id, agent_name, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
             return await self._backend.execute(CountConversations(user_id, agent_name))
-        return len(await self._backend.execute(ListConversations(user_id, agent_name, _EVERY, 0)))
+        return len(await self._backend.execute(op))
 
     async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.
@@ -182,3 +170,10 @@ class AsyncReading:
         check_batch(limit, "limit")
         head = await self._backend.execute(ReadHead(conversation_id, limit))
         return Snapshot(head.newest.messages, head.cursor, head.message_count)
+
+
+def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ListConversations:
+    check_owner(user_id, "user_id")
+    check_name(agent_name, "agent_name")
+    check_range(limit, offset)
+    return ListConversations(user_id, agent_name, limit, offset)

@@ -1,21 +1,18 @@
-"""The searching half of a store. `search/searches.py` has the flow."""
+"""The search methods of a store. `search/searches.py` has the flow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from redis_history import requests
 from redis_history._async._runtime import finish, in_thread
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.model import Role, Scope
-from redis_history.operations import Op
-from redis_history.requests import Bound
-from redis_history.requests.filters import make_within
+from redis_history.requests import Bound, make_filters, make_within
 from redis_history.requests.store_options import Options
 from redis_history.search.hits import Reindexed, SearchHits
-from redis_history.search.searches import Embed, Searcher, Steps, Work
+from redis_history.search.searches import Asked, Embed, Searcher, Steps, Work
 from redis_history.tokens import TokenCounter
 
 T = TypeVar("T")
@@ -59,12 +56,9 @@ class AsyncSearching:
         Without search on the server the newest 20,000 messages are read and ranked here.
         """
         check_conversation_id(conversation_id)
-        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
-        asked = {
-            "query": query, "limit": limit, "offset": offset, "token_cap": token_cap, "token_counter": token_counter,
-            "context": context, "highlight": highlight,
-        }  # fmt: skip
-        return await self._run_search(Searcher(self._backend, self._options).search(conversation_id, filters, asked))
+        filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
+        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)
+        return await self._run_search(Searcher(self._backend, self._options).search(conversation_id, asked))
 
     async def search_all(
         self,
@@ -94,13 +88,10 @@ class AsyncSearching:
         Without search on the server it reads up to 100 conversations, and raises CapabilityError for more (`memory://`
         searches all). Raises BackendUnavailableError while the server is still filling its index.
         """
-        filters = requests.search_filters(roles, participant_ids, scope, since, before, tool_names, archived)
+        filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
+        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)
         within = make_within(user_id, agent_name, conversation_ids)
-        asked = {
-            "query": query, "limit": limit, "offset": offset, "token_cap": token_cap, "token_counter": token_counter,
-            "context": context, "highlight": highlight,
-        }  # fmt: skip
-        return await self._run_search(Searcher(self._backend, self._options).search_all(filters, within, asked))
+        return await self._run_search(Searcher(self._backend, self._options).search_all(within, asked))
 
     async def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove those of no message.
@@ -111,12 +102,6 @@ class AsyncSearching:
         """
         return await self._run_search(Searcher(self._backend, self._options).reindex(on_progress))
 
-    async def _with_vectors(self, op: Op[T]) -> Op[T]:
-        """A write with the vectors of its messages, if there is an embedder."""
-        if self._options.embedder is None:
-            return op
-        return await self._run_search(Searcher(self._backend, self._options).with_vectors(op))
-
     async def _run_search(self, steps: Steps[T]) -> T:
         outcome: Any = None
         error: Exception | None = None
@@ -124,8 +109,8 @@ class AsyncSearching:
             try:
                 step = steps.send(outcome) if error is None else steps.throw(error)
             except StopIteration as end:
-                found: T = end.value
-                return found
+                result: T = end.value
+                return result
             outcome = error = None
             try:
                 if isinstance(step, Work):

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from redis_history import requests
 from redis_history._async._runtime import Job, begin, finish, spawn
-from redis_history._async.namespace_subscription import AsyncNamespaceSubscription
-from redis_history._async.subscription import AsyncFeed, AsyncSubscription
+from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.events import Cursor, Event
@@ -98,7 +97,7 @@ class AsyncWatching:
                     event = await subscription.get()
                 except Exception as error:  # noqa: BLE001 -- such as permission withdrawn: it may come back
                     report(error, None)
-                    await subscription._rest(self._poll_interval)
+                    await subscription._sleep(self._poll_interval)
                     continue
                 if event is not None:
                     try:

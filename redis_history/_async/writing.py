@@ -35,6 +35,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 from redis_history.paging import PAGE, next_page
+from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
 
@@ -292,5 +293,5 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         if self._unopened:
             await self._open_subscriptions()
         if self._options.embedder is not None:
-            op = await self._with_vectors(op)
+            op = await self._run_search(Searcher(self._backend, self._options).with_vectors(op))
         return await self._backend.execute(op)

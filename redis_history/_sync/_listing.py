@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from redis_history.backends.base import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
+from redis_history.backends.base import Backend
 from redis_history.model import Conversation
 from redis_history.operations import ScanConversations
-from redis_history.paging import Reads, find_by_listing
+from redis_history.paging import Reads
 
 T = TypeVar("T")
 
@@ -21,24 +21,8 @@ def read(backend: Backend, steps: Reads[T]) -> T:
         while True:
             op = steps.send(backend.execute(op))
     except StopIteration as end:
-        found: T = end.value
-        return found
-
-
-class Listing:
-    """Exact, and slow: one call for each conversation, at each look."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        return read(self._backend, find_by_listing(query))
-
-    def watch_all(self, wake: WakeAll) -> None:
-        """Nothing rings."""
-
-    def unwatch_all(self, wake: WakeAll) -> None:
-        """Nothing rings."""
+        result: T = end.value
+        return result
 
 
 def scan_conversations(backend: Backend) -> Iterator[list[Conversation]]:
@@ -50,8 +34,3 @@ def scan_conversations(backend: Backend) -> Iterator[list[Conversation]]:
         if page.cursor is None:
             return
         op = ScanConversations(cursor=page.cursor)
-
-
-def follows_all(backend: Backend) -> FollowsAll:
-    """The backend itself, if it can tell what has changed."""
-    return backend if isinstance(backend, FollowsAll) else Listing(backend)

@@ -1,11 +1,10 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The reading half of a store: messages, conversations, and both at one moment."""
+"""The methods of a store that read messages and conversations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._sync._listing import read
 from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
@@ -25,17 +24,15 @@ from redis_history.operations import (
     Snapshot,
 )
 from redis_history.paging import PAGE, newest_messages, next_page
-from redis_history.requests import Bound
+from redis_history.requests import Bound, make_filters
 
-#: Conversations of which the newest message is read at once.
+#: Conversations whose newest messages are read at once.
 TOGETHER = 200
 #: More conversations than a backend can hold.
 _EVERY = 2**53
 
 
 class Reading:
-    """The methods of a store that read messages and conversations."""
-
     _backend: Backend
 
     def get(
@@ -63,10 +60,10 @@ class Reading:
         """
         check_conversation_id(conversation_id)
         check_limit(limit)
-        wanted = requests.message_filter(roles, participant_ids, scope)
-        after, upper = requests.after_of(since), requests.before_of(before)
+        filters = make_filters(roles, participant_ids, scope, since, before)
+        wanted = filters.wants if filters.selects else None
         archived = include_archived and features(self._backend).compacts
-        first = ReadPage(conversation_id, PAGE, newest=True, after=after, before=upper, archived=archived)
+        first = ReadPage(conversation_id, PAGE, True, filters.since, filters.before, archived)
         return read(self._backend, newest_messages(first, limit, wanted))
 
     def iter(
@@ -87,15 +84,13 @@ class Reading:
         """
         check_conversation_id(conversation_id)
         check_batch(batch, "batch")
-        wanted = requests.message_filter(roles, participant_ids, scope)
-        after, upper = requests.after_of(since), requests.before_of(before)
+        filters = make_filters(roles, participant_ids, scope, since, before)
         archived = include_archived and features(self._backend).compacts
-        op: ReadPage | None
-        op = ReadPage(conversation_id, batch, newest=False, after=after, before=upper, archived=archived)
+        op: ReadPage | None = ReadPage(conversation_id, batch, False, filters.since, filters.before, archived)
         while op is not None:
             page = self._backend.execute(op)
             for message in page.messages:
-                if wanted is None or wanted(message):
+                if filters.wants(message):
                     yield message
             op = next_page(op, page, batch)
 
@@ -108,17 +103,17 @@ class Reading:
         """The newest message of each conversation, or None, in the order of the ids; for lists of conversations.
         One round trip reads 200."""
         ids = list(conversation_ids)
-        for one in ids:
-            check_conversation_id(one)
-        found: list[Message | None] = []
-        for first in range(0, len(ids), TOGETHER):
-            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[first : first + TOGETHER])
+        for conversation_id in ids:
+            check_conversation_id(conversation_id)
+        newest: list[Message | None] = []
+        for start in range(0, len(ids), TOGETHER):
+            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[start : start + TOGETHER])
             if features(self._backend).reads_together:
                 pages = self._backend.execute(ReadTogether(reads))
             else:
                 pages = [self._backend.execute(read) for read in reads]
-            found += [page.messages[-1] if page.messages else None for page in pages]
-        return found
+            newest += [page.messages[-1] if page.messages else None for page in pages]
+        return newest
 
     def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -134,12 +129,8 @@ class Reading:
         Not a snapshot: a conversation that changes meanwhile keeps the place where it was first seen. The cost grows
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
-        check_range(limit, offset)
-        if limit == 0:
-            return []
-        return self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
+        op = _listing(user_id, agent_name, limit, offset)
+        return self._backend.execute(op) if limit else []
 
     def list_previews(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
@@ -149,28 +140,27 @@ class Reading:
 
         There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.
         """
-        if not features(self._backend).reads_together:
-            found = []
-            for one in self.list_conversations(user_id=user_id, agent_name=agent_name, limit=limit, offset=offset):
-                first = self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
-                last = self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
-                found.append(preview(one, first.messages, last.messages))
-            return found
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
-        check_range(limit, offset)
-        return self._backend.execute(ListPreviews(user_id, agent_name, limit, offset)) if limit else []
+        op = _listing(user_id, agent_name, limit, offset)
+        if not limit:
+            return []
+        if features(self._backend).reads_together:
+            return self._backend.execute(ListPreviews(user_id, agent_name, limit, offset))
+        previews = []
+        for one in self._backend.execute(op):
+            first = self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
+            last = self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
+            previews.append(preview(one, first.messages, last.messages))
+        return previews
 
     def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.
 
         Those that have ended by their time to live count until a list comes upon them.
         """
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
+        op = _listing(user_id, agent_name, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
             return self._backend.execute(CountConversations(user_id, agent_name))
-        return len(self._backend.execute(ListConversations(user_id, agent_name, _EVERY, 0)))
+        return len(self._backend.execute(op))
 
     def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.
@@ -181,3 +171,10 @@ class Reading:
         check_batch(limit, "limit")
         head = self._backend.execute(ReadHead(conversation_id, limit))
         return Snapshot(head.newest.messages, head.cursor, head.message_count)
+
+
+def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ListConversations:
+    check_owner(user_id, "user_id")
+    check_name(agent_name, "agent_name")
+    check_range(limit, offset)
+    return ListConversations(user_id, agent_name, limit, offset)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, begin, finish, spawn
-from redis_history._sync.namespace_subscription import NamespaceSubscription
-from redis_history._sync.subscription import Feed, Subscription
+from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history.backends.base import Backend
 from redis_history.events import Cursor, Event
 
@@ -99,7 +98,7 @@ class Watching:
                     event = subscription.get()
                 except Exception as error:  # noqa: BLE001 -- such as permission withdrawn: it may come back
                     report(error, None)
-                    subscription._rest(self._poll_interval)
+                    subscription._sleep(self._poll_interval)
                     continue
                 if event is not None:
                     try:

@@ -36,6 +36,7 @@ from redis_history.operations import (
     WriteRecord,
 )
 from redis_history.paging import PAGE, next_page
+from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
 
@@ -293,5 +294,5 @@ class Writing(Watching, Searching):
         if self._unopened:
             self._open_subscriptions()
         if self._options.embedder is not None:
-            op = self._with_vectors(op)
+            op = self._run_search(Searcher(self._backend, self._options).with_vectors(op))
         return self._backend.execute(op)

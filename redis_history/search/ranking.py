@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from redis_history._words import load_stemmer, words
 from redis_history.model import Message
-from redis_history.requests.filters import ANYTHING, Filters
+from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query, Term
 from redis_history.search.text import searchable
 

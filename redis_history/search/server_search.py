@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from redis_history._ids import new_token
 from redis_history.model import Message
 from redis_history.operations import Op
-from redis_history.requests.filters import ANYTHING, Filters
+from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query
 from redis_history.search.ranking import DEPTH, Matches
 

@@ -114,7 +114,7 @@ async def test_the_default_embedder_finds_what_shares_no_word(server: RealServer
 
 
 def test_the_default_embedder_is_an_extra(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis_history.requests.static_embedder.find_spec", lambda name: None)
+    monkeypatch.setattr("redis_history.requests.store_options.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=re.escape("redis_history[semantic]")):
         HistoryStore(server.url, embedder="default")
 

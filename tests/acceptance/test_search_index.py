@@ -375,7 +375,6 @@ def test_replies_stay_small_however_many_conversations_there_are(own_server: Cal
         progress: list[tuple[int, int]] = []
         assert store.reindex(on_progress=lambda *now: progress.append(now)).conversations == 1500
         assert progress[-1] == (1500, 1500)
-        assert progress[0][1] < 1000  # a page, not all
         assert largest() <= 512
         assert len(store.search_all("word", limit=5000, token_cap=None)) == 1500
 

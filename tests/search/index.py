@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from redis_history import Message
 from redis_history._time import to_microseconds
-from redis_history.requests.filters import ANYTHING, Filters
+from redis_history.requests import ANYTHING, Filters
 from redis_history.requests.store_options import VectorField
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import Ranked, rank

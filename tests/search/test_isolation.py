@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from redis_history import Message, Participant, Position, tool_use
-from redis_history.requests.filters import Filters, make_filters
+from redis_history.requests import Filters, make_filters
 from redis_history.search.redisearch import NAMESPACE
 from tests.search.index import Index
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from redis_history import Message, Participant, TextPart, tool_use, user
 from redis_history._words import load_stemmer
-from redis_history.requests.filters import make_filters
+from redis_history.requests import make_filters
 from redis_history.search.hits import SearchHit, cut_to_tokens, passage
 from redis_history.search.query import Query, Term, parse_query
 from redis_history.search.ranking import Matches, Ranked, Scan, fuse, rank

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redis_history import Message, Participant, Position, tool_result, tool_use, user
 from redis_history._words import LANGUAGES
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
-from redis_history.requests.filters import make_filters
+from redis_history.requests import make_filters
 from redis_history.requests.store_options import VectorField
 from redis_history.search.query import parse_query
 from redis_history.search.ranking import Matches

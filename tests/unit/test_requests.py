@@ -112,44 +112,44 @@ def test_other_values_are_no_list_of_ids(ids: Any) -> None:
     ids=str,
 )
 def test_forms_of_bounds(bound: Any, position: Position | None) -> None:
-    assert requests.before_of(bound) == position
+    filters = requests.make_filters(since=bound, before=bound)
+    assert filters.before == position
     instant = position is not None and position.sequence == 0
-    assert requests.after_of(bound) == (position._replace(sequence=2**53 - 1) if instant and position else position)
+    assert filters.since == (position._replace(sequence=2**53 - 1) if instant and position else position)
 
 
 @given(microseconds, st.integers(1, 2**53 - 1))
 def test_a_position_as_text_is_the_same_bound(timestamp: int, sequence: int) -> None:
     position = Position(timestamp, sequence)
-    for bound_of in (requests.after_of, requests.before_of):
-        assert bound_of(str(position)) == bound_of(position) == position
+    filters = requests.make_filters(since=str(position), before=str(position))
+    assert filters.since == filters.before == position
+
+
+BAD_BOUNDS = ["", "yesterday", "1.2.3", "x.y", "2026", float("nan"), True, b"1.1", [], (1, 2), 1e18]
 
 
 @pytest.mark.parametrize(
-    "bound", ["", "yesterday", "1.2.3", "x.y", "2026", float("nan"), True, b"1.1", [], (1, 2), 1e18]
-)
-def test_other_values_are_no_bounds(bound: Any) -> None:
-    for bound_of in (requests.after_of, requests.before_of):
-        with pytest.raises(InvalidInputError):
-            bound_of(bound)
-
-
-@pytest.mark.parametrize(
-    ("roles", "ids", "scope", "says"),
+    ("filters", "says"),
     [
-        ("user", None, None, "roles"),
-        (None, "ann", None, "participant_ids"),
-        (5, None, None, "roles"),
-        (None, 5, None, "participant_ids"),
-        ([["user"]], None, None, "roles"),
-        (["human"], None, None, "human"),
-        (None, [["ann"]], None, "participant_ids"),
-        (None, None, "room", "room"),
-        (None, None, ["dm"], "scope"),
+        ({"roles": "user"}, "roles"),
+        ({"roles": 5}, "roles"),
+        ({"roles": [["user"]]}, "roles"),
+        ({"roles": ["human"]}, "human"),
+        ({"participant_ids": "ann"}, "participant_ids"),
+        ({"participant_ids": 5}, "participant_ids"),
+        ({"participant_ids": [1]}, "participant_ids"),
+        ({"tool_names": "x"}, "tool_names"),
+        ({"tool_names": [None]}, "tool_names"),
+        ({"scope": "room"}, "room"),
+        ({"scope": ["dm"]}, "scope"),
+        ({"archived": 1}, "archived"),
+        *(({name: bound}, ".") for name in ("since", "before") for bound in BAD_BOUNDS),
     ],
+    ids=str,
 )
-def test_wrong_filters_are_rejected_by_name(roles: Any, ids: Any, scope: Any, says: str) -> None:
+def test_wrong_filters_are_rejected_by_name(filters: Any, says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
-        requests.message_filter(roles, ids, scope)
+        requests.make_filters(**filters)
 
 
 def test_limits_and_sizes() -> None:
