@@ -43,40 +43,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 __all__ = [
-    "BackendError",
-    "BackendRefusedError",
-    "BackendUnavailableError",
-    "BatchTooLargeError",
-    "CapabilityError",
-    "CompactionConflictError",
-    "ConfigurationError",
-    "ConflictError",
-    "ConversationExistsError",
-    "ConversationNotFoundError",
-    "CorruptDataError",
-    "DurabilityError",
-    "EmbeddedServerError",
-    "EventLoopError",
-    "InvalidConversationIdError",
-    "InvalidCursorError",
-    "InvalidInputError",
-    "InvalidMessageError",
-    "InvalidTimestampError",
-    "LeaseLostError",
-    "MessageConflictError",
-    "MessageNotFoundError",
-    "MessageTooLargeError",
-    "MissingExtraError",
-    "NotFoundError",
-    "OutcomeUnknownError",
-    "RedisHistoryError",
-    "RevisionConflictError",
-    "StoreClosedError",
-    "SummaryError",
-    "TornPairError",
-    "UnsavedLimitError",
-    "UnsupportedServerError",
-]
+    "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError", "CapabilityError",
+    "CompactionConflictError", "ConfigurationError", "ConflictError", "ConversationExistsError",
+    "ConversationNotFoundError", "CorruptDataError", "DurabilityError", "EmbeddedServerError", "EventLoopError",
+    "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
+    "InvalidTimestampError", "LeaseLostError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
+    "MissingExtraError", "NotFoundError", "OutcomeUnknownError", "RedisHistoryError", "RevisionConflictError",
+    "StoreClosedError", "SummaryError", "TornPairError", "UnsavedLimitError", "UnsupportedServerError",
+]  # fmt: skip
 
 
 class RedisHistoryError(Exception):

@@ -18,23 +18,10 @@ from redis_history.model import Message, Part, Position
 from redis_history.model.replies import grown
 
 __all__ = [
-    "Change",
-    "ConversationDeleted",
-    "ConversationUpdated",
-    "Cursor",
-    "Event",
-    "HistoryCleared",
-    "HistoryCompacted",
-    "HistoryExpanded",
-    "HistoryRestored",
-    "MessageUpdated",
-    "MessagesAppended",
-    "MessagesDeleted",
-    "ReplyEnded",
-    "ReplyGrew",
-    "Reset",
-    "ResetReason",
-]
+    "Change", "ConversationDeleted", "ConversationUpdated", "Cursor", "Event", "HistoryCleared", "HistoryCompacted",
+    "HistoryExpanded", "HistoryRestored", "MessageUpdated", "MessagesAppended", "MessagesDeleted", "ReplyEnded",
+    "ReplyGrew", "Reset", "ResetReason",
+]  # fmt: skip
 
 _CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{20})")
 _NO_EPOCH = "0" * 16

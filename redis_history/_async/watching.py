@@ -1,4 +1,4 @@
-"""Subscriptions and callbacks of a store."""
+"""The methods of a store that make subscriptions and callbacks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _logger = logging.getLogger("redis_history")
 
 
 class AsyncWatching:
-    """`subscribe`, `on_change`, and the same for all conversations."""
-
     _backend: AsyncBackend
     _poll_interval: float
     _unopened: list[AsyncFeed]
@@ -32,7 +30,7 @@ class AsyncWatching:
         """
         check_conversation_id(conversation_id)
         subscription = AsyncSubscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
-        self._begin(subscription)
+        self._start(subscription)
         return subscription
 
     def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> AsyncNamespaceSubscription:
@@ -43,7 +41,7 @@ class AsyncWatching:
         the newest change of every conversation: about a second for 10,000.
         """
         subscription = AsyncNamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
-        self._begin(subscription)
+        self._start(subscription)
         return subscription
 
     async def on_change(
@@ -78,7 +76,7 @@ class AsyncWatching:
         callback: Callable[[Event], object],
         subscription: AsyncFeed,
         on_error: Callable[[Exception, Event | None], None] | None,
-        what: str,
+        subject: str,
     ) -> Callable[[], Awaitable[None]]:
         await subscription.open()
 
@@ -88,21 +86,21 @@ class AsyncWatching:
                     on_error(error, event)
                     return
                 except Exception:
-                    _logger.exception("the on_error of a callback for %s failed", what)
-            _logger.error("a callback for %s failed", what, exc_info=error)
+                    _logger.exception("the on_error of a callback for %s failed", subject)
+            _logger.error("a callback for %s failed", subject, exc_info=error)
 
         async def run() -> None:
             while not subscription.closed:
                 try:
                     event = await subscription.get()
-                except Exception as error:  # noqa: BLE001 -- such as permission withdrawn: it may come back
+                except Exception as error:  # noqa: BLE001 -- such as a withdrawn permission, which may return
                     report(error, None)
                     await subscription._sleep(self._poll_interval)
                     continue
                 if event is not None:
                     try:
                         await finish(callback(event))
-                    except Exception as error:  # noqa: BLE001 -- whatever a callback raises is its own; it is reported
+                    except Exception as error:  # noqa: BLE001 -- a callback may raise anything
                         report(error, event)
 
         job = self._jobs[subscription] = spawn(run, "redis_history-callback")
@@ -114,9 +112,9 @@ class AsyncWatching:
 
         return unsubscribe
 
-    def _begin(self, subscription: AsyncFeed) -> None:
+    def _start(self, subscription: AsyncFeed) -> None:
         if not begin(subscription):
-            # It begins when it is first awaited; what is written through this store before that waits for it.
+            # It begins when it is first awaited. A write of this store before that begins it first.
             self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
             self._unopened.append(subscription)
 

@@ -1,4 +1,4 @@
-"""The methods of a store that change conversations: one atomic change with each call."""
+"""The methods of a store that change messages, records and conversations: one atomic change with each call."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ T = TypeVar("T")
 
 
 class AsyncWriting(AsyncWatching, AsyncSearching):
-    """The methods of a store that change messages, records and conversations."""
-
     async def append(
         self,
         conversation_id: str,
@@ -80,8 +78,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
-        outcome = await self._write(batch.op)
-        return [outcome[place] for place in batch.order]
+        outcomes = await self._write(batch.op)
+        return [outcomes[index] for index in batch.order]
 
     def stream(
         self,
@@ -91,7 +89,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         interval: float = 0.05,
         **fields: Unpack[MessageFields],
     ) -> AsyncReply:
-        """A message that is written bit by bit, such as the answer of a model, and seen by readers as it grows::
+        """A message that grows as it is written, such as the answer of a model, and is visible to readers meanwhile::
 
             async with store.stream(conversation_id) as reply:
                 async for token in tokens:
@@ -114,8 +112,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        op = requests.update_message(conversation_id, message, expected_revision)
-        updated = await self._write(op)
+        updated = await self._write(requests.update_message(conversation_id, message, expected_revision))
         if updated is None:
             raise rules.message_missing(conversation_id, message.id)
         return updated
@@ -148,9 +145,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
         op = requests.delete_messages(conversation_id, message_ids, expected_revision)
-        if not op.message_ids:
-            return 0
-        return await self._write(op)
+        return await self._write(op) if op.message_ids else 0
 
     async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> None:
         """Remove messages and every copy of their content: in archives, in search documents, and in summaries that
@@ -163,9 +158,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
             await self.clear(conversation_id)
             return
         op = requests.delete_messages(conversation_id, ids)
-        reads = [await self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
-        places = [message.position for message in reads if message is not None and not stays(message)]
-        oldest = min(filter(None, places), default=None)
+        found = [await self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
+        positions = [message.position for message in found if message is not None and not stays(message)]
+        oldest = min(filter(None, positions), default=None)
         if oldest is not None and features(self._backend).compacts:
             # The summaries go first: a repeated call finds them as long as the messages are there.
             summaries = await self._summaries_from(conversation_id, oldest)
@@ -179,20 +174,19 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     async def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
         before = position._replace(sequence=position.sequence - 1)
         op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
-        found = []
+        summaries = []
         while op is not None:
             page = await self._backend.execute(op)
-            found += [message for message in page.messages if message.is_summary]
+            summaries += [message for message in page.messages if message.is_summary]
             op = next_page(op, page, PAGE)
-        return found
+        return summaries
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
         if not isinstance(conversation, Conversation):
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        op = requests.write_record(conversation.conversation_id, fields, create=True)
-        return await self._write_record(op)
+        return await self._write_record(requests.write_record(conversation.conversation_id, fields, create=True))
 
     async def update_conversation(
         self,
@@ -212,12 +206,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
-            "title": title,
-            "metadata": metadata,
-            "user_id": user_id,
-            "agent_name": agent_name,
+            "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
-        }
+        }  # fmt: skip
         op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise InvalidInputError("update_conversation needs at least one field to set")
@@ -227,7 +218,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         await self._write(op)
         conversation = await self._backend.execute(ReadConversation(op.conversation_id))
         if conversation is None:
-            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
+            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
 
     async def delete_conversation(self, conversation_id: str) -> bool:
@@ -259,13 +250,13 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
         """
         self._check_compacts()
-        place = requests.through_of(through)
-        at = Position(0, 0) if isinstance(place, str) else place
-        op = requests.compact(conversation_id, at, summary, seen, expected_revision)
-        if isinstance(place, str):
-            last = await self._backend.execute(FindMessage(conversation_id, place))
+        end = requests.through_of(through)
+        position = Position(0, 0) if isinstance(end, str) else end
+        op = requests.compact(conversation_id, position, summary, seen, expected_revision)
+        if isinstance(end, str):
+            last = await self._backend.execute(FindMessage(conversation_id, end))
             if last is None or last.position is None:
-                raise rules.message_missing(conversation_id, place)
+                raise rules.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return await self._write(op)
 
@@ -281,7 +272,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         expanded = await self._write(Expand(conversation_id, check_message_id(summary_id), condition))
         if expanded is None:
             raise MessageNotFoundError(
-                f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"
+                f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded
 

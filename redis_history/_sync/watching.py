@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""Subscriptions and callbacks of a store."""
+"""The methods of a store that make subscriptions and callbacks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _logger = logging.getLogger("redis_history")
 
 
 class Watching:
-    """`subscribe`, `on_change`, and the same for all conversations."""
-
     _backend: Backend
     _poll_interval: float
     _unopened: list[Feed]
@@ -33,7 +31,7 @@ class Watching:
         """
         check_conversation_id(conversation_id)
         subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
-        self._begin(subscription)
+        self._start(subscription)
         return subscription
 
     def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
@@ -44,7 +42,7 @@ class Watching:
         the newest change of every conversation: about a second for 10,000.
         """
         subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
-        self._begin(subscription)
+        self._start(subscription)
         return subscription
 
     def on_change(
@@ -79,7 +77,7 @@ class Watching:
         callback: Callable[[Event], object],
         subscription: Feed,
         on_error: Callable[[Exception, Event | None], None] | None,
-        what: str,
+        subject: str,
     ) -> Callable[[], None]:
         subscription.open()
 
@@ -89,21 +87,21 @@ class Watching:
                     on_error(error, event)
                     return
                 except Exception:
-                    _logger.exception("the on_error of a callback for %s failed", what)
-            _logger.error("a callback for %s failed", what, exc_info=error)
+                    _logger.exception("the on_error of a callback for %s failed", subject)
+            _logger.error("a callback for %s failed", subject, exc_info=error)
 
         def run() -> None:
             while not subscription.closed:
                 try:
                     event = subscription.get()
-                except Exception as error:  # noqa: BLE001 -- such as permission withdrawn: it may come back
+                except Exception as error:  # noqa: BLE001 -- such as a withdrawn permission, which may return
                     report(error, None)
                     subscription._sleep(self._poll_interval)
                     continue
                 if event is not None:
                     try:
                         finish(callback(event))
-                    except Exception as error:  # noqa: BLE001 -- whatever a callback raises is its own; it is reported
+                    except Exception as error:  # noqa: BLE001 -- a callback may raise anything
                         report(error, event)
 
         job = self._jobs[subscription] = spawn(run, "redis_history-callback")
@@ -115,9 +113,9 @@ class Watching:
 
         return unsubscribe
 
-    def _begin(self, subscription: Feed) -> None:
+    def _start(self, subscription: Feed) -> None:
         if not begin(subscription):
-            # It begins when it is first awaited; what is written through this store before that waits for it.
+            # It begins when it is first awaited. A write of this store before that begins it first.
             self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
             self._unopened.append(subscription)
 

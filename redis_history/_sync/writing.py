@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The methods of a store that change conversations: one atomic change with each call."""
+"""The methods of a store that change messages, records and conversations: one atomic change with each call."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 
 class Writing(Watching, Searching):
-    """The methods of a store that change messages, records and conversations."""
-
     def append(
         self,
         conversation_id: str,
@@ -81,8 +79,8 @@ class Writing(Watching, Searching):
         batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
-        outcome = self._write(batch.op)
-        return [outcome[place] for place in batch.order]
+        outcomes = self._write(batch.op)
+        return [outcomes[index] for index in batch.order]
 
     def stream(
         self,
@@ -92,7 +90,7 @@ class Writing(Watching, Searching):
         interval: float = 0.05,
         **fields: Unpack[MessageFields],
     ) -> Reply:
-        """A message that is written bit by bit, such as the answer of a model, and seen by readers as it grows::
+        """A message that grows as it is written, such as the answer of a model, and is visible to readers meanwhile::
 
             with store.stream(conversation_id) as reply:
                 for token in tokens:
@@ -115,8 +113,7 @@ class Writing(Watching, Searching):
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        op = requests.update_message(conversation_id, message, expected_revision)
-        updated = self._write(op)
+        updated = self._write(requests.update_message(conversation_id, message, expected_revision))
         if updated is None:
             raise rules.message_missing(conversation_id, message.id)
         return updated
@@ -149,9 +146,7 @@ class Writing(Watching, Searching):
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
         op = requests.delete_messages(conversation_id, message_ids, expected_revision)
-        if not op.message_ids:
-            return 0
-        return self._write(op)
+        return self._write(op) if op.message_ids else 0
 
     def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> None:
         """Remove messages and every copy of their content: in archives, in search documents, and in summaries that
@@ -164,9 +159,9 @@ class Writing(Watching, Searching):
             self.clear(conversation_id)
             return
         op = requests.delete_messages(conversation_id, ids)
-        reads = [self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
-        places = [message.position for message in reads if message is not None and not stays(message)]
-        oldest = min(filter(None, places), default=None)
+        found = [self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
+        positions = [message.position for message in found if message is not None and not stays(message)]
+        oldest = min(filter(None, positions), default=None)
         if oldest is not None and features(self._backend).compacts:
             # The summaries go first: a repeated call finds them as long as the messages are there.
             summaries = self._summaries_from(conversation_id, oldest)
@@ -180,20 +175,19 @@ class Writing(Watching, Searching):
     def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
         before = position._replace(sequence=position.sequence - 1)
         op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
-        found = []
+        summaries = []
         while op is not None:
             page = self._backend.execute(op)
-            found += [message for message in page.messages if message.is_summary]
+            summaries += [message for message in page.messages if message.is_summary]
             op = next_page(op, page, PAGE)
-        return found
+        return summaries
 
     def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
         if not isinstance(conversation, Conversation):
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        op = requests.write_record(conversation.conversation_id, fields, create=True)
-        return self._write_record(op)
+        return self._write_record(requests.write_record(conversation.conversation_id, fields, create=True))
 
     def update_conversation(
         self,
@@ -213,12 +207,9 @@ class Writing(Watching, Searching):
         ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
-            "title": title,
-            "metadata": metadata,
-            "user_id": user_id,
-            "agent_name": agent_name,
+            "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
-        }
+        }  # fmt: skip
         op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise InvalidInputError("update_conversation needs at least one field to set")
@@ -228,7 +219,7 @@ class Writing(Watching, Searching):
         self._write(op)
         conversation = self._backend.execute(ReadConversation(op.conversation_id))
         if conversation is None:
-            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
+            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
 
     def delete_conversation(self, conversation_id: str) -> bool:
@@ -260,13 +251,13 @@ class Writing(Watching, Searching):
         exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
         """
         self._check_compacts()
-        place = requests.through_of(through)
-        at = Position(0, 0) if isinstance(place, str) else place
-        op = requests.compact(conversation_id, at, summary, seen, expected_revision)
-        if isinstance(place, str):
-            last = self._backend.execute(FindMessage(conversation_id, place))
+        end = requests.through_of(through)
+        position = Position(0, 0) if isinstance(end, str) else end
+        op = requests.compact(conversation_id, position, summary, seen, expected_revision)
+        if isinstance(end, str):
+            last = self._backend.execute(FindMessage(conversation_id, end))
             if last is None or last.position is None:
-                raise rules.message_missing(conversation_id, place)
+                raise rules.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return self._write(op)
 
@@ -282,7 +273,7 @@ class Writing(Watching, Searching):
         expanded = self._write(Expand(conversation_id, check_message_id(summary_id), condition))
         if expanded is None:
             raise MessageNotFoundError(
-                f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"
+                f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded
 
