@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redis_history import user
-from redis_history.errors import BatchTooLargeError, InvalidInputError, RevisionConflictError
+from redis_history.errors import RevisionConflictError
 
 
 @pytest.mark.proves("deletion")
@@ -77,15 +77,3 @@ async def test_a_deleted_conversation_is_gone_and_begins_anew(store: Any) -> Non
     again = await store.append("c", user("a", id="a"))
     assert (again.revision, again.message.sequence, again.duplicate) == (1, 1, False)
     assert (await store.snapshot("c")).cursor.epoch != before.epoch
-
-
-@pytest.mark.backends("memory")
-async def test_bad_arguments(store: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        await store.delete_messages("c", "one-string")
-    with pytest.raises(InvalidInputError):
-        await store.delete_messages("c", [7])
-    with pytest.raises(BatchTooLargeError):
-        await store.delete_messages("c", [str(number) for number in range(1001)])
-    with pytest.raises(InvalidInputError):
-        await store.delete_messages("c", ["a"], expected_revision=-1)

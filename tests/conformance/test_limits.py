@@ -12,7 +12,6 @@ import pytest
 from redis_history import (
     AsyncHistoryStore,
     Conversation,
-    HistoryStore,
     Message,
     Participant,
     assistant,
@@ -89,16 +88,6 @@ async def test_a_tool_call_leaves_with_its_result(stores: Any, messages: Any, ca
     assert (await store.get_conversation("c")).message_count == len(left)
 
 
-async def test_a_result_far_behind_its_call_leaves_with_it(stores: Any) -> None:
-    store = stores(max_messages=300)
-    await store.append("c", _call("1"))
-    await store.append_many("c", [user("x") for _ in range(299)])
-    late = _result("1")
-    await store.append("c", late)
-    assert len(await store.get("c")) == 299
-    assert await store.get_message("c", late.id) is None
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
 async def test_no_cap_tears_a_pair(stores: Any, most: int) -> None:
     """Agents that number their calls alike, in any order, after every append. tests/unit/test_pairs.py shows for all
@@ -147,23 +136,6 @@ async def test_a_cap_takes_whole_groups_far_apart(stores: Any) -> None:
     await store.restore("c", [*messages, user("y", id="y"), user("z", id="z"), user("end", id="end")])
     ids = [one.id for one in messages if one.id not in ("call a", "result a", "call 2", "call 3", "both")]
     assert [message.id for message in await store.get("c")] == [*ids, "y", "z", "end"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_messages": 0},
-        {"max_messages": "5"},
-        {"max_messages": True},
-        {"ttl": 0},
-        {"ttl": "1"},
-        {"ttl": float("nan")},
-    ],
-)
-def test_bad_options(options: dict[str, Any]) -> None:
-    for url in ("memory://", "redis://localhost"):
-        with pytest.raises(ConfigurationError):
-            HistoryStore(url, **options)
 
 
 @pytest.mark.proves("max-messages")

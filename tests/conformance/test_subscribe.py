@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from redis_history import ConversationDeleted, MessagesAppended, MessagesDeleted, Reset, user
-from redis_history.errors import InvalidConversationIdError, InvalidCursorError
 from tests.conformance.conftest import SOON, take
 
 ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
@@ -318,15 +317,3 @@ async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bo
     assert seen == [1, 2, 3, 4, 5]
     assert errors == [("of the callback", 2)]
     await opening(callback)  # closing the store ends it
-
-
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize("cursor", ["", "0", "a:b:c", "0:0:0", 5, f"{'0' * 16}:-1:{'0' * 16}"])
-async def test_bad_cursors(store: Any, cursor: Any) -> None:
-    for every in (False, True):
-        with pytest.raises(InvalidCursorError):
-            _subscribe(store, every, after=_after(cursor, every))
-    with pytest.raises(InvalidCursorError):
-        store.subscribe_all(after=cursor)
-    with pytest.raises(InvalidConversationIdError):
-        store.subscribe_all(after={"": f"{'0' * 16}:0:{'0' * 16}"})
