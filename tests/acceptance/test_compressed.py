@@ -6,7 +6,7 @@ import pytest
 
 from redis_history import HistoryStore, tool_result, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.errors import ConfigurationError, MessageConflictError
+from redis_history.errors import MessageConflictError
 from redis_history.model import Message
 from tests.support.servers import RealServer
 
@@ -47,10 +47,3 @@ def test_compressed_messages_are_equal_to_others(server: RealServer, namespace: 
         archived = {one: client.keys(of.state[:-1] + b"a:*") for one, of in keys.items()}
         size = {one: sum(map(client.memory_usage, [keys[one].messages, *archived[one]])) for one in keys}
     assert size["z"] < size["p"] / 3
-
-
-def test_compression_is_for_servers() -> None:
-    with pytest.raises(ConfigurationError, match="compress"):
-        HistoryStore("memory://", compress="zstd")
-    with pytest.raises(ConfigurationError, match="compress"):
-        HistoryStore(compress="gzip")  # type: ignore[arg-type]

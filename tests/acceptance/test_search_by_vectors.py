@@ -96,6 +96,11 @@ async def test_filters_and_changes_with_vectors(server: RealServer, namespace: s
         assert ids(await store.search("c", "umbrela", limit=1)) != ["umbrella"], "its vector is of its content now"
         await store.delete_messages("c", ["german"])
         assert "german" not in ids(await store.search("c", "Schirm"))
+        async with AsyncHistoryStore(server.url, namespace=namespace, vectors=field) as without:
+            await without.append("c", user("resturant", id="later"))
+        assert ids(await store.search("c", "restaurant", limit=1)) != ["later"], "it has no vector"
+        await store.reindex()
+        assert ids(await store.search("c", "restaurant", limit=1)) == ["later"]
 
 
 @pytest.mark.proves("embedders")

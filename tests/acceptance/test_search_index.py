@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, Compressor, HistoryStore, Message, VectorField, user
+from redis_history import Compressor, HistoryStore, Message, RetryPolicy, VectorField, user
 from redis_history.backends.redis.calls import Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
-    ConfigurationError,
     ConversationNotFoundError,
     MessageNotFoundError,
 )
@@ -526,11 +525,6 @@ def test_servers_without_search(own_server: Callable[..., RealServer], server: R
         store.delete_conversation("c")
     with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
         store.get("c")
-    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 0}):
-        with pytest.raises(ConfigurationError):
-            HistoryStore(server.url, **bad)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="require"):
-        HistoryStore("memory://", search="require")
 
 
 def test_a_user_without_the_right_to_search(own_server: Callable[..., RealServer]) -> None:
@@ -552,30 +546,6 @@ def meaning(texts: Any) -> list[list[float]]:
     return [[1.0, 0.0] if any(animal in text for animal in animals) else [0.0, 1.0] for text in texts]
 
 
-async def test_search_by_meaning(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-
-    async def asynchronous(texts: Any) -> list[list[float]]:
-        return meaning(texts)
-
-    async with AsyncHistoryStore(server.url, embedder=asynchronous, vectors=2) as store:
-        await store.append("c", user("my kitten sleeps", id="kitten"))
-        await store.append_many("c", [user(f"tax form {n}", id=f"tax {n}") for n in range(30)])
-        await store.append("d", user("a puppy elsewhere", id="puppy"))
-        hits = await store.search("c", "a cat")
-        assert hits[0].message.id == "kitten", "no word of the question is in it"
-        assert all(hit.conversation_id == "c" for hit in hits)
-        every = await store.search_all("dog", limit=2)
-        assert {hit.message.id for hit in every} == {"kitten", "puppy"}
-    with HistoryStore(server.url) as plain:
-        plain.append("c", user("another cat", id="cat without vector"))
-        assert found(plain, "c", "cat") == {"cat without vector"}
-    with HistoryStore(server.url, embedder=meaning, vectors=2) as sync:
-        assert sync.search("c", "puppy")[0].message.id == "kitten"
-        sync.reindex()
-        assert {hit.message.id for hit in sync.search("c", "puppy", limit=2)} == {"kitten", "cat without vector"}
-
-
 @pytest.mark.proves("embedders")
 def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture) -> None:
     server = own_server()
@@ -592,8 +562,6 @@ def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: p
 
 
 def test_searches_while_the_server_is_away(own_server: Callable[..., RealServer]) -> None:
-    from redis_history import RetryPolicy
-
     server = own_server(options=("--appendonly", "yes"))
     retry = RetryPolicy(deadline=0.2)
     with HistoryStore(server.url, retry=retry) as store:

@@ -20,7 +20,7 @@ from redis_history import (
     user,
 )
 from redis_history._words import MAX_WORD, is_unspaced, words
-from redis_history.search.text import MAX_CHARACTERS, index_text, searchable
+from redis_history.search.text import MAX_CHARACTERS, chunk_length, index_text, searchable
 
 NOISE = base64.b64encode(bytes(range(256)) * 4).decode()
 
@@ -119,3 +119,19 @@ def test_what_is_searchable_has_a_bound() -> None:
 def test_the_index_has_the_words_of_what_is_searchable(written: str) -> None:
     message = Message(role="user", parts=(text(written),))
     assert index_text(message).split() == words(searchable(message))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "length"),
+    [
+        ([], 0),
+        ([5, 5, 5], 2),
+        ([5, 6], 1),
+        ([1, 1, 1, 1], 3),
+        ([11], 1),  # at least one, or the work would never end
+        ([0, 11], 1),
+    ],
+)
+def test_how_many_texts_are_handled_at_once(sizes: list[int], length: int) -> None:
+    assert chunk_length(iter(sizes), 3, 10) == length
+    assert chunk_length([MAX_CHARACTERS * 9, 1], 3, MAX_CHARACTERS + 1) == 2, "a search sees only their beginning"
