@@ -113,7 +113,7 @@ class Asked(Struct, frozen=True):
 
 
 class _Searched(NamedTuple):
-    """A message that is searched, and the number that identifies it in its conversation."""
+    """`number` identifies the message in its conversation."""
 
     message: Message
     archived: bool
