@@ -54,8 +54,8 @@ class AsyncReading:
         messages; all filters must hold. Corrupt messages are logged and skipped. More than 2,000 messages are read in
         several steps, so they are not of one moment.
 
-        With `include_archived`, also compacted messages; each summary, former ones included, follows the messages that
-        it replaced.
+        With `include_archived`, compacted messages too; each summary, also a former one, follows the messages that it
+        replaced.
         """
         check_conversation_id(conversation_id)
         check_limit(limit)
@@ -79,7 +79,7 @@ class AsyncReading:
     ) -> AsyncIterator[Message]:
         """Messages one by one, ascending, of a conversation of any length; `batch` of them are read at once.
 
-        Messages appended meanwhile at the end are included. Filters as in `get`.
+        Messages that are appended meanwhile are included. Filters as in `get`.
         """
         check_conversation_id(conversation_id)
         check_batch(batch, "batch")
@@ -99,8 +99,7 @@ class AsyncReading:
         return await self._backend.execute(FindMessage(conversation_id, check_message_id(message_id)))
 
     async def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
-        """The newest message of each conversation, or None, in the order of the ids; for lists of conversations.
-        One round trip reads 200."""
+        """The newest message of each conversation, or None, in the order of the ids. One round trip reads 200."""
         ids = list(conversation_ids)
         for conversation_id in ids:
             check_conversation_id(conversation_id)
@@ -125,8 +124,8 @@ class AsyncReading:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
         `offset`; of the owner `user_id` or the agent `agent_name` if given.
 
-        Not a snapshot: a conversation that changes meanwhile keeps the place where it was first seen. The cost grows
-        with `offset + limit`, not with the conversations of others: see docs/operations.md.
+        Not a snapshot: a conversation that changes meanwhile is listed where it was first found. The cost grows with
+        `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         op = _listing(user_id, agent_name, limit, offset)
         return await self._backend.execute(op) if limit else []
@@ -134,8 +133,8 @@ class AsyncReading:
     async def list_previews(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
     ) -> list[Preview]:
-        """For a sidebar, in two round trips: conversations as `list_conversations` gives them, each with a
-        `title` (its own, or the beginning of the first message of a user) and its `last_message`.
+        """For a sidebar, in two round trips: conversations as in `list_conversations`, each with a `title` (its own, or
+        the beginning of the first message of a user) and its `last_message`.
 
         There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.
         """
@@ -154,7 +153,7 @@ class AsyncReading:
     async def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.
 
-        Those that have ended by their time to live count until a list comes upon them.
+        Expired conversations count until a list finds them gone.
         """
         op = _listing(user_id, agent_name, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
@@ -164,7 +163,7 @@ class AsyncReading:
     async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.
 
-        `subscribe(conversation_id, after=snapshot.cursor)` goes on from it without gap or overlap.
+        `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
         check_batch(limit, "limit")

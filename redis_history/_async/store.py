@@ -1,4 +1,4 @@
-"""The conversation store. It checks arguments, calls a backend, and shapes the answer."""
+"""The conversation store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
       with the methods of `backends.base`, which then has its own options about what is kept.
     - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
-    - `log_length`: changes of a conversation that are kept, at least, for subscribers that were away. The same in all
+    - `log_length`: at least so many changes of a conversation are kept for subscribers that were away. The same in all
       writers.
     - `poll_interval`: seconds after which subscriptions read the log even without a notification.
     - `retry`: how long a call keeps trying while the server is unavailable.
@@ -45,15 +45,15 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
       call together with its result. `max_conversations`: for `memory://` only. Both are 500 there by default; None: no
       cap.
     - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
-      (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds, 0.001 to
-      3,600, DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
+      (`replicas` servers have it, one by default). Raises DurabilityError without confirmation within
+      `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
     - `compress`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
-      alone the store keeps to the index of others that have an embedder.
+      alone the store uses the index of other stores, which have an embedder.
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
       that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
@@ -90,27 +90,15 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
-            log_length,
-            poll_interval,
-            ttl,
-            max_messages,
-            max_conversations,
-            durability,
-            replicas,
-            durability_timeout,
-            search,
-            language,
-            function,
-            field,
-            doorbell=doorbell,
-            compress=compress,
-        )
+            log_length, poll_interval, ttl, max_messages, max_conversations, durability, replicas, durability_timeout,
+            search, language, function, field, doorbell=doorbell, compress=compress,
+        )  # fmt: skip
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         else:
-            from redis_history._async._connect import open_backend  # here, because redis-py takes long to import
+            from redis_history._async._connect import open_backend  # redis-py takes long to import
 
             backend = open_backend(url, client, namespace, options, retry or RetryPolicy())
         self._backend: AsyncBackend = backend
@@ -134,8 +122,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         return found
 
     async def aclose(self) -> None:
-        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError. Running calls end
-        with their outcome or with that error; their writes may be stored then."""
+        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError, and so may
+        running ones, whose writes may be stored."""
         while self._jobs:
             subscription, job = self._jobs.popitem()
             await subscription.aclose()

@@ -333,8 +333,8 @@ def part_of(part: Any) -> Part:
     return parts[0]
 
 
-def check_written(part: Part, before: int) -> int:
-    """The bytes of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
+def check_size(part: Part, before: int) -> int:
+    """The size of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
     size = before + len(encode_body(Message(id="-", role="assistant", parts=(part,))))
     if size > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
