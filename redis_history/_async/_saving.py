@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._async._listing import read
+from redis_history._async._listing import run_steps
 from redis_history._async._runtime import Lock, LoopBound
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import rules
@@ -95,13 +95,13 @@ class AsyncSaver:
 
     async def catch_up(self) -> None:
         async with self._reading:
-            await read(self._store.backend, self._syncer.changes_by_others())
+            await run_steps(self._store.backend, self._syncer.changes_by_others())
 
     # Called inside `exclusively`
 
     async def load(self, conversation_id: str) -> None:
         async with self._reading:
-            self._syncer.load(conversation_id, await read(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, await run_steps(self._store.backend, read_whole(conversation_id)))
 
     async def save(self, conversation_id: str) -> int:
         if conversation_id != self._syncer.conversation_id:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from redis_history._async._runtime import finish, in_thread
+from redis_history._async._listing import run_steps
 from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend
 from redis_history.model import Role, Scope
 from redis_history.requests import Bound, make_filters, make_within
 from redis_history.requests.store_options import Options
 from redis_history.search.hits import Reindexed, SearchHits
-from redis_history.search.searches import Asked, Embed, Searcher, Steps, Work
+from redis_history.search.searches import Asked, Searcher, Steps
 from redis_history.tokens import TokenCounter
 
 T = TypeVar("T")
@@ -103,22 +103,4 @@ class AsyncSearching:
         return await self._run_search(Searcher(self._backend, self._options).reindex(on_progress))
 
     async def _run_search(self, steps: Steps[T]) -> T:
-        outcome: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = steps.send(outcome) if error is None else steps.throw(error)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            outcome = error = None
-            try:
-                if isinstance(step, Work):
-                    outcome = await in_thread(step.function)
-                elif isinstance(step, Embed):
-                    assert self._options.embedder is not None  # noqa: S101
-                    outcome = await finish(self._options.embedder(step.texts))
-                else:
-                    outcome = await self._backend.execute(step)
-            except Exception as raised:  # noqa: BLE001 -- the steps decide
-                error = raised
+        return await run_steps(self._backend, steps, self._options.embedder)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history import requests
 from redis_history._async.replies import AsyncReply
 from redis_history._async.searching import AsyncSearching
@@ -21,19 +22,6 @@ from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
-from redis_history.operations import (
-    Appended,
-    Clear,
-    Compacted,
-    DeleteConversation,
-    Expand,
-    Expanded,
-    FindMessage,
-    Op,
-    ReadConversation,
-    ReadPage,
-    WriteRecord,
-)
 from redis_history.paging import PAGE, next_page
 from redis_history.search.searches import Searcher
 
@@ -49,7 +37,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> Appended:
+    ) -> ops.Appended:
         """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
         The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
@@ -69,7 +57,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> list[Appended]:
+    ) -> list[ops.Appended]:
         """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
         like `append`.
 
@@ -106,7 +94,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
     async def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
-    ) -> Appended:
+    ) -> ops.Appended:
         """Replace the content of the message with this id. It keeps its position and timestamp.
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
@@ -123,7 +111,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return await self._write(Clear(conversation_id, requests.precondition(expected_revision)))
+        return await self._write(ops.Clear(conversation_id, requests.precondition(expected_revision)))
 
     async def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -158,14 +146,14 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
             await self.clear(conversation_id)
             return
         op = requests.delete_messages(conversation_id, ids)
-        found = [await self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
+        found = [await self._backend.execute(ops.FindMessage(conversation_id, one)) for one in op.message_ids]
         positions = [message.position for message in found if message is not None and not stays(message)]
         oldest = min(filter(None, positions), default=None)
         if oldest is not None and features(self._backend).compacts:
             # The summaries go first: a repeated call finds them as long as the messages are there.
             summaries = await self._summaries_from(conversation_id, oldest)
             while summaries:
-                expanded = await self._write(Expand(conversation_id, summaries.pop().id))
+                expanded = await self._write(ops.Expand(conversation_id, summaries.pop().id))
                 if expanded is not None:  # a former summary may be live again
                     summaries = await self._summaries_from(conversation_id, oldest)
         if op.message_ids:
@@ -173,7 +161,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
     async def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
         before = position._replace(sequence=position.sequence - 1)
-        op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, after=before)
         summaries = []
         while op is not None:
             page = await self._backend.execute(op)
@@ -214,9 +202,9 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
             raise InvalidInputError("update_conversation needs at least one field to set")
         return await self._write_record(op)
 
-    async def _write_record(self, op: WriteRecord) -> Conversation:
+    async def _write_record(self, op: ops.WriteRecord) -> Conversation:
         await self._write(op)
-        conversation = await self._backend.execute(ReadConversation(op.conversation_id))
+        conversation = await self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:
             raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
@@ -224,7 +212,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
     async def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
-        return await self._write(DeleteConversation(conversation_id))
+        return await self._write(ops.DeleteConversation(conversation_id))
 
     async def compact(
         self,
@@ -234,7 +222,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         summary: Message | str,
         seen: Iterable[Message] | None = None,
         expected_revision: int | None = None,
-    ) -> Compacted:
+    ) -> ops.Compacted:
         """Replace all messages up to `through` by a summary; they move to the archive.
 
         `through` is the last of them: a message, its position or its id. System messages stay, also messages that
@@ -254,13 +242,15 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         position = Position(0, 0) if isinstance(end, str) else end
         op = requests.compact(conversation_id, position, summary, seen, expected_revision)
         if isinstance(end, str):
-            last = await self._backend.execute(FindMessage(conversation_id, end))
+            last = await self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
                 raise rules.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return await self._write(op)
 
-    async def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
+    async def expand(
+        self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None
+    ) -> ops.Expanded:
         """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
 
         Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
@@ -269,7 +259,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         self._check_compacts()
         check_conversation_id(conversation_id)
         condition = requests.precondition(expected_revision)
-        expanded = await self._write(Expand(conversation_id, check_message_id(summary_id), condition))
+        expanded = await self._write(ops.Expand(conversation_id, check_message_id(summary_id), condition))
         if expanded is None:
             raise MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
@@ -280,7 +270,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
-    async def _write(self, op: Op[T]) -> T:
+    async def _write(self, op: ops.Op[T]) -> T:
         if self._unopened:
             await self._open_subscriptions()
         if self._options.embedder is not None:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._sync._listing import read
+from redis_history._sync._listing import run_steps
 from redis_history._sync._runtime import Lock, LoopBound
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import rules
@@ -96,13 +96,13 @@ class Saver:
 
     def catch_up(self) -> None:
         with self._reading:
-            read(self._store.backend, self._syncer.changes_by_others())
+            run_steps(self._store.backend, self._syncer.changes_by_others())
 
     # Called inside `exclusively`
 
     def load(self, conversation_id: str) -> None:
         with self._reading:
-            self._syncer.load(conversation_id, read(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, run_steps(self._store.backend, read_whole(conversation_id)))
 
     def save(self, conversation_id: str) -> int:
         if conversation_id != self._syncer.conversation_id:

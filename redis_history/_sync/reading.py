@@ -5,24 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from redis_history import operations as ops
 from redis_history._ids import check_conversation_id, check_message_id
-from redis_history._sync._listing import read
+from redis_history._sync._listing import run_steps
 from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
 from redis_history.backends.base import Backend, features
 from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.model import Conversation, Message, Role, Scope
-from redis_history.operations import (
-    CountConversations,
-    FindMessage,
-    ListConversations,
-    ListPreviews,
-    Preview,
-    ReadConversation,
-    ReadHead,
-    ReadPage,
-    ReadTogether,
-    Snapshot,
-)
 from redis_history.paging import PAGE, newest_messages, next_page
 from redis_history.requests import Bound, make_filters
 
@@ -63,8 +52,8 @@ class Reading:
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
         archived = include_archived and features(self._backend).compacts
-        first = ReadPage(conversation_id, PAGE, True, filters.since, filters.before, archived)
-        return read(self._backend, newest_messages(first, limit, wanted))
+        first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, archived)
+        return run_steps(self._backend, newest_messages(first, limit, wanted))
 
     def iter(
         self,
@@ -86,7 +75,7 @@ class Reading:
         check_batch(batch, "batch")
         filters = make_filters(roles, participant_ids, scope, since, before)
         archived = include_archived and features(self._backend).compacts
-        op: ReadPage | None = ReadPage(conversation_id, batch, False, filters.since, filters.before, archived)
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, batch, False, filters.since, filters.before, archived)
         while op is not None:
             page = self._backend.execute(op)
             for message in page.messages:
@@ -97,7 +86,7 @@ class Reading:
     def get_message(self, conversation_id: str, message_id: str) -> Message | None:
         """The message of this id, archived or not, or None."""
         check_conversation_id(conversation_id)
-        return self._backend.execute(FindMessage(conversation_id, check_message_id(message_id)))
+        return self._backend.execute(ops.FindMessage(conversation_id, check_message_id(message_id)))
 
     def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
         """The newest message of each conversation, or None, in the order of the ids. One round trip reads 200."""
@@ -106,9 +95,9 @@ class Reading:
             check_conversation_id(conversation_id)
         newest: list[Message | None] = []
         for start in range(0, len(ids), TOGETHER):
-            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[start : start + TOGETHER])
+            reads = tuple(ops.ReadPage(one, 1, newest=True) for one in ids[start : start + TOGETHER])
             if features(self._backend).reads_together:
-                pages = self._backend.execute(ReadTogether(reads))
+                pages = self._backend.execute(ops.ReadTogether(reads))
             else:
                 pages = [self._backend.execute(read) for read in reads]
             newest += [page.messages[-1] if page.messages else None for page in pages]
@@ -117,7 +106,7 @@ class Reading:
     def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
         check_conversation_id(conversation_id)
-        return self._backend.execute(ReadConversation(conversation_id))
+        return self._backend.execute(ops.ReadConversation(conversation_id))
 
     def list_conversations(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
@@ -133,7 +122,7 @@ class Reading:
 
     def list_previews(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
-    ) -> list[Preview]:
+    ) -> list[ops.Preview]:
         """For a sidebar, in two round trips: conversations as in `list_conversations`, each with a `title` (its own, or
         the beginning of the first message of a user) and its `last_message`.
 
@@ -143,11 +132,11 @@ class Reading:
         if not limit:
             return []
         if features(self._backend).reads_together:
-            return self._backend.execute(ListPreviews(user_id, agent_name, limit, offset))
+            return self._backend.execute(ops.ListPreviews(user_id, agent_name, limit, offset))
         previews = []
         for one in self._backend.execute(op):
-            first = self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
-            last = self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
+            first = self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
+            last = self._backend.execute(ops.ReadPage(one.conversation_id, 1, newest=True))
             previews.append(preview(one, first.messages, last.messages))
         return previews
 
@@ -158,22 +147,22 @@ class Reading:
         """
         op = _listing(user_id, agent_name, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
-            return self._backend.execute(CountConversations(user_id, agent_name))
+            return self._backend.execute(ops.CountConversations(user_id, agent_name))
         return len(self._backend.execute(op))
 
-    def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
+    def snapshot(self, conversation_id: str, *, limit: int = 1000) -> ops.Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.
 
         `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
         check_batch(limit, "limit")
-        head = self._backend.execute(ReadHead(conversation_id, limit))
-        return Snapshot(head.newest.messages, head.cursor, head.message_count)
+        head = self._backend.execute(ops.ReadHead(conversation_id, limit))
+        return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
 
 
-def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ListConversations:
+def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ops.ListConversations:
     check_owner(user_id, "user_id")
     check_name(agent_name, "agent_name")
     check_range(limit, offset)
-    return ListConversations(user_id, agent_name, limit, offset)
+    return ops.ListConversations(user_id, agent_name, limit, offset)

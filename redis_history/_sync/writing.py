@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._sync.replies import Reply
@@ -22,19 +23,6 @@ from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
-from redis_history.operations import (
-    Appended,
-    Clear,
-    Compacted,
-    DeleteConversation,
-    Expand,
-    Expanded,
-    FindMessage,
-    Op,
-    ReadConversation,
-    ReadPage,
-    WriteRecord,
-)
 from redis_history.paging import PAGE, next_page
 from redis_history.search.searches import Searcher
 
@@ -50,7 +38,7 @@ class Writing(Watching, Searching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> Appended:
+    ) -> ops.Appended:
         """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
         The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
@@ -70,7 +58,7 @@ class Writing(Watching, Searching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> list[Appended]:
+    ) -> list[ops.Appended]:
         """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
         like `append`.
 
@@ -107,7 +95,7 @@ class Writing(Watching, Searching):
 
     def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
-    ) -> Appended:
+    ) -> ops.Appended:
         """Replace the content of the message with this id. It keeps its position and timestamp.
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
@@ -124,7 +112,7 @@ class Writing(Watching, Searching):
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return self._write(Clear(conversation_id, requests.precondition(expected_revision)))
+        return self._write(ops.Clear(conversation_id, requests.precondition(expected_revision)))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -159,14 +147,14 @@ class Writing(Watching, Searching):
             self.clear(conversation_id)
             return
         op = requests.delete_messages(conversation_id, ids)
-        found = [self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
+        found = [self._backend.execute(ops.FindMessage(conversation_id, one)) for one in op.message_ids]
         positions = [message.position for message in found if message is not None and not stays(message)]
         oldest = min(filter(None, positions), default=None)
         if oldest is not None and features(self._backend).compacts:
             # The summaries go first: a repeated call finds them as long as the messages are there.
             summaries = self._summaries_from(conversation_id, oldest)
             while summaries:
-                expanded = self._write(Expand(conversation_id, summaries.pop().id))
+                expanded = self._write(ops.Expand(conversation_id, summaries.pop().id))
                 if expanded is not None:  # a former summary may be live again
                     summaries = self._summaries_from(conversation_id, oldest)
         if op.message_ids:
@@ -174,7 +162,7 @@ class Writing(Watching, Searching):
 
     def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
         before = position._replace(sequence=position.sequence - 1)
-        op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, after=before)
         summaries = []
         while op is not None:
             page = self._backend.execute(op)
@@ -215,9 +203,9 @@ class Writing(Watching, Searching):
             raise InvalidInputError("update_conversation needs at least one field to set")
         return self._write_record(op)
 
-    def _write_record(self, op: WriteRecord) -> Conversation:
+    def _write_record(self, op: ops.WriteRecord) -> Conversation:
         self._write(op)
-        conversation = self._backend.execute(ReadConversation(op.conversation_id))
+        conversation = self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:
             raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
@@ -225,7 +213,7 @@ class Writing(Watching, Searching):
     def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
-        return self._write(DeleteConversation(conversation_id))
+        return self._write(ops.DeleteConversation(conversation_id))
 
     def compact(
         self,
@@ -235,7 +223,7 @@ class Writing(Watching, Searching):
         summary: Message | str,
         seen: Iterable[Message] | None = None,
         expected_revision: int | None = None,
-    ) -> Compacted:
+    ) -> ops.Compacted:
         """Replace all messages up to `through` by a summary; they move to the archive.
 
         `through` is the last of them: a message, its position or its id. System messages stay, also messages that
@@ -255,13 +243,13 @@ class Writing(Watching, Searching):
         position = Position(0, 0) if isinstance(end, str) else end
         op = requests.compact(conversation_id, position, summary, seen, expected_revision)
         if isinstance(end, str):
-            last = self._backend.execute(FindMessage(conversation_id, end))
+            last = self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
                 raise rules.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return self._write(op)
 
-    def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
+    def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> ops.Expanded:
         """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
 
         Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
@@ -270,7 +258,7 @@ class Writing(Watching, Searching):
         self._check_compacts()
         check_conversation_id(conversation_id)
         condition = requests.precondition(expected_revision)
-        expanded = self._write(Expand(conversation_id, check_message_id(summary_id), condition))
+        expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), condition))
         if expanded is None:
             raise MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
@@ -281,7 +269,7 @@ class Writing(Watching, Searching):
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
-    def _write(self, op: Op[T]) -> T:
+    def _write(self, op: ops.Op[T]) -> T:
         if self._unopened:
             self._open_subscriptions()
         if self._options.embedder is not None:

@@ -13,39 +13,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._validation import check_function, check_integer, check_limit, check_range
 from redis_history.backends.base import AsyncBackend, Backend, features
 from redis_history.errors import BackendUnavailableError, CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.model import Message
-from redis_history.operations import (
-    Append,
-    Compact,
-    ListConversations,
-    Op,
-    Page,
-    ReadHead,
-    ReadPage,
-    ReadTogether,
-    Restore,
-    ScanConversations,
-    UpdateMessage,
-)
 from redis_history.paging import next_page
 from redis_history.requests import Filters, Within
 from redis_history.requests.store_options import Options
+from redis_history.search import server_search
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, favour, fuse, rank
-from redis_history.search.server_search import (
-    Fetch,
-    Fetched,
-    MakeIndex,
-    Search,
-    SearchAll,
-    SearchMatches,
-    SweepDocuments,
-    WriteDocuments,
-)
 from redis_history.search.text import chunk_length, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
@@ -108,6 +87,11 @@ class Asked(Struct, frozen=True):
         return self.offset + self.limit
 
     @property
+    def depth(self) -> int:
+        """Matches of each term that are ranked."""
+        return max(DEPTH, self.end)
+
+    @property
     def can_match(self) -> bool:
         return bool(self.limit and (self.terms or self.vector) and not self.filters.impossible)
 
@@ -130,8 +114,8 @@ class Searcher(Struct, frozen=True):
         asked = yield from self._parsed(asked)
         if not asked.can_match:
             return SearchHits()
-        depth = max(DEPTH, asked.end)
-        found = yield from self._ask_server(Search(conversation_id, asked.terms, asked.filters, asked.vector, depth))
+        op = server_search.Search(conversation_id, asked.terms, asked.filters, asked.vector, asked.depth)
+        found = yield from self._ask_server(op)
         if found is None:
             hits = yield from self._scanned(conversation_id, asked)
         else:
@@ -143,8 +127,8 @@ class Searcher(Struct, frozen=True):
         ids = yield from _conversations_within(within)
         found = None
         if features(self.backend).search_mode != "memory":
-            depth, wait = max(DEPTH, asked.end), self.options.search_wait
-            op = SearchAll(asked.terms, asked.filters, asked.vector, depth, wait, ids)
+            wait = self.options.search_wait
+            op = server_search.SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
             found = yield from self._ask_server(op)
             if found is None and (ids is None or len(ids) > MOST_READ):
                 yield from self._raise_cannot_search_all()
@@ -157,7 +141,7 @@ class Searcher(Struct, frozen=True):
         return (yield from self._finished(hits, asked))
 
     def reindex(self, on_progress: Callable[[int, int], object] | None) -> Steps[Reindexed]:
-        share = yield from self._ask_server(MakeIndex(self.options.search_wait))
+        share = yield from self._ask_server(server_search.MakeIndex(self.options.search_wait))
         if share is None:
             yield from self._raise_cannot_search_all()
         seen: set[str] = set()
@@ -168,8 +152,8 @@ class Searcher(Struct, frozen=True):
                 break
             seen.update(new)
             for conversation_id in new:
-                op: ReadPage | None = self._newest_page(conversation_id)
-                revision = (yield ReadHead(conversation_id)).cursor.revision
+                op: ops.ReadPage | None = self._newest_page(conversation_id)
+                revision = (yield ops.ReadHead(conversation_id)).cursor.revision
                 while op is not None:
                     page = yield op
                     documents += yield from self._document(conversation_id, _searched(page), revision)
@@ -178,20 +162,20 @@ class Searcher(Struct, frozen=True):
                 if on_progress is not None:
                     on_progress(done, len(seen))
         removed = cursor = 0
-        while (swept := (yield from self._ask_server(SweepDocuments(cursor)))) is not None:
+        while (swept := (yield from self._ask_server(server_search.SweepDocuments(cursor)))) is not None:
             cursor = swept[0]
             removed += swept[1]
             if cursor == 0:
                 break
         return Reindexed(len(seen), documents, removed)
 
-    def with_vectors(self, op: Op[T]) -> Steps[Op[T]]:
+    def with_vectors(self, op: ops.Op[T]) -> Steps[ops.Op[T]]:
         """A write with the vectors of its messages. If the embedder fails, they are found by their words."""
-        if isinstance(op, Append | Restore):
+        if isinstance(op, ops.Append | ops.Restore):
             entries = op.entries
-        elif isinstance(op, UpdateMessage):
+        elif isinstance(op, ops.UpdateMessage):
             entries = (op.entry,)
-        elif isinstance(op, Compact):
+        elif isinstance(op, ops.Compact):
             entries = (op.summary,)
         else:
             return op
@@ -216,7 +200,7 @@ class Searcher(Struct, frozen=True):
     def _server_may_search(self) -> bool:
         return features(self.backend).search_mode in ("server", "unknown")
 
-    def _ask_server(self, op: Op[T]) -> Steps[T | None]:
+    def _ask_server(self, op: ops.Op[T]) -> Steps[T | None]:
         return (yield op) if self._server_may_search else None
 
     def _parsed(self, asked: Asked) -> Steps[Asked]:
@@ -232,14 +216,14 @@ class Searcher(Struct, frozen=True):
         return replace(asked, terms=terms, vector=vector)
 
     def _raise_cannot_search_all(self) -> Steps[None]:
-        if (yield from self._ask_server(MakeIndex(0.0))) is not None:
+        if (yield from self._ask_server(server_search.MakeIndex(0.0))) is not None:
             raise BackendUnavailableError("the server is still filling its search index; try again a little later")
         raise CapabilityError(
             f"searching more than {MOST_READ} conversations needs a server with search (Redis 8, Redis Stack, "
             "RediSearch; database 0); without it, pass conversation_ids, or search one with `search`"
         )
 
-    def _ranked(self, found: SearchMatches, asked: Asked) -> Steps[SearchHits]:
+    def _ranked(self, found: server_search.SearchMatches, asked: Asked) -> Steps[SearchHits]:
         listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
         ranked = yield from _work(partial(_rank, found, asked.terms), slow=listed > _FEW_MATCHES)
         totals = (one.total for one in (*found.matches, found.together) if one is not None)
@@ -254,11 +238,11 @@ class Searcher(Struct, frozen=True):
             window = ranked[start : start + (_FETCHED if start else min(_FETCHED, asked.end))]
             start += len(window)
             fetches = tuple(
-                Fetch(key[0], key[1], tuple(one.sequence for one in group), asked.context)
+                server_search.Fetch(key[0], key[1], tuple(one.sequence for one in group), asked.context)
                 for key, group in groupby(sorted(window, key=_conversation), key=_conversation)
             )
-            found: dict[tuple[Any, int], Fetched] = {}
-            for op, outcomes in zip(fetches, (yield ReadTogether(fetches)), strict=True):
+            found: dict[tuple[Any, int], server_search.Fetched] = {}
+            for op, outcomes in zip(fetches, (yield ops.ReadTogether(fetches)), strict=True):
                 for sequence, fetched in zip(op.sequences, outcomes, strict=True):
                     if fetched is not None and _passes(asked.filters, fetched.message, fetched.archived):
                         found[((op.conversation_id, op.generation), sequence)] = fetched
@@ -274,8 +258,8 @@ class Searcher(Struct, frozen=True):
         scan = Scan(asked.terms, asked.filters, language=self.options.language)
         left, documented = MAX_SCANNED, True
         archived: set[int] = set()
-        op: ReadPage | None = self._newest_page(conversation_id)
-        revision = (yield ReadHead(conversation_id)).cursor.revision if self._server_may_search else 0
+        op: ops.ReadPage | None = self._newest_page(conversation_id)
+        revision = (yield ops.ReadHead(conversation_id)).cursor.revision if self._server_may_search else 0
         while op is not None:
             page = yield op
             op = next_page(op, page, _PAGE)
@@ -318,7 +302,7 @@ class Searcher(Struct, frozen=True):
         """So many messages before and after a message; those of an archived one are archived, too."""
         if not count:
             return (), ()
-        op = ReadPage(conversation_id, count, newest=True, before=message.position, archived=archived)
+        op = ops.ReadPage(conversation_id, count, newest=True, before=message.position, archived=archived)
         before = yield op
         after = yield replace(op, newest=False, before=None, after=message.position)
         if not archived:
@@ -326,8 +310,8 @@ class Searcher(Struct, frozen=True):
         earlier = tuple(compress(before.messages, before.archived))
         return earlier[-count:], tuple(compress(after.messages, after.archived))[:count]
 
-    def _newest_page(self, conversation_id: str) -> ReadPage:
-        return ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
+    def _newest_page(self, conversation_id: str) -> ops.ReadPage:
+        return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
 
     def _document(self, conversation_id: str, searched: list[_Searched], revision: int) -> Steps[int]:
         """Write the documents of these messages, as many at once as the server takes in some 10 ms."""
@@ -337,7 +321,7 @@ class Searcher(Struct, frozen=True):
             sizes = map(count_characters, islice(messages, start, None))
             chunk = messages[start : start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)]
             vectors = yield from self._embedded(list(chunk))
-            op = WriteDocuments(conversation_id, chunk, revision, tuple(vectors))
+            op = server_search.WriteDocuments(conversation_id, chunk, revision, tuple(vectors))
             written += (yield from self._ask_server(op)) or 0
             start += len(chunk)
         return written
@@ -358,23 +342,23 @@ def _conversations_within(within: Within) -> Steps[tuple[str, ...] | None]:
     ids = within.conversation_ids
     if within.user_id is None and within.agent_name is None:
         return ids
-    listed = yield ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
+    listed = yield ops.ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
     named = None if ids is None else set(ids)
     return tuple(one.conversation_id for one in listed if named is None or one.conversation_id in named)
 
 
 def _all_ids() -> Steps[list[str]]:
     ids: dict[str, None] = {}
-    op = ScanConversations()
+    op = ops.ScanConversations()
     while True:
         page = yield op
         ids.update(dict.fromkeys(one.conversation_id for one in page.conversations))
         if page.cursor is None:
             return list(ids)
-        op = ScanConversations(cursor=page.cursor)
+        op = ops.ScanConversations(cursor=page.cursor)
 
 
-def _searched(page: Page) -> list[_Searched]:
+def _searched(page: ops.Page) -> list[_Searched]:
     """The messages of a page, except replies that are being written and former summaries, whose messages are there
     themselves. The number of the live summary is its sequence with a minus: the last message that it replaced has the
     same sequence."""
@@ -395,7 +379,7 @@ def _conversation(ranked: Ranked) -> Any:
     return ranked.conversation
 
 
-def _rank(found: SearchMatches, query: Query) -> list[Ranked]:
+def _rank(found: server_search.SearchMatches, query: Query) -> list[Ranked]:
     ranked = rank(query, found.matches, size=found.size, together=found.together)
     size = found.size or found.documents
     if found.dated is not None:

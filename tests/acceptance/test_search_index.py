@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from redis_history import Compressor, HistoryStore, Message, RetryPolicy, VectorField, user
+from redis_history import Compressor, HistoryStore, Message, VectorField, user
 from redis_history.backends.redis.calls import Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.errors import (
-    BackendUnavailableError,
     CapabilityError,
     ConversationNotFoundError,
     MessageNotFoundError,
@@ -26,7 +25,7 @@ from redis_history.errors import (
 from redis_history.operations import Clear, ScanConversations
 from redis_history.search.server_search import WriteDocuments
 from tests.support.forks import Forked, barrier
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
 
 
@@ -106,6 +105,15 @@ def test_a_server_that_restarts_in_the_middle(own_server: Callable[..., RealServ
         assert documents(server) == 2000
 
 
+def test_a_long_conversation_is_cleared_with_its_documents(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        filled(store, 3500)
+        store.clear("c")
+        assert found(store, "c", "word") == set()
+        assert documents(server) == len(pending_work(server)) == 0
+
+
 def test_what_was_there_before_search(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as silent:
@@ -144,23 +152,6 @@ def test_reindex_while_conversations_come_and_go(own_server: Callable[..., RealS
         assert {hit.message.id for hit in store.search_all("word", limit=100)} == listed
         assert (found.conversations, found.removed) == (40, 0)
         assert documents(server) == 30
-
-
-@pytest.mark.parametrize("ends", ["clear", "restore", "delete"])
-def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        filled(store, 3500)
-        if ends == "clear":
-            store.clear("c")
-        elif ends == "restore":
-            store.restore("c", [user("word", id="new")])
-        else:
-            assert store.delete_conversation("c")
-        left = {"new"} if ends == "restore" else set()
-        assert found(store, "c", "word") == left
-        assert documents(server) == len(left)
-        assert pending_work(server) == []
 
 
 @pytest.mark.proves("index")
@@ -221,8 +212,15 @@ def _by_archived(search: Callable[..., Any], *where: str) -> tuple[set[str], set
     return archived, live
 
 
-@pytest.mark.parametrize("by", ["search", "search_all", "another process"])
-@pytest.mark.parametrize("killed", ["compact", "expand"])
+@pytest.mark.parametrize(
+    ("killed", "by"),
+    [
+        ("compact", "search"),
+        ("expand", "search_all"),
+        ("compact", "another process"),
+        *(pytest.param(*one, marks=pytest.mark.full) for one in (("compact", "search_all"), ("expand", "search"))),
+    ],
+)
 def test_marks_that_a_killed_process_left_are_completed(
     own_server: Callable[..., RealServer], killed: str, by: str
 ) -> None:
@@ -406,32 +404,7 @@ def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], m
 
 
 @pytest.mark.proves("index-expiry")
-@pytest.mark.full
-def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
-        every = filled(store, 600)
-        [state] = client.keys("rh2:*:s")
-        first = client.pttl(next(client.scan_iter(match="rhd2:*")))
-        assert 1000 < first <= 1500
-        number = 0
-        done = client.time()[0] + 4  # far beyond what the first documents were given
-        while client.time()[0] < done:
-            number += 1
-            store.update_conversation("c", title=str(number))
-        assert documents(server) == 600
-        assert found(store, "c", "word") == every
-        last = max(client.pttl(key) for key in client.scan_iter(match="rhd2:*", count=1000))
-        assert 0 < client.pttl(state) <= 1000
-        assert last <= 1500
-        wait_until(lambda: store.get("c") == [], "the end of the conversation")
-        assert store.search("c", "word") == []
-        assert store.search_all("word") == [], "what has expired is not found, though its documents end later"
-        wait_until(lambda: not lasting(client), "the server to be empty", 3)
-
-
-@pytest.mark.proves("index-expiry")
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_no_document_is_left_after_everything(own_server: Callable[..., RealServer], seed: int) -> None:
     """A random mix of all operations, in conversations that last and in some that end meanwhile."""
     server, chance = own_server(), random.Random(seed)
@@ -559,26 +532,6 @@ def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: p
             store.append(says, user("word", id="1"))
             assert found(store, says, "word") == {"1"}, "by its words"
         assert says in caplog.text
-
-
-def test_searches_while_the_server_is_away(own_server: Callable[..., RealServer]) -> None:
-    server = own_server(options=("--appendonly", "yes"))
-    retry = RetryPolicy(deadline=0.2)
-    with HistoryStore(server.url, retry=retry) as store:
-        every = filled(store, 10)
-        assert found(store, "c", "word") == every
-        server.kill()
-        for search in (lambda: store.search("c", "word"), lambda: store.search_all("word"), store.reindex):
-            with pytest.raises(BackendUnavailableError):
-                search()
-        server.start()
-        wait_until(lambda: _works(lambda: found(store, "c", "word") == every), "the search to work again")
-
-
-def _works(condition: Callable[[], bool]) -> bool:
-    with contextlib.suppress(BackendUnavailableError):
-        return condition()
-    return False
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -37,16 +37,6 @@ async def test_a_deleted_id_may_come_again_behind_the_others(store: Any) -> None
     assert [message.text for message in await store.get("c")] == ["b", "other"]
 
 
-async def test_one_of_many_at_the_same_time_is_deleted(store: Any) -> None:
-    names = [str(number) for number in range(300)]
-    await store.append_many("c", [user(name, id=name, timestamp="2024-05-01") for name in names])
-    assert await store.delete_messages("c", ["0", "137", "299"]) == 3
-    assert [message.id for message in await store.get("c")] == [
-        name for name in names if name not in ("0", "137", "299")
-    ]
-    assert (await store.get_message("c", "138")).id == "138"
-
-
 async def test_the_same_delete_from_many_callers_counts_once(stores: Any) -> None:
     deleters = [stores() for _ in range(4)]
     await deleters[0].append_many("c", [user("x", id=str(number)) for number in range(10)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -63,13 +62,6 @@ async def test_writes_that_are_fsynced_do_what_others_do(stores: Stores, fsyncin
     assert not await other.delete_conversation("c")
     assert await other.clear("c") == 0
     assert await other.list_conversations() == []
-
-
-async def test_of_callers_whose_writes_are_fsynced_each_is_stored_once(stores: Stores, fsyncing: Any) -> None:
-    both = [stores(durability="fsync"), stores(durability="fsync")]
-    appended = await asyncio.gather(*(both[n % 2].append("c", user(str(n // 2), id=str(n // 2))) for n in range(40)))
-    assert sorted(one.duplicate for one in appended) == [False] * 20 + [True] * 20
-    assert [message.sequence for message in await both[0].get("c")] == list(range(1, 21))
 
 
 @pytest.mark.proves("fsync")

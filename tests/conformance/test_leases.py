@@ -65,22 +65,13 @@ async def test_a_renewed_lease_outlives_its_first_time(store: Any) -> None:
     assert await execute(store, KeepLease(lease, 0)) is True
 
 
-async def test_a_repeated_claim_has_what_it_got(store: Any) -> None:
+async def test_a_lease_changes_no_record_and_a_repeated_claim_gets_the_same(store: Any) -> None:
+    assert await execute(store, TakeLease("c", 30)) is None
+    assert await store.get_conversation("c") is None
     await store.append("c", user("x"))
+    before = await store.get_conversation("c")
     op = TakeLease("c", 30)
     lease = await execute(store, op)
     assert await execute(store, op) == lease
-    assert await execute(store, KeepLease(lease, 0))
-
-
-async def test_an_unknown_conversation_has_no_lease(store: Any) -> None:
-    assert await execute(store, TakeLease("nothing", 30)) is None
-    assert await store.get_conversation("nothing") is None
-
-
-async def test_a_lease_changes_no_record(store: Any) -> None:
-    await store.append("c", user("x"))
-    before = await store.get_conversation("c")
-    lease = await execute(store, TakeLease("c", 30))
     assert await store.get_conversation("c") == before
-    await execute(store, KeepLease(lease, 0))
+    assert await execute(store, KeepLease(lease, 0))

@@ -36,12 +36,16 @@ async def test_an_update_keeps_the_place(store: Any) -> None:
     assert await store.get_message("c", "b") == updated.message
 
 
-async def test_an_update_at_a_shared_time_finds_its_message(store: Any) -> None:
-    await store.append_many("c", [user(str(number), id=str(number), timestamp="2024-05-01") for number in range(300)])
-    for number in (0, 1, 150, 299):
-        await store.update_message("c", user(f"new {number}", id=str(number)))
-    wanted = [f"new {number}" if number in (0, 1, 150, 299) else str(number) for number in range(300)]
+async def test_an_update_or_a_deletion_at_a_shared_time_finds_its_message(store: Any) -> None:
+    names = [str(number) for number in range(300)]
+    await store.append_many("c", [user(name, id=name, timestamp="2024-05-01") for name in names])
+    assert await store.delete_messages("c", ["2", "137", "298"]) == 3
+    for name in ("0", "1", "150", "299"):
+        await store.update_message("c", user(f"new {name}", id=name))
+    left = [name for name in names if name not in ("2", "137", "298")]
+    wanted = [f"new {name}" if name in ("0", "1", "150", "299") else name for name in left]
     assert _texts(await store.get("c")) == wanted
+    assert (await store.get_message("c", "138")).id == "138"
 
 
 @pytest.mark.proves("no-lost-update")

@@ -9,13 +9,11 @@ import pytest
 
 from redis_history import (
     AsyncConversationSearchTool,
-    AttachmentPart,
     Conversation,
     Participant,
     SearchHit,
     assistant,
     conversation_search_tool,
-    tool_result,
     tool_use,
     user,
 )
@@ -251,15 +249,6 @@ async def test_what_search_off_wrote_is_found(stores: Any) -> None:
     await silent.update_message("c", user("Madrid", id="u1"))
     assert ids(await store.search("c", "lisbon")) == []
     assert ids(await store.search("c", "madrid")) == ["u1"]
-
-
-async def test_attachments_and_encoded_bytes(store: Any) -> None:
-    image = "data:image/png;base64," + "iVBORw0KGgo" * 500
-    await store.append("c", user([AttachmentPart(id="f", name="invoice.pdf")], id="file"))
-    await store.append("c", user([tool_result("1", {"screenshot": image, "title": "Checkout"})], id="shot"))
-    assert ids(await store.search("c", "invoice")) == ["file"]
-    assert ids(await store.search("c", "checkout")) == ["shot"]
-    assert ids(await store.search("c", "iVBORw0KGgo*")) == []
 
 
 @pytest.mark.smoke

@@ -92,7 +92,8 @@ def used_memory(client: Any) -> int:
 
 @pytest.mark.parametrize("search", ["off", "require"])
 @pytest.mark.parametrize(
-    ("conversations", "messages", "words"), [(20, 40, 25), (1, 400, 100), (4, 40, 500)], ids=lambda value: str(value)
+    ("conversations", "messages", "words"),
+    [(20, 40, 25), *(pytest.param(*one, marks=pytest.mark.full) for one in ((1, 400, 100), (4, 40, 500)))],
 )
 def test_how_large(own_server: Start, conversations: int, messages: int, words: int, search: Any) -> None:
     [formula] = [block.content for block in blocks(OPERATIONS) if "def bytes_of" in block.content]
