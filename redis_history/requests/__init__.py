@@ -148,8 +148,9 @@ class Filters(Struct, frozen=True):
 
     @property
     def selects(self) -> bool:
-        """Whether there is more than bounds: messages between these may fail to pass."""
-        return any(one is not None for one in (self.roles, self.participant_ids, self.scope, self.tool_names))
+        """Whether some messages between the bounds may not pass."""
+        lists = self.roles is None and self.participant_ids is None and self.tool_names is None
+        return not (lists and self.scope is None)
 
     @property
     def impossible(self) -> bool:
@@ -192,6 +193,9 @@ def make_filters(
     archived: bool | None = None,
 ) -> Filters:
     """Raises InvalidInputError for values that no message can have, and for a string in place of a list."""
+    no_names = roles is None and participant_ids is None and tool_names is None
+    if no_names and since is None and before is None and scope is None and archived is None:
+        return ANYTHING  # as for most reads, which the checks below would slow down
     check_choice(scope, "scope", (*get_args(Scope), None), InvalidInputError)
     check_choice(archived, "archived", (True, False, None), InvalidInputError)
     names = {"roles": roles, "participant_ids": participant_ids, "tool_names": tool_names}
