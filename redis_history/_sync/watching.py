@@ -26,8 +26,8 @@ class Watching:
         """The changes of a conversation after the cursor `after` (None: from now on), in order, each once. The
         conversation need not exist yet.
 
-        See `Subscription`. A cursor comes from an event, a subscription or a snapshot. If the change log no
-        longer reaches it, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
+        See `Subscription`. Cursors come from events, subscriptions and snapshots. If the change log no longer
+        reaches back to the cursor, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
         """
         check_conversation_id(conversation_id)
         subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
@@ -35,11 +35,11 @@ class Watching:
         return subscription
 
     def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
-        """The changes of all conversations of the namespace, also of those to come; each as with `subscribe`.
+        """The changes of all conversations of the namespace, including later ones; each as in `subscribe`.
 
-        `after` has cursors by conversation id, such as `cursors` of an earlier subscription: changes after them, and
-        all changes of conversations it does not name. None: from now on. Raises InvalidCursorError. To begin, it reads
-        the newest change of every conversation: about a second for 10,000.
+        `after` has cursors by conversation id, such as `cursors` of an earlier subscription: it returns the changes
+        after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
+        reading the newest change of every conversation: about a second for 10,000.
         """
         subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
         self._start(subscription)
@@ -56,8 +56,8 @@ class Watching:
         """Call `callback`, plain or a coroutine function, with each change after the cursor `after` (None: from now
         on), in order, in the background.
 
-        The returned function ends it. An error of the callback, or of reading (then without an event), is reported to
-        `on_error`, by default to the log; the callback is called again for the next change.
+        The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
+        then without an event; the callback is called again for the next change.
         """
         subscription = self.subscribe(conversation_id, after=after)
         return self._call(callback, subscription, on_error, repr(conversation_id[:80]))

@@ -149,8 +149,7 @@ class Filters(Struct, frozen=True):
     @property
     def selects(self) -> bool:
         """Whether some messages between the bounds may not pass."""
-        lists = self.roles is None and self.participant_ids is None and self.tool_names is None
-        return not (lists and self.scope is None)
+        return (self.roles, self.participant_ids, self.scope, self.tool_names) != (None, None, None, None)
 
     @property
     def impossible(self) -> bool:
