@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
@@ -11,23 +11,25 @@ import redis.asyncio
 
 import redis_history as rh
 from redis_history.compaction import Policy
-from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.errors import MessageConflictError, RevisionConflictError
+from redis_history.formats import from_anthropic, to_mistral, to_openai_responses
+from redis_history.importers import export_messages, import_messages
 from redis_history.model import Metadata
 
 # Messages
 
-assert_type(rh.user("hi"), rh.Message)
 assert_type(
-    rh.user("hi", id="m1", scope="dm", timestamp="2026-01-31T12:00:00Z", metadata={"mentions": ["bot"]}), rh.Message
+    [
+        rh.user("hi", id="m1", scope="dm", timestamp="2026-01-31T12:00:00Z", metadata={"mentions": ["bot"]}),
+        rh.user(["see ", rh.text("this"), rh.AttachmentPart(name="a.png", modality="image", size=7)]),
+        rh.user(part for part in (rh.text("a"), rh.text("b"))),
+        rh.assistant("Looking.", rh.tool_use("c", "find", {"q": 1}), rh.ReasoningPart("hm", signature="s")),
+        rh.tool(rh.tool_result("c", [{"type": "text", "text": "found"}], is_error=False, name="find")),
+        rh.system("Be brief.", participant=rh.Participant("system", "ops", "Ops")),
+        rh.user("hi", id=None, sources=[rh.Source("d")], trace_id="t", provider_meta={"openai": {}}),
+    ],
+    list[rh.Message],
 )
-assert_type(rh.user(["see ", rh.text("this"), rh.AttachmentPart(name="a.png", modality="image", size=7)]), rh.Message)
-assert_type(rh.user(part for part in (rh.text("a"), rh.text("b"))), rh.Message)
-assert_type(
-    rh.assistant("Looking.", rh.tool_use("c", "find", {"q": 1}), rh.ReasoningPart("hm", signature="s")), rh.Message
-)
-assert_type(rh.tool(rh.tool_result("c", [{"type": "text", "text": "found"}], is_error=False, name="find")), rh.Message)
-assert_type(rh.system("Be brief.", participant=rh.Participant("system", "ops", "Ops")), rh.Message)
-assert_type(rh.user("hi", id=None, sources=[rh.Source("d")], trace_id="t", provider_meta={"openai": {}}), rh.Message)
 notes: Metadata = {"channel_id": "C1"}
 anything: dict[str, Any] = {"score": 1}
 assert_type(
@@ -39,18 +41,7 @@ rh.assistant("hi", participant="bob")  # type: ignore[arg-type] # pyright: ignor
 rh.tool("hi", scope="private")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 rh.system("hi", sequence=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 
-message = rh.Message(
-    role="assistant",
-    id="m2",
-    parts=(rh.text("x"), rh.UnknownPart(data={"type": "new"})),
-    participant=rh.Participant(kind="agent", id="planner", display_name=None),
-    timestamp=datetime(2026, 1, 31, tzinfo=UTC),
-    scope="thread",
-    metadata={"channel_id": "C1", "free": [1, None]},
-    sources=(rh.Source(document_id="d", score=0.5),),
-    trace_id="t",
-    provider_meta={"openai": {}},
-)
+message = rh.Message(role="assistant", parts=(rh.text("x"), rh.UnknownPart(data={"type": "new"})), scope="thread")
 
 
 def every_part(part: rh.Part) -> str:
@@ -99,31 +90,22 @@ def errors(store: rh.HistoryStore) -> None:
     try:
         store.append("c", rh.user("x"), expected_revision=3)
     except RevisionConflictError as error:
-        print(error.current_revision)
+        assert_type(error.current_revision, int)
     except MessageConflictError as error:
-        print(error.message_id)
-    except RedisHistoryError:
-        pass
+        assert_type(error.message_id, str)
 
 
 # Stores
-
-rh.HistoryStore("memory://")
-rh.HistoryStore("redis://localhost", doorbell="poll")
-rh.HistoryStore(
-    "redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=rh.RetryPolicy(5)
-)
-rh.HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
 
 
 def note(details: rh.RetryDetails) -> None: ...
 
 
-rh.HistoryStore(retry=rh.RetryPolicy(on_retry=note))
-rh.HistoryStore(retry=rh.RetryPolicy(on_retry=print))
-rh.HistoryStore(client=redis.Redis())
-rh.AsyncHistoryStore("embedded:///data", retry=rh.RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
-rh.AsyncHistoryStore(client=redis.asyncio.Redis())
+rh.HistoryStore(
+    "redis://localhost:6379/0", log_length=100, poll_interval=1, durability="replicas", replicas=2, doorbell="poll",
+    retry=rh.RetryPolicy(5, on_retry=note), search="require", language="german",
+)  # fmt: skip
+rh.AsyncHistoryStore(client=redis.asyncio.Redis(), retry=rh.RetryPolicy(deadline=5.0, first_wait=0.1, on_retry=print))
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
@@ -134,9 +116,8 @@ async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
     return embed(texts)
 
 
-a_function: rh.Embedder = embed
-rh.HistoryStore("redis://", search="require", language="german", embedder=embed, vectors=1)
-rh.AsyncHistoryStore("redis://", search="off", embedder=embed_elsewhere, vectors=rh.VectorField(1, algorithm="hnsw"))
+rh.HistoryStore("redis://", embedder=embed, vectors=1)
+rh.AsyncHistoryStore("redis://", embedder=embed_elsewhere, vectors=rh.VectorField(1, algorithm="hnsw"))
 
 
 def rolling(messages: Sequence[rh.Message], previous_summary: str | None) -> str:
@@ -252,3 +233,107 @@ async def asynchronous() -> None:
 def misspelt() -> object:
     """Names are looked up when they are asked for, but a checker knows them all."""
     return rh.HistoryStroe  # type: ignore[attr-defined]
+
+
+# Prompts and capture
+
+
+def prompts(store: rh.HistoryStore) -> None:
+    prompt = rh.assemble_prompt(store, "c", "bot", "Bot", rh.PromptOptions(scope="dm", agent_aliases=("b",)), rolling)
+    assert_type(prompt, rh.AssembledPrompt)
+    rh.assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=None)
+    every: list[rh.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer()]
+    rh.assemble_prompt(store, "c", "bot", None, None, every[2])
+    rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[call-overload]
+    rh.PromptOptions(addressed_only_mode="strict")
+    rh.PromptOptions(addressed_only_mode="loose")  # type: ignore[arg-type]
+    assert_type(rh.assemble_messages(store.iter("c"), "bot", "Bot", summarizer=rolling), rh.AssembledPrompt)
+    rh.PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))
+    rh.PromptOptions(scope="room")  # type: ignore[arg-type]
+
+
+async def async_prompts(store: rh.AsyncHistoryStore) -> None:
+    coroutine: Coroutine[Any, Any, rh.AssembledPrompt] = rh.assemble_prompt(store, "c", "bot")
+    assert_type(await coroutine, rh.AssembledPrompt)
+    assert_type(await rh.assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, rolling_later), rh.AssembledPrompt)
+    assert_type(await rh.assemble_prompt(store, "c", "bot", summarizer=rolling), rh.AssembledPrompt)
+
+
+async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) -> None:
+    def on_error(error: Exception, conversation_id: str | None, messages: list[rh.Message]) -> None: ...
+
+    record = rh.capture(store, "c", agent="bot", user=rh.Participant("user", "ann"), on_error=on_error)
+    assert_type(record, rh.Capture)
+    async_record = rh.capture(async_store, lambda request: str(request), inbound=str, outbound=str, background=True)
+    assert_type(async_record, rh.AsyncCapture)
+
+    @record
+    def agent(question: str, *, loud: bool = False) -> int:
+        return 1
+
+    @async_record
+    async def async_agent(question: str) -> AsyncIterator[str]:
+        yield question
+
+    assert_type(agent("x", loud=True), int)
+    agent(7)  # type: ignore[arg-type]
+    assert_type(async_agent("x"), AsyncIterator[str])
+    with record as same, same.turn("x", conversation_id="c") as turn:
+        assert_type(same, rh.Capture)
+        turn.reply("y")
+    async with async_record as async_same, async_same.turn("x") as async_turn:
+        await async_turn.reply("y")
+        await async_turn.add("z")
+        await async_same.flush()
+
+
+# Histories
+
+
+class Shorter(rh.Plugin):
+    def on_registered(self, history: rh.History) -> None: ...
+
+    async def reduce(self, entries: Sequence[rh.Message], options: rh.ReduceOptions) -> Sequence[rh.Message]:
+        assert_type(options.older_than, datetime | None)
+        return entries[1:]
+
+    def transform(self, entries: list[rh.Message]) -> list[rh.Message]:
+        return entries
+
+
+def histories() -> None:
+    history = rh.History(
+        max_length=5, max_tokens=100, token_counter=len, on_plugin_error=lambda error, plugin, hook: None
+    )
+    assert_type(history.use(Shorter()).use(rh.tool_result_masking(exclude=["a"])), rh.History)
+    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), rh.Reduction)
+    assert_type(history.clone(max_length=3), rh.History)
+    assert_type(rh.History.from_json(history.to_json(), max_length=3), rh.History)
+    with rh.RedisHistory(rh.HistoryStore("memory://"), max_length=5, max_unsaved=7) as shared:
+        assert_type(shared, rh.RedisHistory)
+        assert_type(shared.use(Shorter()), rh.RedisHistory)
+        shared.load("c")
+        shared.autosave()
+        shared.flush()
+
+
+async def asynchronous_histories() -> None:
+    async with rh.AsyncRedisHistory(redis.asyncio.Redis(), namespace="n", token_counter=len) as history:
+        assert_type(history, rh.AsyncRedisHistory)
+        await history.load("c")
+        assert_type(await history.reduce(max_entries=5), int)
+        assert_type(await history.save(), int)
+        await history.autosave("c")
+        await history.flush()
+
+
+# Formats and importers
+
+from_anthropic([{"role": "user", "content": "hi"}], system="Be brief.")
+to_openai_responses([message], on_loss=lambda loss: None)
+to_mistral([message], short_ids=True)
+
+
+def transfers(store: rh.HistoryStore) -> None:
+    import_messages("a.jsonl", store, format="chatgpt", on_progress=lambda done: None)
+    export_messages(store, "out.jsonl", conversation_ids=["c"])
