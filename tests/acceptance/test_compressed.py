@@ -19,7 +19,7 @@ def sent(text: str = LONG) -> list[Message]:
     return [user("short", id="s"), user(text, id="m" * 40), user(tool_result("c", {"text": text}), id="t")]
 
 
-def test_compressed_messages_are_equal_to_others(server: RealServer, namespace: str) -> None:
+def test_compressed_messages_are_equal_to_uncompressed_ones(server: RealServer, namespace: str) -> None:
     """Repeated by a store with another option, or another release of zstd, they are duplicates."""
     with (
         HistoryStore(server.url, namespace=namespace) as plain,

@@ -68,7 +68,7 @@ def ids(hits: list[Any]) -> list[str]:
 
 
 @pytest.mark.proves("embedders")
-def test_what_words_do_not_find(server: RealServer, namespace: str, server_of: Servers) -> None:
+def test_vectors_find_what_words_do_not(server: RealServer, namespace: str, server_of: Servers) -> None:
     with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=DIMENSION) as store:
         store.append_many("c", [user(text, id=name) for name, text in SAID.items()])
         store.append("other", user("umbrela resturant reservaton lugage kittne Schirm", id="not of this conversation"))

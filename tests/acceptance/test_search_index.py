@@ -76,7 +76,7 @@ def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -
 
 
 @pytest.mark.proves("index")
-def test_a_dropped_index_is_made_anew(own_server: Callable[..., RealServer]) -> None:
+def test_a_dropped_index_is_made_again(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         every = filled(store, 300)
@@ -93,7 +93,7 @@ def test_a_dropped_index_is_made_anew(own_server: Callable[..., RealServer]) -> 
         assert len(indexes(server)) == 1
 
 
-def test_a_server_that_restarts_in_the_middle(own_server: Callable[..., RealServer]) -> None:
+def test_search_after_restarts(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--appendonly", "yes"))
     with HistoryStore(server.url) as store:
         every = filled(store, 2000)
@@ -114,7 +114,7 @@ def test_a_long_conversation_is_cleared_with_its_documents(own_server: Callable[
         assert documents(server) == len(pending_work(server)) == 0
 
 
-def test_what_was_there_before_search(own_server: Callable[..., RealServer]) -> None:
+def test_messages_from_before_search_need_a_reindex(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as silent:
         for name in "abc":
@@ -155,7 +155,7 @@ def test_reindex_while_conversations_come_and_go(own_server: Callable[..., RealS
 
 
 @pytest.mark.proves("index")
-def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServer]) -> None:
+def test_documents_that_a_killed_process_left_are_removed(own_server: Callable[..., RealServer]) -> None:
     """A clear whose process ends before it has removed the documents: they are found no more, and the next process
     removes them."""
     server = own_server()
@@ -246,7 +246,7 @@ def test_marks_that_a_killed_process_left_are_completed(
         assert _by_archived(store.search_all) == (archived, every - archived)
 
 
-def test_marks_are_right_whatever_was_compacted_and_expanded_before_them(own_server: Callable[..., RealServer]) -> None:
+def test_marks_are_right_after_any_compactions_and_expansions(own_server: Callable[..., RealServer]) -> None:
     """Without any marks: a store that does not search leaves all of them to others."""
     server = own_server()
     chance = random.Random(7)
@@ -268,7 +268,7 @@ def test_marks_are_right_whatever_was_compacted_and_expanded_before_them(own_ser
         assert pending_work(server) == []
 
 
-def test_documents_written_late_say_where_their_messages_are(own_server: Callable[..., RealServer]) -> None:
+def test_late_documents_have_the_right_marks(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         every = filled(store, 60)
@@ -295,7 +295,7 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("right", ["hscan", "zpopmin"])
-def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
+def test_maintenance_without_a_right_is_done_later(
     own_server: Callable[..., RealServer], right: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = own_server()
@@ -320,7 +320,7 @@ def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
     assert documents(server) == 3
 
 
-def test_no_read_fails_because_of_what_it_tidies_up(
+def test_reads_do_not_fail_when_they_cannot_clean_up(
     own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = own_server()
@@ -460,7 +460,7 @@ def test_no_document_is_left_after_everything(own_server: Callable[..., RealServ
 
 
 @pytest.mark.proves("index")
-def test_documents_that_ended_too_soon_are_written_anew(own_server: Callable[..., RealServer]) -> None:
+def test_documents_that_expired_too_soon_are_written_again(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         every = filled(store, 50)
@@ -535,7 +535,7 @@ def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: p
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_store_without_the_embedder_keeps_to_an_index_with_vectors(
+def test_a_store_without_the_embedder_uses_an_index_with_vectors(
     own_server: Callable[..., RealServer], protocol: int
 ) -> None:
     server = own_server()

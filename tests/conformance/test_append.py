@@ -77,7 +77,7 @@ async def test_a_batch_is_one_change_in_order(store: Any) -> None:
     assert await store.get("c") == [item.message for item in appended]
 
 
-async def test_a_batch_stores_what_is_new_and_tells_what_is_not(store: Any) -> None:
+async def test_a_batch_stores_new_messages_and_marks_duplicates(store: Any) -> None:
     first = await store.append("c", user("a", id="a"))
     appended = await store.append_many(
         "c", [user("b", id="b"), user("a", id="a"), user("b", id="b"), user("c", id="c")]
@@ -163,7 +163,7 @@ async def test_the_same_message_from_many_callers_is_stored_once(stores: Any) ->
 
 
 @pytest.mark.proves("conditions")
-async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None:
+async def test_one_of_20_callers_that_expect_a_revision_wins(stores: Any) -> None:
     await stores().append("c", user("first"))
     done = await _together(stores, expected_revision=1)
     conflicts = [outcome for outcome in done if isinstance(outcome, RevisionConflictError)]
@@ -173,7 +173,7 @@ async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None
 
 
 @pytest.mark.proves("conditions")
-async def test_of_callers_that_create_one_wins(stores: Any) -> None:
+async def test_one_of_20_callers_that_create_a_conversation_wins(stores: Any) -> None:
     done = await _together(stores, must_not_exist=True)
     assert sum(isinstance(outcome, ConversationExistsError) for outcome in done) == 19
     assert len(await stores().get("c")) == 1

@@ -28,7 +28,7 @@ async def test_deleting_nothing_changes_nothing(store: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
-async def test_a_deleted_id_may_come_again_behind_the_others(store: Any) -> None:
+async def test_a_deleted_id_may_be_appended_again(store: Any) -> None:
     await store.append_many("c", [user("a", id="a"), user("b", id="b")])
     await store.delete_messages("c", ["a"])
     again = await store.append("c", user("other", id="a"))
@@ -55,7 +55,7 @@ async def test_delete_on_condition(store: Any) -> None:
 
 
 @pytest.mark.smoke
-async def test_a_deleted_conversation_is_gone_and_begins_anew(store: Any) -> None:
+async def test_a_deleted_conversation_can_be_created_again(store: Any) -> None:
     await store.append_many("c", [user("a", id="a"), user("b")])
     await store.append("other", user("stays"))
     before = (await store.snapshot("c")).cursor

@@ -21,7 +21,7 @@ async def execute(store: Any, op: Any) -> Any:
 
 
 @pytest.mark.smoke
-async def test_of_many_who_ask_one_has_it(stores: Stores) -> None:
+async def test_one_of_8_workers_gets_the_lease(stores: Stores) -> None:
     every = [stores() for _ in range(8)]
     await every[0].append("c", user("x"))
     found = await asyncio.gather(*(execute(store, TakeLease("c", 30)) for store in every))
@@ -42,7 +42,7 @@ async def test_each_lease_has_a_greater_number_also_after_a_rewrite(store: Any) 
         await (store.clear("c") if fence % 2 else store.restore("c", [user("y")]))
 
 
-async def test_what_is_not_kept_ends(store: Any) -> None:
+async def test_a_lease_ends_unless_it_is_renewed(store: Any) -> None:
     await store.append("c", user("x"))
     first = await execute(store, TakeLease("c", 0.05))
     second = await until(lambda: execute(store, TakeLease("c", 30)))

@@ -30,7 +30,7 @@ from tests.support.servers import lasting, until
 
 @pytest.mark.proves("max-messages")
 @pytest.mark.smoke
-async def test_the_oldest_leave_in_the_same_change(stores: Any) -> None:
+async def test_the_oldest_messages_are_removed_in_the_same_change(stores: Any) -> None:
     store = stores(max_messages=5)
     async with store.subscribe("c") as subscription:
         for number in range(8):
@@ -80,7 +80,7 @@ def _result(*ids: str, id: str = "") -> Any:
         ([user("a", id="a"), _call("1"), _result("1")], 2, ["call 1", "result 1"]),
     ],
 )
-async def test_a_tool_call_leaves_with_its_result(stores: Any, messages: Any, cap: int, left: list[str]) -> None:
+async def test_a_tool_call_is_removed_with_its_result(stores: Any, messages: Any, cap: int, left: list[str]) -> None:
     store = stores(max_messages=cap)
     for message in messages:
         await store.append("c", message)
@@ -114,7 +114,7 @@ async def test_no_cap_tears_a_pair(stores: Any, most: int) -> None:
         await asyncio.gather(*(check(f"c{at + i}", one) for i, one in enumerate(chosen[at : at + 20])))
 
 
-async def test_a_cap_takes_whole_groups_far_apart(stores: Any) -> None:
+async def test_a_cap_removes_whole_groups_far_apart(stores: Any) -> None:
     """Results hundreds of messages after their calls, and calls that leave because their result leaves with others."""
     agents = [Participant("agent", name) for name in "abc"]
     calls = [assistant(tool_use("1", "f"), id=f"call {who.id}", participant=who) for who in agents]

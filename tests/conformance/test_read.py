@@ -105,7 +105,7 @@ async def test_long_conversations_are_read_whole(store: Any) -> None:
     assert [message.text async for message in store.iter("c", batch=499)] == wanted
 
 
-async def test_iter_includes_what_is_appended_meanwhile(store: Any) -> None:
+async def test_iter_includes_messages_appended_meanwhile(store: Any) -> None:
     await store.append_many("c", [user(str(number)) for number in range(5)])
     seen = []
     async for message in store.iter("c", batch=2):

@@ -32,7 +32,7 @@ async def test_a_conversation_is_created_with_its_record(store: Any) -> None:
 
 
 @pytest.mark.proves("records")
-async def test_of_creators_one_wins(stores: Any) -> None:
+async def test_one_of_20_creators_wins(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
     done = await asyncio.gather(
         *(store.create_conversation(Conversation("c", title=str(i))) for i, store in enumerate(writers * 5)),

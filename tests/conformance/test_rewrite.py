@@ -25,7 +25,7 @@ def _texts(messages: Any) -> list[str]:
 
 @pytest.mark.proves("no-lost-update")
 @pytest.mark.smoke
-async def test_an_update_keeps_the_place(store: Any) -> None:
+async def test_an_update_keeps_the_position(store: Any) -> None:
     appended = await store.append_many("c", [user(name, id=name) for name in "abc"])
     updated = await store.update_message(
         "c", assistant("B", tool_use("1", "f", {"x": 1}), id="b", timestamp="2001-01-01")
@@ -70,7 +70,7 @@ async def test_an_update_that_fails_leaves_the_message_as_it_was(store: Any) -> 
 
 
 @pytest.mark.proves("conditions")
-async def test_of_updates_that_expect_one_revision_one_wins(stores: Any) -> None:
+async def test_one_of_20_updates_that_expect_a_revision_wins(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
     await writers[0].append("c", user("a", id="a"))
     done = await asyncio.gather(
@@ -101,7 +101,7 @@ async def test_clear_keeps_the_conversation(store: Any) -> None:
 
 
 @pytest.mark.smoke
-async def test_restore_puts_messages_in_place_of_all(store: Any) -> None:
+async def test_restore_replaces_all_messages(store: Any) -> None:
     old = await store.append_many("c", [user(name, id=name) for name in "abc"])
     assert await store.restore("c", [old[2].message, user("new", id="n"), user("A", id="a")]) == 2
     messages = await store.get("c")
@@ -162,7 +162,7 @@ async def test_a_long_conversation_is_cleared_at_once(store: Any) -> None:
 
 
 @pytest.mark.proves("every-change")
-async def test_rewrites_are_told(stores: Any) -> None:
+async def test_subscribers_receive_rewrites(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
         events = []

@@ -233,14 +233,14 @@ async def test_changes_are_found_at_once(talk: Any) -> None:
 
 
 @pytest.mark.proves("found")
-async def test_those_that_left_by_the_cap_are_not_found(stores: Any) -> None:
+async def test_messages_removed_by_the_cap_are_not_found(stores: Any) -> None:
     store = stores(max_messages=3)
     for number in range(6):
         await store.append("c", user(f"word w{number}", id=str(number)))
     assert set(ids(await store.search("c", "word"))) == {"3", "4", "5"}
 
 
-async def test_what_search_off_wrote_is_found(stores: Any) -> None:
+async def test_messages_written_without_search_are_found(stores: Any) -> None:
     silent, store = stores(search="off"), stores()
     await silent.append_many("c", TALK)
     assert set(ids(await silent.search("c", "lisbon"))) == {"u1"}
@@ -277,7 +277,7 @@ async def test_all_conversations(talk: Any, stores: Any) -> None:
 
 
 @pytest.mark.proves("search-isolated")
-async def test_questions_over_some_conversations(stores: Any) -> None:
+async def test_a_search_over_some_conversations(stores: Any) -> None:
     """Those of an owner, of an agent, or by name; also where the server cannot search. Others are not ranked."""
     store = stores()
     owners = {"a": (1, "rail"), "b": (1, "air"), "c": ("1", "rail"), "d": (None, None)}

@@ -139,7 +139,7 @@ async def test_subscribers_to_all_conversations_get_replies(stores: Any) -> None
 
 
 @pytest.mark.smoke
-async def test_what_was_written_stays_if_the_block_fails(store: Any) -> None:
+async def test_a_reply_whose_block_fails_is_interrupted(store: Any) -> None:
     reply = store.stream("c")
 
     async def fail() -> None:
@@ -156,7 +156,7 @@ async def test_what_was_written_stays_if_the_block_fails(store: Any) -> None:
     assert await store.get("c") == [message]
 
 
-async def test_a_dead_writer_is_noticed_by_readers(stores: Any) -> None:
+async def test_subscribers_end_the_reply_of_a_dead_writer(stores: Any) -> None:
     writer, reader = stores(), stores(poll_interval=600)
     op = await begun(writer, "half of ")
     async with reader.subscribe("c") as subscription, reader.subscribe_all() as every:
@@ -180,7 +180,7 @@ async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(sto
     assert (await reader.get_conversation("c")).revision == 2
 
 
-async def test_a_writer_that_was_taken_for_dead_completes_its_reply(store: Any) -> None:
+async def test_a_writer_whose_reply_a_reader_ended_completes_it(store: Any) -> None:
     async with store.stream("c") as reply:
         await reply.write("all ")
         await until_text(store, "all ")
@@ -246,7 +246,7 @@ async def test_a_reply_that_was_removed_ends_with_an_error(stores: Any, way: str
         assert await store.get_conversation("c") is None
 
 
-async def test_a_reply_that_somebody_changed_keeps_the_change(store: Any) -> None:
+async def test_a_reply_that_was_changed_meanwhile_keeps_the_change(store: Any) -> None:
     async def write() -> None:
         async with store.stream("c", id="r") as reply:
             await reply.write("x")

@@ -87,7 +87,7 @@ async def test_events_have_messages_as_they_are_when_they_are_read(stores: Any) 
     assert last.message_ids == ("2",)
 
 
-async def test_after_all_was_removed_at_once_events_have_no_messages(stores: Any) -> None:
+async def test_events_before_a_clear_have_no_messages(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
         await writer.append("c", user("a", id="a"))
@@ -249,7 +249,7 @@ async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any, ever
 
 
 @ONE_AND_ALL
-async def test_a_cursor_of_a_former_life_gives_a_reset(store: Any, every: bool) -> None:
+async def test_a_cursor_of_a_replaced_conversation_gives_a_reset(store: Any, every: bool) -> None:
     await store.append("c", user("0"))
     cursor = (await store.snapshot("c")).cursor
     await store.delete_conversation("c")

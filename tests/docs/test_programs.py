@@ -22,7 +22,7 @@ FileHistory = import_module("file_history").FileHistory
 example = import_module("room_agent")
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_messages_are_loaded(tmp_path: Path) -> None:
     history = FileHistory(tmp_path / "history.json", max_length=3)
     history.load()
     assert len(history) == 0

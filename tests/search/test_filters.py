@@ -67,7 +67,7 @@ def test_bounds_with_no_position_between_them_are_impossible(
     assert make_filters(since=since, before=before).impossible is impossible
 
 
-def test_a_message_without_what_is_asked_for() -> None:
+def test_a_message_without_the_filtered_field() -> None:
     bare = user("text")
     assert ANYTHING.wants(bare)
     for options in ({"participant_ids": [""]}, {"scope": "dm"}, {"tool_names": ["x"]}, {"since": Position(0, 0)}):

@@ -100,7 +100,7 @@ def test_vectors_that_agree_with_the_words_count() -> None:
 
 
 @pytest.mark.proves("embedders")
-def test_vectors_of_chance_only_break_ties() -> None:
+def test_random_vectors_only_break_ties() -> None:
     chance = random.Random(5)
     words = {n: chance.random() for n in range(1, 401) if n % 4}
     for seed in range(20):

@@ -147,7 +147,7 @@ def test_the_stemmer_is_the_servers_algorithm(server: RealServer, namespace: str
             assert ids(store, word) == ids(memory, word)
 
 
-def test_what_is_best_for_all_terms_is_found_beyond_the_depth(
+def test_the_best_message_for_all_terms_is_found_beyond_the_depth(
     server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each term alone has better matches than the depth holds; only together they name the message."""

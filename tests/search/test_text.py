@@ -50,7 +50,7 @@ def test_words(written: str, expected: str) -> None:
 
 
 @given(st.text(st.characters(), max_size=300))
-def test_words_hold_nothing_that_a_server_could_read_as_more(written: str) -> None:
+def test_words_have_no_syntax_of_a_server(written: str) -> None:
     for word in words(written):
         assert 1 <= len(word) <= MAX_WORD
         assert all(unicodedata.category(letter)[0] in "LNM" for letter in word)
@@ -65,11 +65,11 @@ def test_words_of_words_are_the_same_but_for_pairs(written: str) -> None:
 
 
 @given(st.text(st.characters(codec="ascii")))
-def test_the_short_way_for_ascii_is_the_long_way(written: str) -> None:
+def test_ascii_text_has_the_same_words_on_the_short_path(written: str) -> None:
     assert [*words(written), "é"] == words(written + " é")
 
 
-def test_all_that_a_message_says_is_searchable() -> None:
+def test_every_part_of_a_message_is_searchable() -> None:
     message = Message(
         role="assistant",
         participant=Participant("agent", "a-1", display_name="Ada"),
@@ -105,7 +105,7 @@ def test_long_paths_and_digests_are_searchable() -> None:
     assert index_text(user("f" * 65)) == ""
 
 
-def test_what_is_searchable_has_a_bound() -> None:
+def test_searchable_text_is_bounded() -> None:
     assert len(searchable(user("word " * 50_000))) == MAX_CHARACTERS
     results = tuple(tool_result(str(n), "x" * 10) for n in range(5_000))
     assert len(searchable(Message(role="tool", parts=results))) <= MAX_CHARACTERS

@@ -36,7 +36,7 @@ WRONG_TEXTS = [
 @pytest.mark.parametrize(
     "wrong", [*WRONG_TEXTS, None, 5, b"x", [], Cursor(A, 1, T), f"{A}:1:{T}".encode()], ids=lambda one: repr(one)[:30]
 )
-def test_other_values_are_no_cursors(wrong: Any) -> None:
+def test_other_values_are_not_cursors(wrong: Any) -> None:
     with pytest.raises(InvalidCursorError) as caught:
         Cursor.parse(wrong)
     assert len(str(caught.value)) < 250
