@@ -28,7 +28,7 @@ from tests.support.servers import until
 
 
 @pytest.mark.smoke
-async def test_saved_messages_are_loaded(stores: Any) -> None:
+async def test_what_is_saved_is_loaded(stores: Any) -> None:
     history = history_over(stores())
     history.add_system("Be brief.")
     history.add_message("user", ["see ", tool_use("1", "f")])
