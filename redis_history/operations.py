@@ -63,13 +63,15 @@ class Precondition(Struct, frozen=True):
 ANY = Precondition()
 
 
-class Write(Op[T_co]):
-    """An operation that changes a conversation."""
-
-    __slots__ = ()
+class _OnConversation(Struct, frozen=True):
     conversation_id: str
-    precondition: Precondition
-    token: str
+
+
+class Write(_OnConversation, Op[T_co], frozen=True, kw_only=True):
+    """An operation that changes a conversation. `token` is that of the change."""
+
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
 
 
 class Entry(Struct, frozen=True):
@@ -95,14 +97,11 @@ class Appended(Struct, frozen=True):
     duplicate: bool
 
 
-class Append(Struct, Write[list[Appended]], frozen=True):
+class Append(Write[list[Appended]], frozen=True):
     """Add messages, in order. Messages that are stored already are left as they are; without new ones nothing changes.
     The same id with other content: MessageConflictError. `vectors`: one for each message, or none."""
 
-    conversation_id: str
     entries: tuple[Entry, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
 
 
@@ -114,14 +113,11 @@ class ReplyEnd(Struct, frozen=True):
     size: int = 0
 
 
-class UpdateMessage(Struct, Write[Appended | None], frozen=True):
+class UpdateMessage(Write[Appended | None], frozen=True):
     """Replace the content of a message, which keeps its position; None: no message has this id. The same content again
     changes nothing. With `reply`, the outcome is also None if the message is another one, or its writer lives."""
 
-    conversation_id: str
     entry: Entry
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
     reply: ReplyEnd | None = None
 
@@ -137,22 +133,15 @@ class GrowReply(Struct, Op[int], frozen=True):
     lives: bool
 
 
-class Restore(Struct, Write[int], frozen=True):
+class Restore(Write[int], frozen=True):
     """Replace all messages. The outcome is the revision."""
 
-    conversation_id: str
     entries: tuple[Entry, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
 
 
-class Clear(Struct, Write[int], frozen=True):
+class Clear(Write[int], frozen=True):
     """Remove all messages and keep the conversation. The outcome is the revision."""
-
-    conversation_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
 class Compacted(Struct, frozen=True):
@@ -169,7 +158,7 @@ class Compacted(Struct, frozen=True):
     changed: bool
 
 
-class Compact(Struct, Write[Compacted], frozen=True):
+class Compact(Write[Compacted], frozen=True):
     """Replace all messages up to `through` (inclusive), except system messages, by a summary at the position of the
     last of them. The replaced messages move to the archive. A former summary is replaced like any message.
 
@@ -178,12 +167,9 @@ class Compact(Struct, Write[Compacted], frozen=True):
     summary, or if there is nothing to replace except a summary.
     """
 
-    conversation_id: str
     through: Position
     summary: Entry
     seen: tuple[tuple[str, bytes], ...] | None = None
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
 
 
@@ -194,40 +180,27 @@ class Expanded(Struct, frozen=True):
     count: int
 
 
-class Expand(Struct, Write[Expanded | None], frozen=True):
+class Expand(Write[Expanded | None], frozen=True):
     """Restore the messages that the live summary replaced; None: its id is another one."""
 
-    conversation_id: str
     summary_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
-class WriteRecord(Struct, Write[int], frozen=True):
+class WriteRecord(Write[int], frozen=True):
     """Set fields of a conversation's record (see RECORD_FIELDS); creates the conversation if necessary. The outcome is
     the revision."""
 
-    conversation_id: str
     fields: dict[str, Any]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
-class DeleteMessages(Struct, Write[int], frozen=True):
+class DeleteMessages(Write[int], frozen=True):
     """Remove messages by id, archived or not; unknown ids are ignored. The outcome is the number of removed ones."""
 
-    conversation_id: str
     message_ids: tuple[str, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
-class DeleteConversation(Struct, Write[bool], frozen=True):
+class DeleteConversation(Write[bool], frozen=True):
     """Remove everything of a conversation. The outcome is whether it existed."""
-
-    conversation_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
 class ReadConversation(Struct, Op[Conversation | None], frozen=True):

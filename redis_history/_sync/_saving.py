@@ -182,7 +182,7 @@ class Saver:
         if change.target:
             op = requests.restore(self._syncer.bound_id, change.target, expected_revision=change.seen)
         else:
-            op = Clear(self._syncer.bound_id, requests.precondition(change.seen))
+            op = Clear(self._syncer.bound_id, precondition=requests.precondition(change.seen))
         revision = self._store._write(replace(op, token=change.token))
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True

@@ -112,7 +112,7 @@ class Writing(Watching, Searching):
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return self._write(ops.Clear(conversation_id, requests.precondition(expected_revision)))
+        return self._write(ops.Clear(conversation_id, precondition=requests.precondition(expected_revision)))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -258,7 +258,7 @@ class Writing(Watching, Searching):
         self._check_compacts()
         check_conversation_id(conversation_id)
         condition = requests.precondition(expected_revision)
-        expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), condition))
+        expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
             raise MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"

@@ -262,7 +262,8 @@ def append_one(
 ) -> Append:
     """The operation that appends one message. Raises as `append`."""
     check_conversation_id(conversation_id)
-    return Append(conversation_id, (entry_of(message),), precondition(expected_revision, must_exist, must_not_exist))
+    condition = precondition(expected_revision, must_exist, must_not_exist)
+    return Append(conversation_id, (entry_of(message),), precondition=condition)
 
 
 def append(
@@ -300,7 +301,7 @@ def append(
                 "append in several batches"
             )
     condition = precondition(expected_revision, must_exist, must_not_exist)
-    return Batch(Append(conversation_id, tuple(entries.values()), condition), order)
+    return Batch(Append(conversation_id, tuple(entries.values()), precondition=condition), order)
 
 
 def delete_messages(
@@ -312,7 +313,7 @@ def delete_messages(
     ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
     if len(ids) > MAX_BATCH_MESSAGES:
         raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
-    return DeleteMessages(conversation_id, ids, precondition(expected_revision))
+    return DeleteMessages(conversation_id, ids, precondition=precondition(expected_revision))
 
 
 def start_reply(conversation_id: str, role: Role, fields: MessageFields) -> Append:
@@ -349,13 +350,13 @@ def check_size(part: Part, before: int) -> int:
 def update_message(conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
     """Raises InvalidConversationIdError, InvalidMessageError."""
     check_conversation_id(conversation_id)
-    return UpdateMessage(conversation_id, entry_of(message), precondition(expected_revision))
+    return UpdateMessage(conversation_id, entry_of(message), precondition=precondition(expected_revision))
 
 
 def restore(conversation_id: str, messages: Iterable[Message], expected_revision: int | None = None) -> Restore:
     """Raises as `append`."""
     batch = append(conversation_id, messages, expected_revision)
-    return Restore(conversation_id, batch.op.entries, batch.op.precondition)
+    return Restore(conversation_id, batch.op.entries, precondition=batch.op.precondition)
 
 
 def compact(
@@ -386,7 +387,7 @@ def compact(
             if not isinstance(message, Message):
                 refuse(message, "an item of seen", "a Message", InvalidInputError)
         digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not stays(one))
-    return Compact(conversation_id, through, entry_of(summary), digests, precondition(expected_revision))
+    return Compact(conversation_id, through, entry_of(summary), digests, precondition=precondition(expected_revision))
 
 
 def through_of(through: Position | Message | str) -> Position | str:
@@ -418,7 +419,7 @@ def write_record(
         raise InvalidInputError("the metadata of a conversation has values that cannot be stored: use JSON-like values")
     if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
         raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
-    return WriteRecord(conversation_id, written, precondition(expected_revision, not create, create))
+    return WriteRecord(conversation_id, written, precondition=precondition(expected_revision, not create, create))
 
 
 def _check_list(value: object, name: str, error: type[InvalidInputError] = InvalidInputError) -> None:
