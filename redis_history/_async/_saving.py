@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._async._listing import run_steps
 from redis_history._async._runtime import Lock, LoopBound
+from redis_history._async._steps import run_steps
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features

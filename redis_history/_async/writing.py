@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from redis_history import operations as ops
 from redis_history import requests
+from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
-from redis_history._async.searching import AsyncSearching
 from redis_history._async.watching import AsyncWatching
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_seconds, refuse
@@ -23,12 +23,15 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
 from redis_history.paging import PAGE, next_page
+from redis_history.requests.store_options import Options
 from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
 
 
-class AsyncWriting(AsyncWatching, AsyncSearching):
+class AsyncWriting(AsyncWatching):
+    _options: Options
+
     async def append(
         self,
         conversation_id: str,
@@ -274,5 +277,6 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         if self._unopened:
             await self._open_subscriptions()
         if self._options.embedder is not None:
-            op = await self._run_search(Searcher(self._backend, self._options).with_vectors(op))
+            steps = Searcher(self._backend, self._options).with_vectors(op)
+            op = await run_steps(self._backend, steps, self._options.embedder)
         return await self._backend.execute(op)

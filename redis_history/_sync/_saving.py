@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._sync._listing import run_steps
 from redis_history._sync._runtime import Lock, LoopBound
+from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features

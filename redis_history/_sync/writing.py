@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from redis_history import operations as ops
 from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
-from redis_history._sync.searching import Searching
 from redis_history._sync.watching import Watching
 from redis_history._validation import check_seconds, refuse
 from redis_history.backends import rules
@@ -24,12 +24,15 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
 from redis_history.paging import PAGE, next_page
+from redis_history.requests.store_options import Options
 from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
 
 
-class Writing(Watching, Searching):
+class Writing(Watching):
+    _options: Options
+
     def append(
         self,
         conversation_id: str,
@@ -273,5 +276,6 @@ class Writing(Watching, Searching):
         if self._unopened:
             self._open_subscriptions()
         if self._options.embedder is not None:
-            op = self._run_search(Searcher(self._backend, self._options).with_vectors(op))
+            steps = Searcher(self._backend, self._options).with_vectors(op)
+            op = run_steps(self._backend, steps, self._options.embedder)
         return self._backend.execute(op)
