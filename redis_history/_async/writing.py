@@ -12,11 +12,11 @@ from redis_history import operations as ops
 from redis_history import requests
 from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
-from redis_history._async.watching import AsyncWatching
+from redis_history._async.subscription import AsyncFeed
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_seconds, refuse
 from redis_history.backends import rules
-from redis_history.backends.base import features
+from redis_history.backends.base import AsyncBackend, features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
@@ -29,8 +29,10 @@ from redis_history.search.searches import Searcher
 T = TypeVar("T")
 
 
-class AsyncWriting(AsyncWatching):
+class AsyncWriting:
+    _backend: AsyncBackend
     _options: Options
+    _unopened: list[AsyncFeed]
 
     async def append(
         self,
@@ -274,8 +276,8 @@ class AsyncWriting(AsyncWatching):
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
     async def _write(self, op: ops.Op[T]) -> T:
-        if self._unopened:
-            await self._open_subscriptions()
+        while self._unopened:
+            await self._unopened.pop().open()
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)
             op = await run_steps(self._backend, steps, self._options.embedder)

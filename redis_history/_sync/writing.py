@@ -14,10 +14,10 @@ from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
-from redis_history._sync.watching import Watching
+from redis_history._sync.subscription import Feed
 from redis_history._validation import check_seconds, refuse
 from redis_history.backends import rules
-from redis_history.backends.base import features
+from redis_history.backends.base import Backend, features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
@@ -30,8 +30,10 @@ from redis_history.search.searches import Searcher
 T = TypeVar("T")
 
 
-class Writing(Watching):
+class Writing:
+    _backend: Backend
     _options: Options
+    _unopened: list[Feed]
 
     def append(
         self,
@@ -273,8 +275,8 @@ class Writing(Watching):
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
     def _write(self, op: ops.Op[T]) -> T:
-        if self._unopened:
-            self._open_subscriptions()
+        while self._unopened:
+            self._unopened.pop().open()
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)
             op = run_steps(self._backend, steps, self._options.embedder)

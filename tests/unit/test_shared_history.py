@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from redis_history._sync._steps import run_steps
 
 from redis_history import HistoryStore, Message, tool_result, tool_use, user
+from redis_history._sync._steps import run_steps
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges, ReadHead
