@@ -82,7 +82,6 @@ class Server:
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> AsyncBackend:
     """Raises ConfigurationError for unusable arguments. Does not connect."""
     if client is None and parse_url(url).scheme == "memory":
-        options.check_without_server()
         return AsyncMemoryBackend(**options.for_memory())
     server = connect(url, client)
     cluster, index = isinstance(server, ClusterNodes), None

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._async._listing import read
 from redis_history._async._runtime import Lock, OwnerLoop
+from redis_history._async._steps import run_steps
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
@@ -95,13 +95,13 @@ class AsyncSaver:
 
     async def catch_up(self) -> None:
         async with self._reading:
-            await read(self._store.backend, self._syncer.changes_by_others())
+            await run_steps(self._store.backend, self._syncer.changes_by_others())
 
     # Called inside `exclusively`
 
     async def load(self, conversation_id: str) -> None:
         async with self._reading:
-            self._syncer.load(conversation_id, await read(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, await run_steps(self._store.backend, read_whole(conversation_id)))
 
     async def save(self, conversation_id: str) -> int:
         if conversation_id != self._syncer.conversation_id:
@@ -181,7 +181,7 @@ class AsyncSaver:
         if change.target:
             op = requests.restore(self._syncer.bound_id, change.target, expected_revision=change.seen)
         else:
-            op = Clear(self._syncer.bound_id, requests.precondition(change.seen))
+            op = Clear(self._syncer.bound_id, precondition=requests.precondition(change.seen))
         revision = await self._store._write(replace(op, token=change.token))
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True

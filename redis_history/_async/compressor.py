@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from redis_history._async._compressing import AsyncCompressing
-from redis_history._async._listing import scan_conversations
 from redis_history._async._runtime import Job, Signal, in_thread, is_cancelled, spawn
+from redis_history._async._steps import scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import rng
 from redis_history.backends.base import AsyncFollowsAll, PendingWakeups

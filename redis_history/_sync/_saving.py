@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._sync._listing import read
 from redis_history._sync._runtime import Lock, OwnerLoop
+from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
@@ -96,13 +96,13 @@ class Saver:
 
     def catch_up(self) -> None:
         with self._reading:
-            read(self._store.backend, self._syncer.changes_by_others())
+            run_steps(self._store.backend, self._syncer.changes_by_others())
 
     # Called inside `exclusively`
 
     def load(self, conversation_id: str) -> None:
         with self._reading:
-            self._syncer.load(conversation_id, read(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, run_steps(self._store.backend, read_whole(conversation_id)))
 
     def save(self, conversation_id: str) -> int:
         if conversation_id != self._syncer.conversation_id:
@@ -182,7 +182,7 @@ class Saver:
         if change.target:
             op = requests.restore(self._syncer.bound_id, change.target, expected_revision=change.seen)
         else:
-            op = Clear(self._syncer.bound_id, requests.precondition(change.seen))
+            op = Clear(self._syncer.bound_id, precondition=requests.precondition(change.seen))
         revision = self._store._write(replace(op, token=change.token))
         if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
             self._syncer.stale = True

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from redis_history._ids import rng
 from redis_history._sync._compressing import Compressing
-from redis_history._sync._listing import scan_conversations
 from redis_history._sync._runtime import Job, Signal, in_thread, is_cancelled, spawn
+from redis_history._sync._steps import scan_conversations
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.base import FollowsAll, PendingWakeups
 from redis_history.compaction.policy import KEEP_RECENT
