@@ -21,7 +21,6 @@ from redis_history.formats._notes import (
     parts_of_content,
     read_block,
     value_of,
-    with_note,
 )
 from redis_history.model import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
 
@@ -40,9 +39,6 @@ class ChatFormat(Format):
     #: Roles whose messages may have null as content, and whether a message with calls has null instead of no text.
     null_roles: ClassVar[Collection[str]]
     null_with_calls: ClassVar[bool] = False
-    #: Keys of a message, by its role, and of a call that the note may decide in every shape: see `rebuild`.
-    free: ClassVar[Mapping[str, Collection[str]]]
-    free_in_calls: ClassVar[Collection[str]] = ()
     #: Whether only messages of the assistant may have calls, and whether arguments may be an object.
     only_assistant_calls: ClassVar[bool] = False
     object_arguments: ClassVar[bool] = False
@@ -106,7 +102,7 @@ class ChatFormat(Format):
         if has_content:
             out.append(self.body(replace(message, parts=tuple(rest), role=role), note, shape))
         if out:
-            out[-1] = self.rebuilt(out[-1], message, shape, self.free.get(out[-1]["role"], ()))
+            out[-1] = self.rebuilt(out[-1], message, shape)
         if calls:
             out.append(self.body(replace(message, role="assistant", parts=tuple(calls)), {}, shape))
         return out
@@ -149,7 +145,7 @@ class ChatFormat(Format):
             call_id = many[0] if isinstance(many, list) and many and isinstance(many[0], str) else ""
         note: Json = {} if content is None or isinstance(content, str) else {"content": True}
         content = kept_value(content, note)
-        meta = with_note(self.form, note)
+        meta = self.meta(note)
         return ToolResultPart(tool_use_id=call_id, content=content, name=text_or_none(name), provider_meta=meta)
 
     def _result_item(self, part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> Rendered:
@@ -179,7 +175,7 @@ class ChatFormat(Format):
     # Calls
 
     def _read_call(self, call: Any) -> Part:
-        return read_block(self.form, call, self._known_call(call), self._render_call, {"tool_call": call})
+        return read_block(self.form, call, self._known_call(call), self.render, {"tool_call": call})
 
     def _known_call(self, call: Any) -> ToolUsePart | None:
         match call:
@@ -191,16 +187,16 @@ class ChatFormat(Format):
             case _:
                 return None
         call_id = text_or_none(call.get("id")) or ""
-        return ToolUsePart(id=call_id, name=name, input=value, provider_meta=with_note(self.form, note))
+        return ToolUsePart(id=call_id, name=name, input=value, provider_meta=self.meta(note))
 
     def _call(self, part: Part, shape: Shape) -> Any:
         """The `tool_calls` item for a part; None if the part is not a tool call."""
         if isinstance(part, ToolUsePart):
-            return self.rebuilt(self._render_call(part, shape)[0], part, shape, self.free_in_calls)
+            return self.write(part, shape)[0]
         block = foreign_block(self.form, part)
         return block.get("tool_call") if isinstance(block, Mapping) else None
 
-    def _render_call(self, part: Any, shape: Shape) -> Rendered:
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
         note = self.note(part)
         if note.get("type") == "custom" and isinstance(part.input, str):
             return {"id": part.id, "type": "custom", "custom": {"name": part.name, "input": part.input}}, None

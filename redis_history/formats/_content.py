@@ -40,10 +40,6 @@ def split_data_url(url: str | None) -> tuple[str | None, str | None]:
     return None, None
 
 
-def is_web_url(reference: str | None) -> bool:
-    return reference is not None and reference.startswith(("http://", "https://"))
-
-
 def is_image(part: AttachmentPart) -> bool:
     return part.modality == "image" or (part.modality is None and (part.mime_type or "").startswith("image/"))
 

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError
+from redis_history.formats._content import file_id, split_data_url
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import (
     Json,
     Rendered,
     Shape,
     as_mappings,
+    is_foreign,
     note_of,
     noted_message,
     read_block,
     rebuild,
+    with_note,
     write_block,
 )
-from redis_history.model import Message, Part, Role
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Part,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 
 
 class Format:
@@ -32,16 +44,33 @@ class Format:
     #: Keys of a request (if the API rejects others), and keys of a reply that are not content.
     request: ClassVar[Collection[str]] = ()
     metadata: ClassVar[Collection[str]] = ()
-    #: Keys, by the type of the part or message, that the provider's types do not accept as null.
-    not_null: ClassVar[Mapping[type, Collection[str]]] = {}
+    #: Keys that the provider's types do not accept as null, and keys that the original decides in every shape, by the
+    #: type of the part or the role of the message: see `rebuild`.
+    not_null: ClassVar[Mapping[type | str, Collection[str]]] = {}
+    free: ClassVar[Mapping[type | str, Collection[str]]] = {}
 
     def known(self, block: Any) -> Part | None:
         """The part for a block; None for an opaque part."""
         raise NotImplementedError
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        """The block for a part, without its note."""
+    # The block for a part, without its note; and what was lost.
+
+    def text(self, part: TextPart, shape: Shape) -> Rendered:
+        return {"type": "text", "text": part.text}, None
+
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+        return None, "reasoning of another provider"
+
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
         raise NotImplementedError
+
+    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+        raise NotImplementedError
+
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+        raise NotImplementedError
+
+    # Whole messages
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         raise NotImplementedError
@@ -73,20 +102,56 @@ class Format:
     def note(self, holder: Message | Part) -> Mapping[str, Any]:
         return note_of(holder, self.form)
 
+    def meta(self, note: Json) -> Json | None:
+        """The `provider_meta` of a part with this note."""
+        return with_note(self.form, note)
+
     def is_own(self, part: Any) -> bool:
         """Whether a part has a note of this provider."""
         return self.form in (part.provider_meta or {})
+
+    def is_foreign(self, part: Part) -> bool:
+        """Whether a part came from another provider. False for a part that came from no provider."""
+        return is_foreign(part, self.form)
+
+    def source(self, part: AttachmentPart, shape: Shape) -> tuple[Literal["uploaded", "inline", "url", ""], str | None]:
+        """How the provider can get the content of a file, and its id there or its URL; "" if it cannot."""
+        reference = part.reference
+        if (uploaded := file_id(part, self.form)) is not None:
+            return "uploaded", uploaded
+        if split_data_url(reference)[1] is not None:
+            return "inline", reference
+        if reference is not None and (shape == "original" or reference.startswith(("http://", "https://"))):
+            return "url", reference
+        return "", None
 
     def read(self, block: Any) -> Part:
         return read_block(self.form, block, self.known(block), self.render)
 
     def write(self, part: Part, shape: Shape) -> Rendered:
         """The block for a part, with its note."""
-        return write_block(self.form, part, self.render, shape, self.not_null.get(type(part), ()))
+        kind = type(part)
+        not_null, free = self.not_null.get(kind, ()), self.free.get(kind, ())
+        return write_block(self.form, part, self.render, shape, not_null, free)
 
-    def rebuilt(self, ours: Json, holder: Message | Part, shape: Shape, free: Collection[str] = ()) -> Json:
-        not_null = self.not_null.get(type(holder), ())
-        return rebuild(ours, self.note(holder), valid=shape != "original", free=free, not_null=not_null)
+    def render(self, part: Part, shape: Shape) -> Rendered:
+        match part:
+            case TextPart():
+                return self.text(part, shape)
+            case ReasoningPart():
+                return self.reasoning(part, shape)
+            case ToolUsePart():
+                return self.call(part, shape)
+            case ToolResultPart():
+                return self.result(part, shape)
+            case AttachmentPart():
+                return self.file(part, shape)
+        return None, "a part of an unknown kind"
+
+    def rebuilt(self, ours: Json, message: Message, shape: Shape) -> Json:
+        role = ours["role"]
+        not_null, free = self.not_null.get(Message, ()), self.free.get(role, ())
+        return rebuild(ours, self.note(message), valid=shape != "original", free=free, not_null=not_null)
 
     def role_of(self, raw: Mapping[str, Any]) -> tuple[Role, Json]:
         """Our role for a message, and the beginning of its note."""

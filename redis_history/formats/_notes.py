@@ -249,14 +249,18 @@ def read_block(form: str, block: Any, part: Part | None, write: Write, kept: Any
     return noted(part, form, note)
 
 
-def write_block(form: str, part: Part, write: Write, shape: Shape, not_null: Collection[str] = ()) -> Rendered:
+def write_block(
+    form: str, part: Part, write: Write, shape: Shape, not_null: Collection[str] = (), free: Collection[str] = ()
+) -> Rendered:
     """The block for a part, as it was if it came from this provider."""
     if isinstance(part, UnknownPart):
         block = foreign_block(form, part)
         return block, None if block is not None else "an opaque part of another provider"
     note = note_of(part, form)
     ours, lost = write(part, "original" if note.get("own") else shape)
-    return (None if ours is None else rebuild(ours, note, valid=shape != "original", not_null=not_null)), lost
+    if ours is not None:
+        ours = rebuild(ours, note, valid=shape != "original", free=free, not_null=not_null)
+    return ours, lost
 
 
 def parts_of_content(content: Any, read: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:

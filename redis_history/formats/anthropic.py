@@ -29,25 +29,13 @@ from redis_history.formats._content import (
     anthropic_file,
     as_object,
     converted,
-    file_id,
     is_image,
-    is_web_url,
     split_data_url,
     text_or_none,
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Json,
-    Rendered,
-    Shape,
-    content_of,
-    is_foreign,
-    kept_value,
-    parts_of_content,
-    value_of,
-    with_note,
-)
+from redis_history.formats._notes import Json, Rendered, Shape, content_of, kept_value, parts_of_content, value_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -76,7 +64,7 @@ def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[
         return out
     first = format_.read_message({"role": "system", "content": system}, 0)
     note = {key: value for key, value in format_.note(first).items() if key != "in_list"}
-    return [replace(first, provider_meta=with_note(format_.form, note) or {}), *out]
+    return [replace(first, provider_meta=format_.meta(note) or {}), *out]
 
 
 def to_anthropic(
@@ -108,7 +96,7 @@ class _Anthropic(Format):
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
     request: ClassVar[tuple[str, ...]] = ("role", "content")
     metadata = ("id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
-    not_null: ClassVar[Mapping[type, tuple[str, ...]]] = {ToolResultPart: ("content", "is_error")}
+    not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {ToolResultPart: ("content", "is_error")}
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"
@@ -167,7 +155,7 @@ class _Anthropic(Format):
             ):
                 note: Json = {} if kind == "tool_use" else {"type": kind}
                 arguments = kept_value(value, note)
-                return ToolUsePart(id=id_, name=name, input=arguments, provider_meta=with_note(self.form, note))
+                return ToolUsePart(id=id_, name=name, input=arguments, provider_meta=self.meta(note))
             case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
                 # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
                 note = {} if kind == "tool_result" else {"type": kind}
@@ -178,35 +166,28 @@ class _Anthropic(Format):
                     tool_use_id=id_,
                     content=kept_value(content, note),
                     is_error=block.get("is_error") is True,
-                    provider_meta=with_note(self.form, note),
+                    provider_meta=self.meta(note),
                 )
             case {"type": "image" | "document" as kind, "source": Mapping() as source}:
                 return anthropic_file(kind, source, block.get("title"))
         return None
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        note = self.note(part)
-        match part:
-            case TextPart():
-                return {"type": "text", "text": part.text}, None
-            case ReasoningPart():
-                if note.get("type") == "redacted_thinking":
-                    return {"type": "redacted_thinking", "data": part.signature or ""}, None
-                if is_foreign(part, self.form):
-                    return None, "reasoning of another provider"
-                if not self.is_own(part) and part.signature is None:
-                    return None, "reasoning without a signature, which the API rejects"
-                return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
-            case ToolUsePart():
-                value, lost = as_object(part.input, own=bool(note.get("parsed")))
-                return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
-            case ToolResultPart():
-                return self._result(part, note, shape)
-            case AttachmentPart():
-                return self._file(part, shape)
-        return None, "a part of an unknown kind"
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+        if self.note(part).get("type") == "redacted_thinking":
+            return {"type": "redacted_thinking", "data": part.signature or ""}, None
+        if self.is_foreign(part):
+            return None, "reasoning of another provider"
+        if not self.is_own(part) and part.signature is None:
+            return None, "reasoning without a signature, which the API rejects"
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
 
-    def _result(self, part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> Rendered:
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+        note = self.note(part)
+        value, lost = as_object(part.input, own=bool(note.get("parsed")))
+        return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
+
+    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+        note = self.note(part)
         content, lost = value_of(part.content, note), None
         kind = note.get("type", "tool_result")
         as_it_was = note.get("content") and (shape == "original" or content == [])
@@ -217,26 +198,27 @@ class _Anthropic(Format):
             out["content"] = content
         return ({**out, "is_error": True} if part.is_error else out), lost
 
-    def _file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
         if part.modality in ("audio", "video"):
             return None, f"{part.modality}, which the API does not accept"
         image = is_image(part)
-        mime, data = split_data_url(part.reference)
         source: Json
-        if (uploaded := file_id(part, self.form)) is not None:
-            source = {"type": "file", "file_id": uploaded}
-        elif data is not None:
-            mime = mime or part.mime_type
-            source = {"type": "base64", "media_type": mime, "data": data}
-            if shape != "original" and mime not in (_IMAGES if image else ("application/pdf",)):
-                text = None if image or mime is None or not mime.startswith("text/") else _decoded(data)
-                if text is None:
-                    return None, f"a file of type {mime}, which the API does not accept inline"
-                source = {"type": "text", "media_type": "text/plain", "data": text}
-        elif is_web_url(part.reference) or (shape == "original" and part.reference is not None):
-            source = {"type": "url", "url": part.reference}
-        else:
-            return None, NOT_USABLE
+        match self.source(part, shape):
+            case "uploaded", uploaded:
+                source = {"type": "file", "file_id": uploaded}
+            case "inline", url:
+                mime, data = split_data_url(url)
+                mime = mime or part.mime_type
+                source = {"type": "base64", "media_type": mime, "data": data}
+                if shape != "original" and mime not in (_IMAGES if image else ("application/pdf",)):
+                    text = None if image or mime is None or not mime.startswith("text/") else _decoded(data)
+                    if text is None:
+                        return None, f"a file of type {mime}, which the API does not accept inline"
+                    source = {"type": "text", "media_type": "text/plain", "data": text}
+            case "url", url:
+                source = {"type": "url", "url": url}
+            case _:
+                return None, NOT_USABLE
         if image:
             return {"type": "image", "source": source}, None
         return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}, None
@@ -255,7 +237,7 @@ class _AnthropicSystem(_Anthropic):
         return [self.body(message, note, shape)]
 
 
-def _decoded(data: str) -> str | None:
+def _decoded(data: Any) -> str | None:
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

@@ -39,7 +39,6 @@ from redis_history.formats._notes import (
     Rendered,
     Shape,
     as_mappings,
-    is_foreign,
     kept_value,
     noted,
     noted_message,
@@ -47,7 +46,6 @@ from redis_history.formats._notes import (
     rebuild,
     remember,
     value_of,
-    with_note,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -207,7 +205,7 @@ class _Gemini(Format):
                 id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
                 value = kept_value(args or {}, note)
-                return ToolUsePart(id=id_, name=name, input=value, provider_meta=with_note(self.form, note))
+                return ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
             case {"function_response": {"name": str(name), "response": dict(response)} as result}:
                 # By convention the response has one key, `output` or `error`. Any other response is the result itself.
                 single = next(iter(response)) if list(response) in (["output"], ["error"]) else ""
@@ -217,7 +215,7 @@ class _Gemini(Format):
                     content=kept_value(response[single] if single else response, note),
                     is_error=single == "error",
                     name=name,
-                    provider_meta=with_note(self.form, note),
+                    provider_meta=self.meta(note),
                 )
             case {"inline_data": {"data": str(data)} as blob}:
                 mime = text_or_none(blob.get("mime_type"))
@@ -226,29 +224,21 @@ class _Gemini(Format):
                 return _attachment(uri, text_or_none(file.get("mime_type")), file, {self.form: {"file": True}})
         return None
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        note = self.note(part)
-        match part:
-            case TextPart():
-                return {"text": part.text}, None
-            case ReasoningPart():
-                return self._thought(part)
-            case ToolUsePart():
-                value, lost = as_object(part.input, own=bool(note.get("parsed")))
-                call = {} if note.get("no_id") else {"id": part.id}
-                args = {"args": value} if value or not note.get("no_args") else {}
-                return {"function_call": {**call, "name": part.name, **args}}, lost
-            case ToolResultPart():
-                return self._result(part, note)
-            case AttachmentPart():
-                return self._file(part, note)
-        return None, "a part of an unknown kind"
+    def text(self, part: TextPart, shape: Shape) -> Rendered:
+        return {"text": part.text}, None
 
-    def _thought(self, part: ReasoningPart) -> Rendered:
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+        note = self.note(part)
+        value, lost = as_object(part.input, own=bool(note.get("parsed")))
+        call = {} if note.get("no_id") else {"id": part.id}
+        args = {"args": value} if value or not note.get("no_args") else {}
+        return {"function_call": {**call, "name": part.name, **args}}, lost
+
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
         out: Json = {"text": part.text, "thought": True}
         if part.signature is None:
             return out, None
-        if is_foreign(part, self.form):
+        if self.is_foreign(part):
             if not part.text:
                 return None, "reasoning that only another provider can decrypt"
             return out, "the signature of another provider"
@@ -256,7 +246,8 @@ class _Gemini(Format):
             return out, "a signature that is not base64"
         return {**out, "thought_signature": part.signature}, None
 
-    def _result(self, part: ToolResultPart, note: Mapping[str, Any]) -> Rendered:
+    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+        note = self.note(part)
         content, lost = value_of(part.content, note), None
         name = part.name if part.name is not None else self._tools.get(part.tool_use_id)
         if name is None:
@@ -270,12 +261,12 @@ class _Gemini(Format):
         id_: Json = {} if note.get("no_id") else {"id": part.tool_use_id}
         return {"function_response": {**id_, "name": name, "response": response}}, lost
 
-    def _file(self, part: AttachmentPart, note: Mapping[str, Any]) -> Rendered:
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
         url, own = part.reference, self.is_own(part)
         mime, data = split_data_url(url)
         # Only one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
         lost = "the name of a file" if part.name is not None and not own else None
-        if data is not None and not note.get("file"):
+        if data is not None and not self.note(part).get("file"):
             if not own and not _is_base64(data):
                 return None, "inline content that is not base64"
             kind = part.mime_type if mime == _UNKNOWN_TYPE else mime

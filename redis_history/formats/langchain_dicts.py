@@ -43,7 +43,6 @@ from redis_history.formats._notes import (
     read_block,
     rebuild,
     value_of,
-    with_note,
 )
 from redis_history.model import (
     AttachmentPart,
@@ -110,7 +109,7 @@ class _LangChain(Format):
             elif isinstance(part, ToolUsePart):
                 lost = f"a tool call by role {message.role}"
                 if message.role == "assistant":
-                    lost = self._call(part)[1]
+                    lost = self.call(part, shape)[1]
                     rest.append(part)
             else:
                 block, lost = self.write(part, shape)
@@ -133,7 +132,7 @@ class _LangChain(Format):
             if isinstance(opened, Mapping) and "tool_call" in opened:
                 calls.append(opened["tool_call"])
             elif isinstance(part, ToolUsePart):
-                calls.append(rebuild(self._call(part)[0], self.note(part)))
+                calls.append(self.write(part, shape)[0])
             elif (block := self.write(part, shape)[0]) is not None:
                 blocks.append(block)
         out: Json = {"content": content_of(blocks, "list" if note.get("list") else "")}
@@ -147,10 +146,10 @@ class _LangChain(Format):
             case {"name": str(name), "args": args, "id": str(id_)}:
                 note: Json = {}
                 value = kept_value(args, note)
-                part = ToolUsePart(id=id_, name=name, input=value, provider_meta=with_note(self.form, note))
-        return read_block(self.form, call, part, lambda part, shape: self._call(part), {"tool_call": call})
+                part = ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
+        return read_block(self.form, call, part, self.render, {"tool_call": call})
 
-    def _call(self, part: Any) -> Rendered:
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
         args, lost = as_object(part.input, own=bool(self.note(part).get("parsed")))
         return {"name": part.name, "args": args, "id": part.id, "type": "tool_call"}, lost
 
@@ -162,7 +161,7 @@ class _LangChain(Format):
             content=content,
             is_error=data.get("status") == "error",
             name=text_or_none(data.get("name")),
-            provider_meta=with_note(self.form, note),
+            provider_meta=self.meta(note),
         )
 
     def _result_data(self, part: ToolResultPart) -> Rendered:
@@ -205,24 +204,16 @@ class _LangChain(Format):
                 return AttachmentPart(modality=_MODALITIES[kind], reference=data_url(mime, data), mime_type=mime)
         return None
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        note = self.note(part)
-        match part:
-            case TextPart():
-                return {"type": "text", "text": part.text}, None
-            case ReasoningPart():
-                if note.get("type") == "thinking":
-                    signed = {} if part.signature is None else {"signature": part.signature}
-                    return {"type": "thinking", "thinking": part.text, **signed}, None
-                lost = None if part.signature is None else "the signature of reasoning"
-                return {"type": "reasoning", "reasoning": part.text}, lost
-            case AttachmentPart():
-                return self._file(part, note)
-        return None, "a part of an unknown kind"
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+        if self.note(part).get("type") == "thinking":
+            signed = {} if part.signature is None else {"signature": part.signature}
+            return {"type": "thinking", "thinking": part.text, **signed}, None
+        lost = None if part.signature is None else "the signature of reasoning"
+        return {"type": "reasoning", "reasoning": part.text}, lost
 
-    def _file(self, part: AttachmentPart, note: Mapping[str, Any]) -> Rendered:
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
         url = part.reference
-        if note.get("type") == "image_url":
+        if self.note(part).get("type") == "image_url":
             return {"type": "image_url", "image_url": {"url": url}}, None
         if url is None:
             return None, "a file without a reference"

@@ -24,18 +24,9 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from redis_history.formats._chat import ChatFormat
-from redis_history.formats._content import (
-    NOT_USABLE,
-    attachment,
-    data_url,
-    file_id,
-    is_image,
-    is_web_url,
-    split_data_url,
-    text_or_none,
-)
+from redis_history.formats._content import NOT_USABLE, attachment, data_url, is_image, split_data_url, text_or_none
 from redis_history.formats._losses import OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, is_foreign, with_note
+from redis_history.formats._notes import Json, Rendered, Shape
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -79,9 +70,12 @@ class _Mistral(ChatFormat):
     in_own_results = (*in_results, "thinking")  # thinking of other providers has another structure
     result_keys = ("role", "content", "tool_call_id", "name")
     null_roles = ("user", "assistant", "tool")
-    free: ClassVar[Mapping[str, Collection[str]]] = {"assistant": ("content",), "tool": ("tool_call_id",)}
-    free_in_calls = ("id", "type")
-    not_null: ClassVar[Mapping[type, Collection[str]]] = {Message: ("prefix",)}
+    free: ClassVar[Mapping[type | str, Collection[str]]] = {
+        "assistant": ("content",),
+        "tool": ("tool_call_id",),
+        ToolUsePart: ("id", "type"),
+    }
+    not_null: ClassVar[Mapping[type | str, Collection[str]]] = {Message: ("prefix",)}
     only_assistant_calls = True
     object_arguments = True
 
@@ -94,7 +88,7 @@ class _Mistral(ChatFormat):
                 note: Json = {"type": "thinking"}
                 if chunks != [{"type": "text", "text": text}]:
                     note["chunks"] = chunks
-                return ReasoningPart(text=text, signature=signature, provider_meta=with_note(self.form, note))
+                return ReasoningPart(text=text, signature=signature, provider_meta=self.meta(note))
             case {"type": "image_url", "image_url": str(url)}:
                 return attachment(self.form, "image", url)
             case {"type": "image_url", "image_url": {"url": str(url)}}:
@@ -105,7 +99,7 @@ class _Mistral(ChatFormat):
                 return attachment(self.form, "document", id_, uploaded=True)
             case {"type": "input_audio", "input_audio": str(data)}:
                 # An audio chunk does not say its type.
-                url = data if is_web_url(data) else data_url(_UNKNOWN_AUDIO, data)
+                url = data if data.startswith(("http://", "https://")) else data_url(_UNKNOWN_AUDIO, data)
                 return AttachmentPart(modality="audio", reference=url)
         return None
 
@@ -117,39 +111,29 @@ class _Mistral(ChatFormat):
             return None, "content other than text in a system message"
         return block, lost
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        match part:
-            case TextPart():
-                return {"type": "text", "text": part.text}, None
-            case ReasoningPart():
-                return self._thinking(part)
-            case AttachmentPart():
-                return self._file(part, shape)
-        return None, "a part of an unknown kind"
-
-    def _thinking(self, part: ReasoningPart) -> Rendered:
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
         chunks = self.note(part).get("chunks")
         if not isinstance(chunks, list) or _text_of(chunks) != part.text:
             chunks = [{"type": "text", "text": part.text}]
         out: Json = {"type": "thinking", "thinking": chunks}
         if part.signature is None:
             return out, None
-        if not is_foreign(part, self.form):
+        if not self.is_foreign(part):
             return {**out, "signature": part.signature}, None
         if not part.text:
             return None, "reasoning that only another provider can decrypt"
         return out, "the signature of another provider"
 
-    def _file(self, part: AttachmentPart, shape: Shape) -> Rendered:
-        url = part.reference
-        mime, data = split_data_url(url)
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
         if part.modality == "video":
             return None, "video, which the API does not accept"
-        if (uploaded := file_id(part, self.form)) is not None:
+        how, url = self.source(part, shape)
+        if how == "uploaded":
             lost = f"the modality {part.modality} of an uploaded file" if part.modality in ("audio", "image") else None
-            return {"type": "file", "file_id": uploaded}, lost
-        if url is None or (data is None and shape != "original" and not is_web_url(url)):
+            return {"type": "file", "file_id": url}, lost
+        if url is None:
             return None, NOT_USABLE
+        mime, data = split_data_url(url)
         if part.modality == "audio":
             return {"type": "input_audio", "input_audio": url if data is None else data}, None
         if is_image(part) or (part.modality is None and (mime or "").startswith("image/")):

@@ -19,17 +19,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from redis_history.formats._chat import ChatFormat, Kind
-from redis_history.formats._content import (
-    attachment,
-    data_url,
-    file_id,
-    is_image,
-    is_web_url,
-    reference_note,
-    split_data_url,
-)
+from redis_history.formats._content import attachment, data_url, is_image, reference_note, split_data_url
 from redis_history.formats._losses import OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, with_note
+from redis_history.formats._notes import Json, Rendered, Shape
 from redis_history.model import AttachmentPart, Message, Part, Role, TextPart, UnknownPart
 
 #: The block types that a message of each role may contain.
@@ -75,8 +67,8 @@ class _OpenAI(ChatFormat):
     result_keys = ("role", "tool_call_id", "name", "content")
     null_roles = ("assistant",)
     null_with_calls = True
-    free: ClassVar[Mapping[str, Collection[str]]] = {"assistant": ("content",)}
-    not_null: ClassVar[Mapping[type, Collection[str]]] = {Message: ("name", "tool_calls")}
+    free: ClassVar[Mapping[type | str, Collection[str]]] = {"assistant": ("content",)}
+    not_null: ClassVar[Mapping[type | str, Collection[str]]] = {Message: ("name", "tool_calls")}
     authors: ClassVar[Mapping[str, Kind]] = {"user": "user", "assistant": "agent", "system": "system"}
 
     def known(self, block: Any) -> Part | None:
@@ -94,7 +86,7 @@ class _OpenAI(ChatFormat):
                 if all(value is None or isinstance(value, str) for value in (id_, name, data)):
                     reference: str | None = id_ if data is None else data
                     note = {} if reference is None else reference_note(reference, uploaded=data is None)
-                    meta = with_note(self.form, note)
+                    meta = self.meta(note)
                     return AttachmentPart(name=name, modality="document", reference=reference, provider_meta=meta)
         return None
 
@@ -106,12 +98,11 @@ class _OpenAI(ChatFormat):
             return {"type": "text", "text": block["refusal"]}, None
         return (block, lost) if block["type"] in _BLOCKS.get(role, ("text",)) else (None, f"a file of role {role}")
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        if isinstance(part, TextPart):
-            kind = "refusal" if self.note(part).get("type") == "refusal" else "text"
-            return {"type": kind, kind: part.text}, None
-        if not isinstance(part, AttachmentPart):
-            return None, "reasoning of another provider"
+    def text(self, part: TextPart, shape: Shape) -> Rendered:
+        kind = "refusal" if self.note(part).get("type") == "refusal" else "text"
+        return {"type": kind, kind: part.text}, None
+
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
         block = self._file(part, shape)
         if block is None:
             return None, "a file that the API does not accept"
@@ -119,12 +110,10 @@ class _OpenAI(ChatFormat):
         return block, "the modality image of an uploaded file" if is_image_file else None
 
     def _file(self, part: AttachmentPart, shape: Shape) -> Json | None:
-        url = part.reference
-        mime, data = split_data_url(url)
-        uploaded = file_id(part, self.form)
-        if is_image(part) and url is not None and uploaded is None:
-            usable = data is not None or is_web_url(url) or shape == "original"
-            return {"type": "image_url", "image_url": {"url": url}} if usable else None
+        how, url = self.source(part, shape)
+        mime, data = split_data_url(part.reference)
+        if is_image(part) and how != "uploaded" and part.reference is not None:
+            return {"type": "image_url", "image_url": {"url": url}} if how else None
         if part.modality == "audio" and data is not None and mime is not None:
             kind = mime.partition("/")[2]
             if shape != "original":
@@ -134,7 +123,8 @@ class _OpenAI(ChatFormat):
             return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
         if part.modality == "video" or (part.modality == "audio" and not self.is_own(part)):
             return None
-        if uploaded is None and data is None and shape != "original":
+        if how in ("url", "") and shape != "original":
             return None  # only the Responses API accepts a file by URL
-        file = {"file_id": uploaded, "filename": part.name, "file_data": url if uploaded is None else None}
+        own = how == "uploaded"
+        file = {"file_id": url if own else None, "filename": part.name, "file_data": None if own else url}
         return {"type": "file", "file": {key: value for key, value in file.items() if value is not None}}

@@ -29,9 +29,7 @@ from redis_history.formats._content import (
     attachment,
     converted,
     dump_arguments,
-    file_id,
     is_image,
-    is_web_url,
     parse_arguments,
     split_data_url,
 )
@@ -43,7 +41,6 @@ from redis_history.formats._notes import (
     Shape,
     as_mappings,
     content_of,
-    is_foreign,
     kept_value,
     noted,
     opaque,
@@ -51,7 +48,6 @@ from redis_history.formats._notes import (
     plain_text,
     read_block,
     value_of,
-    with_note,
     write_block,
 )
 from redis_history.model import (
@@ -88,7 +84,7 @@ def to_openai_responses(
 class _Responses(Format):
     form = "openai_responses"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "system"}
-    not_null: ClassVar[Mapping[type, tuple[str, ...]]] = {
+    not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {
         ReasoningPart: ("content", "status"),
         ToolUsePart: ("id", "status", "namespace"),
         ToolResultPart: ("id", "name"),
@@ -143,7 +139,7 @@ class _Responses(Format):
             plain = list(raw) == ["role", "content"]
             return [noted(TextPart(text=content), self.form, {} if plain else {"item": item, "order": list(raw)})]
         if isinstance(content, list) and content:
-            parts = [read_block(self.form, block, self.known(block), self._output_block) for block in content]
+            parts = [self.read(block) for block in content]
             if not any(isinstance(part, UnknownPart) for part in parts):
                 first = noted(parts[0], self.form, {"item": item, "order": list(raw), "blocks": True})
                 return [first, *(noted(part, self.form, {"inside": True}) for part in parts[1:])]
@@ -164,7 +160,7 @@ class _Responses(Format):
         for index, part in enumerate(message.parts):
             if isinstance(part, TextPart):
                 if blocks is not None and self.note(part).get("inside"):
-                    blocks.append(write_block(self.form, part, self._output_block, shape)[0])
+                    blocks.append(self.write(part, shape)[0])
                     continue
                 item, lost = self._reply_item(part, shape), None
                 blocks = item["content"] if isinstance(item["content"], list) else None
@@ -184,7 +180,7 @@ class _Responses(Format):
         if note.get("blocks"):
             if shape != "original" and not (isinstance(item.get("id"), str) and isinstance(item.get("status"), str)):
                 return {"role": "assistant", "content": content}  # the API requires an id for blocks
-            content = [write_block(self.form, part, self._output_block, shape)[0]]
+            content = [self.write(part, shape)[0]]
         whole = {**item, "content": content}
         return {key: whole[key] for key in note.get("order", ()) if key in whole} | whole
 
@@ -244,12 +240,13 @@ class _Responses(Format):
                 )
         return None
 
-    def _output_block(self, part: Part, shape: Shape) -> Rendered:
-        if not isinstance(part, TextPart):
-            return None, "a file in an assistant message"
+    def text(self, part: TextPart, shape: Shape) -> Rendered:
         if self.note(part).get("type") == "refusal":
             return {"type": "refusal", "refusal": part.text}, None
         return {"type": "output_text", "text": part.text, "annotations": []}, None
+
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+        return None, "a file in an assistant message"
 
     def _input_block(self, part: Part, shape: Shape) -> Rendered:
         if isinstance(part, TextPart):
@@ -261,18 +258,14 @@ class _Responses(Format):
     def _file(self, part: AttachmentPart, shape: Shape) -> Rendered:
         if part.modality in ("audio", "video"):
             return None, f"{part.modality}, which the API does not accept"
-        url = part.reference
-        data = split_data_url(url)[1]
-        uploaded = file_id(part, self.form)
-        linked = uploaded is None and (data is not None or is_web_url(url) or (shape == "original" and url is not None))
-        if not linked and not uploaded:
+        how, url = self.source(part, shape)
+        if url is None:
             return None, NOT_USABLE
-        source: Json = {"file_id": uploaded}
         if is_image(part):
-            return {"type": "input_image", "detail": "auto", **({"image_url": url} if linked else source)}, None
-        if linked:
-            source = {"file_data" if data is not None or self.note(part).get("data") else "file_url": url}
-        return {"type": "input_file", **source, **({} if part.name is None else {"filename": part.name})}, None
+            return {"type": "input_image", "detail": "auto", "file_id" if how == "uploaded" else "image_url": url}, None
+        key = "file_data" if how == "inline" or self.note(part).get("data") else "file_url"
+        named = {} if part.name is None else {"filename": part.name}
+        return {"type": "input_file", "file_id" if how == "uploaded" else key: url, **named}, None
 
     # Other items
 
@@ -280,7 +273,7 @@ class _Responses(Format):
         match raw:
             case {"type": "function_call", "call_id": str(id_), "name": str(name), "arguments": arguments}:
                 value, style = parse_arguments(arguments)
-                meta = with_note(self.form, {"arguments": style} if style else {})
+                meta = self.meta({"arguments": style} if style else {})
                 return ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
             case {"type": "custom_tool_call", "call_id": str(id_), "name": str(name), "input": str(value)}:
                 return ToolUsePart(id=id_, name=name, input=value, provider_meta={self.form: {"type": "custom"}})
@@ -288,7 +281,7 @@ class _Responses(Format):
                 note: Json = {} if raw["type"] == "function_call_output" else {"type": raw["type"]}
                 note |= {} if isinstance(output, str) else {"content": True}
                 content = kept_value(output, note)
-                return ToolResultPart(tool_use_id=id_, content=content, provider_meta=with_note(self.form, note))
+                return ToolResultPart(tool_use_id=id_, content=content, provider_meta=self.meta(note))
             case {"type": "reasoning"}:
                 key = "content" if raw.get("content") and not raw.get("summary") else "summary"
                 given, signature, text = raw.get("id"), raw.get("encrypted_content"), _text_of(raw.get(key))
@@ -298,17 +291,6 @@ class _Responses(Format):
                 return ReasoningPart(text=text, signature=signature, provider_meta=meta)
         return None
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
-        """The item for a part that is an item of its own."""
-        match part:
-            case ReasoningPart():
-                return self._reasoning(part)
-            case ToolUsePart():
-                return self._call(part, shape), None
-            case ToolResultPart():
-                return self._result(part, shape)
-        return self._output_block(part, shape)
-
     def _item(self, part: Part, message: Message, index: int, shape: Shape) -> Rendered:
         item, lost = self.write(part, shape)
         if isinstance(part, ReasoningPart) and item is not None and shape != "original" and item.get("id") is None:
@@ -317,8 +299,8 @@ class _Responses(Format):
             item = {"id": f"rs_{digest}", **{key: value for key, value in item.items() if key != "id"}}
         return item, lost
 
-    def _reasoning(self, part: ReasoningPart) -> Rendered:
-        if is_foreign(part, self.form):
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+        if self.is_foreign(part):
             return None, "reasoning of another provider"
         if not self.is_own(part) and part.signature is None:
             return None, "reasoning that is not from this API"
@@ -331,14 +313,14 @@ class _Responses(Format):
             out["summary"] = _unless_edited(note.get("summary"), part.text, "summary_text")
         return out if part.signature is None else {**out, "encrypted_content": part.signature}, None
 
-    def _call(self, part: ToolUsePart, shape: Shape) -> Json:
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
         note = self.note(part)
         if note.get("type") == "custom" and isinstance(part.input, str):
-            return {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.input}
+            return {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.input}, None
         arguments = dump_arguments(part.input, note.get("arguments"), text=shape != "original")
-        return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}
+        return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}, None
 
-    def _result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
         note = self.note(part)
         output, lost = value_of(part.content, note), None
         if not (note.get("content") and (shape == "original" or output == [])):

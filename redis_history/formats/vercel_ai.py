@@ -24,16 +24,7 @@ from typing import Any
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Json,
-    Shape,
-    note_of,
-    noted,
-    opaque,
-    read_block,
-    stored_value,
-    write_block,
-)
+from redis_history.formats._notes import Json, Shape, note_of, noted, opaque, read_block, stored_value, write_block
 from redis_history.model import (
     AttachmentPart,
     Message,
