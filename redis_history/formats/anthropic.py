@@ -9,10 +9,6 @@
 | `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts; the note has the type |
 | `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL without decoding |
 | `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`; an opaque part |
-
-`to_anthropic` reports as losses: reasoning that the API did not sign, audio, video, inline files other than PDF and
-text, files uploaded to other providers, tool arguments that are not an object, roles that Anthropic does not define,
-opaque parts of other providers.
 """
 
 from __future__ import annotations

@@ -14,10 +14,6 @@
 
 Keys in camel case (`functionCall`) and bytes are accepted and restored. New output has keys in snake case and base64
 text for bytes; both the SDK and the REST API accept these.
-
-`to_gemini` reports as losses: signatures of other providers (their reasoning becomes a thought without a signature),
-files that are neither inline nor a URL, files in a tool result, arguments that are not an object, opaque parts of
-other providers.
 """
 
 from __future__ import annotations

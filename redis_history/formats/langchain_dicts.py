@@ -7,9 +7,6 @@
 | `tool_calls`; `invalid_tool_calls` | tool_use parts; `provider_meta["langchain"]` |
 | `status` of a tool message | `is_error` of the tool_result part |
 | `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
-
-`to_langchain` reports as losses: signatures of reasoning that did not come through LangChain, opaque parts of other
-providers, tool calls in messages whose role is not `assistant`.
 """
 
 from __future__ import annotations

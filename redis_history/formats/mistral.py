@@ -7,11 +7,6 @@
 | `reference` (citations), unknown chunks | opaque parts |
 | `tool_calls` | tool_use parts with parsed arguments (Mistral may also send an object) |
 | `prefix`, unknown keys | `provider_meta["mistral"]` |
-
-`to_mistral` reports as losses: signatures of other providers (their reasoning becomes thinking without a signature),
-video, files uploaded to other providers, `is_error` of a tool result, content other than text and thinking in a system
-message, the role of a message with tool calls if it is not `assistant` (it becomes `assistant`), opaque parts of
-other providers.
 """
 
 from __future__ import annotations

@@ -7,10 +7,6 @@
 | `reasoning_content`, `reasoning` | a reasoning part |
 | `tool_calls` (of any role), `function_call` | tool_use parts with parsed arguments; the original JSON is restored |
 | unknown blocks, keys | an opaque part; `provider_meta["openai_chat"]` |
-
-`to_openai_chat` reports as losses: reasoning of other providers, files by URL, video, audio other than WAV and MP3,
-files in an assistant or system message, `is_error` of a tool result and its blocks other than text, roles that the API
-does not define, opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -82,10 +78,10 @@ class _OpenAI(ChatFormat):
             case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
                 return attachment(self.form, "audio", data_url(f"audio/{kind}", data))
             case {"type": "file", "file": Mapping() as file}:
-                id_, name, data = (file.get(key) for key in ("file_id", "filename", "file_data"))
-                if all(value is None or isinstance(value, str) for value in (id_, name, data)):
-                    reference: str | None = id_ if data is None else data
-                    note = {} if reference is None else reference_note(reference, uploaded=data is None)
+                uploaded, name, inline = (file.get(key) for key in ("file_id", "filename", "file_data"))
+                if all(value is None or isinstance(value, str) for value in (uploaded, name, inline)):
+                    reference = uploaded if inline is None else inline
+                    note = {} if reference is None else reference_note(reference, uploaded=inline is None)
                     meta = self.meta(note)
                     return AttachmentPart(name=name, modality="document", reference=reference, provider_meta=meta)
         return None

@@ -11,10 +11,6 @@
 
 An assistant message ends before an item of another role, and before a second message item if there was no tool call.
 So parallel calls stay in one message, as other providers require.
-
-`to_openai_responses` reports as losses: reasoning that is not from this API, audio, video, files in an assistant
-message, files uploaded to other providers, `is_error` of a tool result, the role of a message with tool calls if it
-is not `assistant`, opaque parts of other providers.
 """
 
 from __future__ import annotations
