@@ -94,7 +94,7 @@ def file_id(part: AttachmentPart, form: str) -> str | None:
     """The id of the file at the provider of `form`; None if it was not uploaded there."""
     reference = part.reference
     if reference is None:  # version 0.1.0 stored the ids of imported files in `id`
-        return None if is_foreign(part, form) else part.id
+        return None if is_foreign(part, form) else part.id or None
     for name in {*FORMS, form}:
         note = note_of(part, name)
         if note.get("file_id") == reference:

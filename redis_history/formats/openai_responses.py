@@ -283,7 +283,7 @@ class _Responses(Format):
                 given, signature, text = raw.get("id"), raw.get("encrypted_content"), _text_of(raw.get(key))
                 if text is None or not isinstance(given, str | None) or not isinstance(signature, str | None):
                     return None
-                meta = {self.form: {"id": given, key: raw.get(key)}}
+                meta = self.meta({"id": given, key: raw.get(key)})
                 return ReasoningPart(text=text, signature=signature, provider_meta=meta)
         return None
 
