@@ -36,22 +36,6 @@ from redis_history.model.message import Message
 from redis_history.model.parts import ToolResultPart, ToolUsePart
 from redis_history.model.wire import body_digest
 
-__all__ = [
-    "OpenCalls",
-    "Pairs",
-    "Place",
-    "ToolMark",
-    "agent_of",
-    "groups",
-    "has_tools",
-    "marks",
-    "oldest_with_results",
-    "pairs_of",
-    "tool_parts",
-    "without_cut_results",
-    "without_lone_results",
-]
-
 T = TypeVar("T")
 _TOOLS = (ToolUsePart, ToolResultPart)
 _DIGEST = 4

@@ -18,8 +18,6 @@ from redis_history.model.message import Message, text_of
 from redis_history.model.parts import Part, TextPart
 from redis_history.model.rows import part_of, row_of
 
-__all__ = ["LEASE_SECONDS", "Progress", "grown", "is_plain", "merged", "read_records", "record_of"]
-
 #: A writer that was not heard of for so many seconds has died.
 LEASE_SECONDS: Final = 6.0
 
