@@ -112,14 +112,17 @@ class _Anthropic(Format):
         losses.add(message.id, None, self.lost_role(note, shape))
         if message.parts and not blocks:
             return []  # all of its content was lost, and reported
-        return [self.rebuilt(self.body(message, note, shape), message, shape)]
+        return [self.rebuilt(self._item(message, note, shape, blocks), message, shape)]
 
     def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+        return self._item(message, note, shape, self.blocks(message, shape))
+
+    def _item(self, message: Message, note: Mapping[str, Any], shape: Shape, blocks: list[Any]) -> Json:
         role = "user" if message.role == "tool" else message.role
         if shape == "original":
             role = note.get("role", role)
         null = None if shape == "original" else ""
-        return {"role": role, "content": content_of(self.blocks(message, shape), note.get("content", ""), null)}
+        return {"role": role, "content": content_of(blocks, note.get("content", ""), null)}
 
     def blocks(self, message: Message, shape: Shape, losses: Losses | None = None) -> list[Any]:
         in_list = self.note(message).get("in_list")
@@ -229,8 +232,7 @@ class _AnthropicSystem(_Anthropic):
         note = self.note(message)
         if message.role != "system" or note.get("in_list"):
             return []
-        self.blocks(message, shape, losses)
-        return [self.body(message, note, shape)]
+        return [self._item(message, note, shape, self.blocks(message, shape, losses))]
 
 
 def _decoded(data: Any) -> str | None:
