@@ -40,9 +40,7 @@ _scalars = (
 )
 #: What JSON can say, with the integers of 64 bits.
 json_values: st.SearchStrategy[Any] = st.recursive(
-    _scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=8,
+    _scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=8
 )
 json_maps = st.dictionaries(texts, json_values, max_size=4)
 

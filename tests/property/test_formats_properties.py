@@ -167,10 +167,7 @@ def _mistral() -> st.SearchStrategy[Any]:
 def _chat() -> st.SearchStrategy[Any]:
     extra = {key: nothing | texts | st.lists(texts) for key in ("extra", "audio", "x")}
     block = st.one_of(
-        text,
-        d(text=texts, type="text", x=1),
-        d(type="image_url", image_url=d(url=texts)),
-        d(type=texts, value=texts),
+        text, d(text=texts, type="text", x=1), d(type="image_url", image_url=d(url=texts)), d(type=texts, value=texts)
     )
     call = d(id=texts, type="function", function=d(name=texts, arguments=texts | arguments))
     return st.one_of(

@@ -23,14 +23,7 @@ from redis_history.model import (
     UnknownPart,
     user,
 )
-from redis_history.model.wire import (
-    MAX_DEPTH,
-    MAX_ID_BYTES,
-    MAX_ITEMS,
-    MAX_MESSAGE_BYTES,
-    decode_member,
-    encode_body,
-)
+from redis_history.model.wire import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, decode_member, encode_body
 from tests.property.strategies import json_values
 from tests.support.members import stored
 

@@ -8,16 +8,7 @@ import math
 import msgspec
 import pytest
 
-from redis_history import (
-    AttachmentPart,
-    ReasoningPart,
-    assistant,
-    system,
-    tool,
-    tool_result,
-    tool_use,
-    user,
-)
+from redis_history import AttachmentPart, ReasoningPart, assistant, system, tool, tool_result, tool_use, user
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.formats import (
     Loss,

@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.model import (
-    AttachmentPart,
-    Part,
-    ReasoningPart,
-    UnknownPart,
-    text,
-    tool_result,
-    tool_use,
-    user,
-)
+from redis_history.model import AttachmentPart, Part, ReasoningPart, UnknownPart, text, tool_result, tool_use, user
 from redis_history.requests import append_one
 from redis_history.tokens import count_characters, estimate_tokens
 
