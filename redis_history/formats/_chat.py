@@ -16,7 +16,6 @@ from redis_history.formats._notes import (
     Shape,
     content_of,
     foreign_block,
-    kept_value,
     noted_message,
     parts_of_content,
     read_block,
@@ -139,14 +138,12 @@ class ChatFormat(Format):
     # Results
 
     def _read_result(self, raw: Mapping[str, Any]) -> ToolResultPart:
-        content, call_id, name = raw.get("content", ""), raw.get("tool_call_id"), raw.get("name")
+        content, call_id = raw.get("content", ""), raw.get("tool_call_id")
         if not isinstance(call_id, str):
             many = raw.get("tool_call_ids")  # SWE-agent writes a list of ids
-            call_id = many[0] if isinstance(many, list) and many and isinstance(many[0], str) else ""
+            call_id = many[0] if isinstance(many, list) and many else ""
         note: Json = {} if content is None or isinstance(content, str) else {"content": True}
-        content = kept_value(content, note)
-        meta = self.meta(note)
-        return ToolResultPart(tool_use_id=call_id, content=content, name=text_or_none(name), provider_meta=meta)
+        return self.tool_result(call_id, content, note, name=raw.get("name"))
 
     def _result_item(self, part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> Rendered:
         """The `tool` message of a result. `note` is that of its message."""
@@ -186,8 +183,7 @@ class ChatFormat(Format):
                 note = {"type": "custom"}
             case _:
                 return None
-        call_id = text_or_none(call.get("id")) or ""
-        return ToolUsePart(id=call_id, name=name, input=value, provider_meta=self.meta(note))
+        return self.tool_use(text_or_none(call.get("id")) or "", name, value, note)
 
     def _call(self, part: Part, shape: Shape) -> Any:
         """The `tool_calls` item for a part; None if the part is not a tool call."""

@@ -1,4 +1,4 @@
-"""What the formats of all providers have in common."""
+"""The common part of all formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError
-from redis_history.formats._content import file_id, split_data_url
+from redis_history.formats._content import file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import (
     Json,
@@ -15,6 +15,7 @@ from redis_history.formats._notes import (
     Shape,
     as_mappings,
     is_foreign,
+    kept_value,
     note_of,
     noted_message,
     read_block,
@@ -106,6 +107,17 @@ class Format:
         """The `provider_meta` of a part with this note."""
         return with_note(self.form, note)
 
+    def tool_use(self, id_: str, name: str, value: Any, note: Json) -> ToolUsePart:
+        value = kept_value(value, note)
+        return ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
+
+    def tool_result(
+        self, id_: Any, content: Any, note: Json, *, name: Any = None, is_error: bool = False
+    ) -> ToolResultPart:
+        content = kept_value(content, note)
+        id_, name, meta = text_or_none(id_) or "", text_or_none(name), self.meta(note)
+        return ToolResultPart(tool_use_id=id_, content=content, is_error=is_error, name=name, provider_meta=meta)
+
     def is_own(self, part: Any) -> bool:
         """Whether a part has a note of this provider."""
         return self.form in (part.provider_meta or {})
@@ -169,10 +181,11 @@ class Format:
 
     def noted(self, message: Message, note: Json, raw: Mapping[str, Any], where: str) -> Message:
         """`message` with the note that restores `raw`, whose content is text, a list or null."""
-        written = _kind(raw.get("content"))
-        if written != _kind(self.body(message, note, "original")["content"]):
+        ours = self.body(message, note, "original")
+        if (written := _kind(raw.get("content"))) != _kind(ours["content"]):
             note["content"] = written
-        return noted_message(message, self.form, note, raw, self.body(message, note, "original"), where)
+            ours = self.body(message, note, "original")
+        return noted_message(message, self.form, note, raw, ours, where)
 
 
 def _kind(content: Any) -> str:

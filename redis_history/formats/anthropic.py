@@ -31,7 +31,7 @@ from redis_history.formats._content import (
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, content_of, kept_value, parts_of_content, value_of
+from redis_history.formats._notes import Json, Rendered, Shape, content_of, parts_of_content, value_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -153,20 +153,14 @@ class _Anthropic(Format):
                 "tool_use"
             ):
                 note: Json = {} if kind == "tool_use" else {"type": kind}
-                arguments = kept_value(value, note)
-                return ToolUsePart(id=id_, name=name, input=arguments, provider_meta=self.meta(note))
+                return self.tool_use(id_, name, value, note)
             case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
                 # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
                 note = {} if kind == "tool_result" else {"type": kind}
                 content = block.get("content")
                 if not note and content is not None and converted(content, _IN_RESULTS, lambda _: None)[0] != content:
                     note["content"] = True
-                return ToolResultPart(
-                    tool_use_id=id_,
-                    content=kept_value(content, note),
-                    is_error=block.get("is_error") is True,
-                    provider_meta=self.meta(note),
-                )
+                return self.tool_result(id_, content, note, is_error=block.get("is_error") is True)
             case {"type": "image" | "document" as kind, "source": Mapping() as source}:
                 return anthropic_file(kind, source, block.get("title"))
         return None

@@ -35,7 +35,6 @@ from redis_history.formats._notes import (
     Rendered,
     Shape,
     as_mappings,
-    kept_value,
     noted,
     noted_message,
     opaque,
@@ -200,19 +199,13 @@ class _Gemini(Format):
                     return None
                 id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
-                value = kept_value(args or {}, note)
-                return ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
+                return self.tool_use(id_, name, args or {}, note)
             case {"function_response": {"name": str(name), "response": dict(response)} as result}:
                 # By convention the response has one key, `output` or `error`. Any other response is the result itself.
                 single = next(iter(response)) if list(response) in (["output"], ["error"]) else ""
                 id_, note = _call_id(result, calls["function_response", name])
-                return ToolResultPart(
-                    tool_use_id=id_,
-                    content=kept_value(response[single] if single else response, note),
-                    is_error=single == "error",
-                    name=name,
-                    provider_meta=self.meta(note),
-                )
+                content = response[single] if single else response
+                return self.tool_result(id_, content, note, name=name, is_error=single == "error")
             case {"inline_data": {"data": str(data)} as blob}:
                 mime = text_or_none(blob.get("mime_type"))
                 return _attachment(data_url(_UNKNOWN_TYPE if mime is None else mime, data), mime, blob)

@@ -34,7 +34,6 @@ from redis_history.formats._notes import (
     Shape,
     content_of,
     foreign_block,
-    kept_value,
     noted_message,
     parts_of_content,
     read_block,
@@ -141,9 +140,7 @@ class _LangChain(Format):
         part = None
         match call:
             case {"name": str(name), "args": args, "id": str(id_)}:
-                note: Json = {}
-                value = kept_value(args, note)
-                part = ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
+                part = self.tool_use(id_, name, args, {})
         return read_block(self.form, call, part, self.render, {"tool_call": call})
 
     def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
@@ -152,14 +149,8 @@ class _LangChain(Format):
 
     def _read_result(self, data: Mapping[str, Any], content: Any) -> ToolResultPart:
         note: Json = {} if isinstance(content, str) else {"content": True}
-        content = kept_value(content, note)
-        return ToolResultPart(
-            tool_use_id=text_or_none(data.get("tool_call_id")) or "",
-            content=content,
-            is_error=data.get("status") == "error",
-            name=text_or_none(data.get("name")),
-            provider_meta=self.meta(note),
-        )
+        failed = data.get("status") == "error"
+        return self.tool_result(data.get("tool_call_id"), content, note, name=data.get("name"), is_error=failed)
 
     def _result_data(self, part: ToolResultPart) -> Rendered:
         note = self.note(part)

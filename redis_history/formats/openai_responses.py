@@ -37,7 +37,6 @@ from redis_history.formats._notes import (
     Shape,
     as_mappings,
     content_of,
-    kept_value,
     noted,
     opaque,
     parts_of_content,
@@ -269,15 +268,13 @@ class _Responses(Format):
         match raw:
             case {"type": "function_call", "call_id": str(id_), "name": str(name), "arguments": arguments}:
                 value, style = parse_arguments(arguments)
-                meta = self.meta({"arguments": style} if style else {})
-                return ToolUsePart(id=id_, name=name, input=value, provider_meta=meta)
+                return self.tool_use(id_, name, value, {"arguments": style} if style else {})
             case {"type": "custom_tool_call", "call_id": str(id_), "name": str(name), "input": str(value)}:
-                return ToolUsePart(id=id_, name=name, input=value, provider_meta={self.form: {"type": "custom"}})
+                return self.tool_use(id_, name, value, {"type": "custom"})
             case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id_), "output": output}:
                 note: Json = {} if raw["type"] == "function_call_output" else {"type": raw["type"]}
                 note |= {} if isinstance(output, str) else {"content": True}
-                content = kept_value(output, note)
-                return ToolResultPart(tool_use_id=id_, content=content, provider_meta=self.meta(note))
+                return self.tool_result(id_, output, note)
             case {"type": "reasoning"}:
                 key = "content" if raw.get("content") and not raw.get("summary") else "summary"
                 given, signature, text = raw.get("id"), raw.get("encrypted_content"), _text_of(raw.get(key))
