@@ -8,8 +8,8 @@ from collections import defaultdict
 import orjson
 import pytest
 
-from redis_history import Message, Participant, user
-from redis_history.prompt.assembly import Addressing
+from redis_history import Message, Participant, PromptOptions, user
+from redis_history.prompt.addressing import Addressing
 from tests.support.transcripts import FILES, opened
 
 
@@ -34,7 +34,7 @@ def test_everybody_who_is_addressed_at_the_beginning_of_a_line_is_found(rooms: d
     for messages in rooms.values():
         nicks = {message.participant.id for message in messages if message.participant is not None}
         for nick in nicks:
-            addressing = Addressing(nick, nick, ())
+            addressing = Addressing(nick, nick, PromptOptions())
             begins = re.compile(re.escape(nick) + r"\s*[:,]\s", re.IGNORECASE)
             for message in messages:
                 if begins.match(message.text):
