@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -18,19 +18,18 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_function
 from redis_history.backends import rules
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import Plan, due_at, older_at, wider
+from redis_history.compaction.policy import Plan, Policy, due_at, older_at, wider
 from redis_history.compaction.summaries import (
     NoGainError,
     Summarizer,
     SummaryTooLongError,
-    always_allowed,
     check_summarizer,
     describe_error,
     read_summary,
     summary_limit,
     usable,
 )
-from redis_history.compaction.worker import CompressionProgress, CompressorOptions, Work, summary_room
+from redis_history.compaction.worker import CompressionProgress, Timing, Work
 from redis_history.errors import (
     ConfigurationError,
     ConflictError,
@@ -55,59 +54,45 @@ class AsyncCompressing:
         self,
         store: AsyncHistoryStore,
         summarizer: Summarizer,
-        options: CompressorOptions,
+        policy: Policy,
+        timing: Timing,
         on_progress: Callable[[CompressionProgress], object] | None,
     ) -> None:
         if not isinstance(store, AsyncHistoryStore):
             raise ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
         check_function(on_progress, "on_progress")
-        self._options = options
-        self._policy = options.policy
         self._store = store
         self._summarizer = summarizer
+        self._policy = policy
+        self._timing = timing
         self._on_progress = on_progress
-        self._work = Work(options.first_wait, options.longest_wait, time.monotonic)
+        self._work = Work(timing.first_wait, timing.longest_wait)
         self._stop_at: float | None = None
 
-    async def _one(self, conversation_id: str, revision: int, signal: Signal) -> None:
+    async def _compress(self, conversation_id: str, revision: int, signal: Signal) -> None:
         """Compress one conversation. Its errors are reported; they do not stop the worker."""
         started = time.monotonic()
         lease: Lease | None = None
         rest: float | None = None
-
-        def failed(kind: Any, error: Exception) -> None:
-            seconds, text = time.monotonic() - started, describe_error(error)
-            self._report(CompressionProgress(kind, conversation_id, seconds=seconds, wait=rest or 0.0, error=text))
-
         try:
-            lease = await self._store.backend.execute(TakeLease(conversation_id, self._options.lease))
-            if lease is None:
-                self._work.count(busy=1)
-                rest = self._options.lease
+            try:
+                lease = await self._store.backend.execute(TakeLease(conversation_id, self._timing.lease))
+                if lease is None:
+                    self._work.count(busy=1)
+                    rest = self._timing.lease
+                    return
+                progress = await self._attempt(lease, revision, signal)
+            except _StoppedError:
+                self._work.succeeded(conversation_id)
                 return
-            progress = await self._compress(lease, revision, signal, started)
+            except Exception as error:  # noqa: BLE001 -- it is reported, and other conversations go on
+                progress = await self._failure(conversation_id, lease, error)
+                lease = None if isinstance(error, ConflictError) else lease
             rest = progress.wait or None
-            self._report(progress)
-        except _StoppedError:
-            self._work.done(conversation_id)
-        except ConflictError as error:
-            rest = self._options.first_wait
-            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
-            if isinstance(error, LeaseLostError) or (lease is not None and not await self._keep(lease, 0.0)):
-                self._work.count(leases_lost=1)
-                failed("lease_lost", error)
-            else:
-                self._work.count(conflicts=1)
-                failed("conflict", error)
-            lease = None
-        except Exception as error:  # noqa: BLE001 -- it is reported, and other conversations go on
-            self._work.count(failed=1)
-            rest = self._work.failed(conversation_id)
-            failed("failed", error)
-            _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
+            self._report(replace(progress, seconds=time.monotonic() - started))
         except BaseException:  # this worker ends
-            self._work.leave(conversation_id)
+            self._work.release(conversation_id)
             raise
         finally:
             try:
@@ -116,7 +101,21 @@ class AsyncCompressing:
                     await self._keep(lease, 0.9 * (rest or 0.0))
             finally:
                 if rest is not None:  # only now, or this process would meet its own lease
-                    self._work.leave(conversation_id, rest)
+                    self._work.release(conversation_id, rest)
+
+    async def _failure(self, conversation_id: str, lease: Lease | None, error: Exception) -> CompressionProgress:
+        kind: Literal["lease_lost", "conflict", "failed"] = "failed"
+        if isinstance(error, ConflictError):
+            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
+            lost = isinstance(error, LeaseLostError) or (lease is not None and not await self._keep(lease, 0.0))
+            kind = "lease_lost" if lost else "conflict"
+            self._work.count(**{"leases_lost" if lost else "conflicts": 1})
+            wait = self._timing.first_wait
+        else:
+            self._work.count(failed=1)
+            wait = self._work.failed(conversation_id)
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
+        return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
     async def _keep(self, lease: Lease, seconds: float) -> bool:
         """Let the lease end after `seconds`; whether it was still held."""
@@ -126,65 +125,60 @@ class AsyncCompressing:
             _logger.info("the lease on %r was not released: %s", lease.conversation_id[:80], error)
             return True
 
-    async def _compress(self, lease: Lease, revision: int, signal: Signal, started: float) -> CompressionProgress:
+    async def _attempt(self, lease: Lease, revision: int, signal: Signal) -> CompressionProgress:
         conversation_id = lease.conversation_id
         messages = await self._store.get(conversation_id)
         now = datetime.now(UTC)
-        plans = wider(self._policy, lambda policy: policy.plan(messages, now=now), lambda plan: len(plan.seen))
-        found = await in_thread(lambda: next(plans, None))
-        if found is None:
+        plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
+        plan = await in_thread(lambda: next(plans, None))
+        if plan is None:
             self._work.count(nothing=1)
             due = await in_thread(lambda: due_at(messages, self._policy, now))
-            self._work.done(conversation_id)
+            self._work.succeeded(conversation_id)
             self._work.settle(conversation_id, revision, due)
-            return CompressionProgress("nothing", conversation_id, seconds=time.monotonic() - started)
-        before = sum(map(message_tokens, found.seen))
-        self._report(CompressionProgress("started", conversation_id, len(found.seen), before))
-        while True:
-            try:
-                summary = await self._summary(found, messages, lease, signal)
-                break
-            except SummaryTooLongError as error:
+            return CompressionProgress("nothing", conversation_id)
+        summary: Message | None = None
+        self._report(CompressionProgress("started", conversation_id, len(plan.seen), plan.tokens))
+        try:
+            while summary is None:
                 try:
-                    found = await in_thread(partial(plans.send, error))
-                    continue
-                except NoGainError:
-                    pass
-                except SummaryTooLongError:
-                    raise SummaryError(str(error)) from error
-                # Do not retry at this revision; after a change only after a while, because a summary costs money.
-                self._work.count(nothing=1)
-                wait = self._work.failed(conversation_id)
-                self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
-                seconds, count, text = time.monotonic() - started, len(found.seen), describe_error(error)
-                return CompressionProgress("nothing", conversation_id, count, before, 0, seconds, wait, text)
-        await self._write(lease, found, summary)
-        count, before, after = len(found.seen), sum(map(message_tokens, found.seen)), message_tokens(summary)
-        self._work.count(compressed=1, messages=count, tokens_before=before, tokens_after=after)
-        self._work.done(conversation_id)
-        seconds = time.monotonic() - started
-        return CompressionProgress("compressed", conversation_id, count, before, after, seconds)
+                    summary = await self._summarize(plan, messages, lease, signal)
+                except SummaryTooLongError as error:
+                    plan = await in_thread(partial(plans.send, error))
+        except NoGainError as error:
+            # Do not retry at this revision; after a change only after a while, because a summary costs money.
+            self._work.count(nothing=1)
+            wait = self._work.failed(conversation_id)
+            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+            return CompressionProgress(
+                "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
+            )
+        except SummaryTooLongError as error:
+            raise SummaryError(str(error)) from error
+        await self._write(lease, plan, summary)
+        count, after = len(plan.seen), message_tokens(summary)
+        self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
+        self._work.succeeded(conversation_id)
+        return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
-    async def _write(self, lease: Lease, found: Plan, summary: Message) -> None:
+    async def _write(self, lease: Lease, plan: Plan, summary: Message) -> None:
         """Write the summary if the summarised messages are unchanged and the lease is still held."""
-        last = found.through.position
+        last = plan.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
-        op = requests.compact(lease.conversation_id, last, summary, found.seen, expected_revision=None)
+        op = requests.compact(lease.conversation_id, last, summary, plan.seen, expected_revision=None)
         try:
             await self._store._write(replace(op, precondition=Precondition(lease=lease)))
         except TornPairError as error:  # a tool result arrived since the plan
             raise rules.compaction_conflict(lease.conversation_id, str(error)) from error
 
-    async def _summary(self, found: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
+    async def _summarize(self, plan: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
         """Call the summariser, and keep the lease meanwhile."""
-        options = self._options
+        timing = self._timing
         kept = time.monotonic()
-        ends = kept + options.timeout
-        previous = None if found.previous is None else read_summary(found.previous)
-        room = summary_room(messages, found, options.max_tokens)
-        least = always_allowed(sum(map(message_tokens, messages)), options.max_tokens)
-        summarizer = within(self._summarizer, summary_limit(sum(map(message_tokens, found.seen)), room, least))
-        attempt = Attempt(summarizer, (list(found.messages), previous), signal)
+        ends = kept + timing.timeout
+        limit = summary_limit(messages, plan.seen, self._policy.max_tokens)
+        previous = None if plan.previous is None else read_summary(plan.previous)
+        attempt = Attempt(within(self._summarizer, limit), (list(plan.messages), previous), signal)
         try:
             while True:
                 signal.clear()
@@ -192,25 +186,21 @@ class AsyncCompressing:
                     break
                 now = time.monotonic()
                 if now >= ends:
-                    raise SummaryError(f"the summariser took longer than {options.timeout:g} seconds")
+                    raise SummaryError(f"the summariser took longer than {timing.timeout:g} seconds")
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
-                if now >= kept + options.lease / 3:
-                    if not await self._store.backend.execute(KeepLease(lease, options.lease)):
+                if now >= kept + timing.lease / 3:
+                    if not await self._store.backend.execute(KeepLease(lease, timing.lease)):
                         raise LeaseLostError(
                             f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
                         )
                     kept = now
-                until = min(ends, kept + options.lease / 3, ends if self._stop_at is None else self._stop_at)
+                until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
                 await signal.wait(max(0.001, until - now))
             answer = attempt.outcome()
         finally:
             await attempt.leave()
-        return usable(answer, found.seen, room, least=least)
-
-    @property
-    def _stopping(self) -> bool:
-        return self._stop_at is not None
+        return usable(answer, plan.seen, limit)
 
     def _report(self, progress: CompressionProgress) -> None:
         if self._on_progress is not None:

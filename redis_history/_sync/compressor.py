@@ -20,31 +20,22 @@ from redis_history._sync._compressing import Compressing
 from redis_history._sync._listing import scan_conversations
 from redis_history._sync._runtime import Job, Signal, ending, in_thread, spawn
 from redis_history._sync.store import HistoryStore
+from redis_history._validation import check_integer
 from redis_history.backends.base import FollowsAll, PendingWakeups
 from redis_history.compaction.policy import KEEP_RECENT
 from redis_history.compaction.summaries import Summarizer, describe_error, is_interrupt
-from redis_history.compaction.worker import (
-    CompressionProgress,
-    CompressorOptions,
-    CompressorStats,
-)
-from redis_history.errors import (
-    CapabilityError,
-    InvalidInputError,
-    RedisHistoryError,
-    StoreClosedError,
-)
+from redis_history.compaction.worker import CompressionProgress, CompressorStats, Timing, compressor_policy
+from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError, StoreClosedError
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
 from redis_history.operations import ListConversations, ReadConversation, ReadPage
-from redis_history.paging import PAGE
-from redis_history.tokens import message_tokens
+from redis_history.paging import PAGE, next_page
 
 _logger = logging.getLogger("redis_history")
 
 #: Maximum seconds between checks whether to stop.
-_LOOK: Final = 1.0
-#: Minimum seconds between reads of conversations whose changes were notified.
+_CHECK: Final = 1.0
+#: Minimum seconds between reads for changes, if changes are notified.
 _NOTIFIED: Final = 1.0
 #: Number of conversations in the first read for changes; more if all of them have changed.
 _FIRST_LOOK: Final = 32
@@ -91,22 +82,11 @@ class Compressor(Compressing):
         grace: float = 20.0,
         on_progress: Callable[[CompressionProgress], object] | None = None,
     ) -> None:
-        options = CompressorOptions(
-            max_tokens,
-            max_messages,
-            older_than,
-            target,
-            keep_recent,
-            concurrency,
-            timeout,
-            lease,
-            look_interval,
-            sweep_interval,
-            first_wait,
-            longest_wait,
-            grace,
-        )
-        super().__init__(store, summarizer, options, on_progress)
+        check_integer(concurrency, "concurrency", 1)
+        policy = compressor_policy(max_tokens, max_messages, older_than, target, keep_recent)
+        timing = Timing(timeout, lease, look_interval, sweep_interval, first_wait, longest_wait, grace)
+        super().__init__(store, summarizer, policy, timing, on_progress)
+        self._concurrency = concurrency
         self._signals: list[Signal] = []
         self._workers: set[Signal] = set()
         self._running = False
@@ -122,19 +102,19 @@ class Compressor(Compressing):
         """Work until `stop`, and return what was done. Failures of the server are logged and retried.
 
         Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
-        return self._go(self._keep_looking)
+        return self._run(self._keep_looking)
 
     def run_once(self) -> CompressorStats:
         """Compress what is too long now, and return what was done. Skips conversations that fail or that another
         process compresses. Raises the error of a failed search for conversations."""
-        return self._go(self._look_once)
+        return self._run(self._look_once)
 
     def stop(self) -> None:
         """End `run`, or the next one if none runs. No new attempt begins, and running ones have `grace` seconds; after
         a second call none. May be called from signal handlers and any thread."""
         now = time.monotonic()
-        self._stop_at = now if self._stop_at is not None else now + self._options.grace
-        self._work.drop()
+        self._stop_at = now if self._stop_at is not None else now + self._timing.grace
+        self._work.clear()
         self._wake()
 
     def preview(self) -> list[CompressionProgress]:
@@ -142,26 +122,24 @@ class Compressor(Compressing):
         planned: dict[str, CompressionProgress] = {}
         for page in scan_conversations(self._store.backend):
             for conversation in self._too_long([one for one in page if one.conversation_id not in planned]):
-                messages = self._store.get(conversation.conversation_id)
-                found = in_thread(partial(self._policy.plan, messages))
-                if found is not None:
-                    progress = CompressionProgress(
-                        "planned", conversation.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
-                    )
-                    planned[conversation.conversation_id] = progress
-                    self._report(progress)
+                name = conversation.conversation_id
+                messages = self._store.get(name)
+                plan = in_thread(partial(self._policy.plan, messages))
+                if plan is not None:
+                    planned[name] = CompressionProgress("planned", name, len(plan.seen), plan.tokens)
+                    self._report(planned[name])
         return [*planned.values()]
 
     # Finding work
 
-    def _go(self, look: Callable[[Signal], Any]) -> CompressorStats:
+    def _run(self, look: Callable[[Signal], Any]) -> CompressorStats:
         if self._running:
             raise InvalidInputError("this compressor runs already")
         self._store._check_compacts()
         self._running = True
         self._ended_by = None
         control = Signal()
-        signals = [Signal() for _ in range(self._options.concurrency)]
+        signals = [Signal() for _ in range(self._concurrency)]
         self._workers = set(signals)
         self._signals = [control, *signals]
         jobs: list[Job] = [spawn(self._worker(one, control), "redis_history-compress") for one in signals]
@@ -170,7 +148,7 @@ class Compressor(Compressing):
             if not self._stopping:
                 self.stop()
             while self._workers:
-                control.wait(_LOOK)
+                control.wait(_CHECK)
                 control.clear()
             self._check_workers()
         finally:
@@ -184,61 +162,54 @@ class Compressor(Compressing):
         return self.stats
 
     def _look_once(self, control: Signal) -> None:
-        self._work.rested()
+        self._work.take_rested()
         while self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
                 self._check_workers()
-                control.wait(_LOOK)
+                control.wait(_CHECK)
                 control.clear()
 
     def _keep_looking(self, control: Signal) -> None:
         wakeups = PendingWakeups(control.set)
         backend = self._store.backend
+        if not isinstance(backend, FollowsAll):
+            self._look_repeatedly(control, wakeups)
+            return
         try:
-            if isinstance(backend, FollowsAll):
-                try:
-                    backend.watch_all(wakeups.add)
-                except RedisHistoryError as error:  # it still reads changes every `look_interval`
-                    _logger.warning("a compressor gets no notifications of changes: %s", error)
-            self._keep_looking_at(control, wakeups)
+            try:
+                backend.watch_all(wakeups.add)
+            except RedisHistoryError as error:  # it still reads changes every `look_interval`
+                _logger.warning("a compressor gets no notifications of changes: %s", error)
+            self._look_repeatedly(control, wakeups)
         finally:
-            if isinstance(backend, FollowsAll):
-                backend.unwatch_all(wakeups.add)
+            backend.unwatch_all(wakeups.add)
 
-    def _keep_looking_at(self, control: Signal, wakeups: PendingWakeups) -> None:
-        sweep_at = look_at = looked = listen_at = time.monotonic()
-        notified: set[str] = set()
+    def _look_repeatedly(self, control: Signal, wakeups: PendingWakeups) -> None:
+        timing = self._timing
+        sweep_at = look_at = looked = time.monotonic()
         while not self._stopping and not ending():
             self._check_workers()
             control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
-            ids, anything = wakeups.take()
-            notified.update(ids)
-            if anything or len(notified) > _FIRST_LOOK:
-                look_at = min(look_at, looked + min(_NOTIFIED, self._options.look_interval))
+            if any(wakeups.take()):
+                look_at = min(look_at, looked + min(_NOTIFIED, timing.look_interval))
             try:
                 if now >= sweep_at:
-                    sweep_at = now + self._options.sweep_interval * rng.uniform(0.9, 1.1)
-                    look_at, looked = now + self._options.look_interval, now
+                    sweep_at = now + timing.sweep_interval * rng.uniform(0.9, 1.1)
+                    look_at, looked = now + timing.look_interval, now
                     self._sweep()
                 elif now >= look_at:
-                    looked = now
-                    look_at = now + self._options.look_interval
+                    look_at, looked = now + timing.look_interval, now
                     self._look()
-                    notified.clear()
-                elif notified and now >= listen_at:
-                    listen_at = now + min(_NOTIFIED, self._options.look_interval)
-                    self._look_at([*notified])
-                    notified.clear()
-                self._look_at(self._work.rested())
+                self._look_at(self._work.take_rested())
             except (StoreClosedError, CapabilityError):  # no later attempt can succeed
                 raise
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
-            rested = self._work.next_rested
-            wait = min(sweep_at, look_at, listen_at if notified else look_at) - time.monotonic()
-            control.wait(max(0.0, wait if rested is None else min(wait, rested)))
+            wait = min(sweep_at, look_at) - time.monotonic()
+            retry = self._work.seconds_to_retry
+            control.wait(max(0.0, wait if retry is None else min(wait, retry)))
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Check all conversations; how many are too long."""
@@ -290,32 +261,34 @@ class Compressor(Compressing):
         return new
 
     def _too_long(self, conversations: Sequence[Conversation]) -> list[Conversation]:
-        over = [one for one in conversations if self._options.is_over(one) or self._is_old(one)]
+        over = [one for one in conversations if self._is_over(one) or self._is_old(one)]
         rng.shuffle(over)  # so that processes do not all begin with the same one
         return over
 
+    def _is_over(self, conversation: Conversation) -> bool:
+        max_tokens, max_messages = self._policy.max_tokens, self._policy.max_messages
+        return (max_tokens is not None and conversation.tokens > max_tokens) or (
+            max_messages is not None and conversation.message_count > max_messages
+        )
+
     def _is_old(self, conversation: Conversation) -> bool:
         """Whether the oldest message that may be compressed is too old. If not, remember until when."""
-        age = self._options.age
-        if age is None or not conversation.message_count or self._work.is_young(conversation):
+        age = self._policy.older_than
+        if not isinstance(age, timedelta) or not conversation.message_count or self._work.is_young(conversation):
             return False
-        after, size = None, _OLDEST
-        while True:
-            page = self._store.backend.execute(ReadPage(conversation.conversation_id, size, newest=False, after=after))
+        gets_old: datetime | None = None
+        op: ReadPage | None = ReadPage(conversation.conversation_id, _OLDEST, newest=False)
+        while op is not None and gets_old is None:
+            page = self._store.backend.execute(op)
             for message in page.messages:
                 if not stays(message) and not message.is_summary and message.timestamp is not None:
-                    gets_old = message.timestamp + timedelta(seconds=age)
-                    if gets_old < datetime.now(UTC):
-                        return True
-                    self._work.young(conversation, gets_old)
-                    return False
-            if len(page.messages) + page.unreadable < size:
-                self._work.young(conversation, None)
-                return False
-            if page.messages:
-                after, size = page.messages[-1].position, min(4 * size, PAGE)
-            else:  # none of them is readable
-                size *= 4
+                    gets_old = message.timestamp + age
+                    break
+            op = next_page(op, page, min(4 * op.limit, PAGE))
+        if gets_old is not None and gets_old < datetime.now(UTC):
+            return True
+        self._work.set_young(conversation, gets_old)
+        return False
 
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         def work() -> None:
@@ -324,9 +297,9 @@ class Compressor(Compressing):
                     signal.clear()
                     job = self._work.take()
                     if job is None:
-                        signal.wait(_LOOK)
+                        signal.wait(_CHECK)
                         continue
-                    self._one(*job, signal)
+                    self._compress(*job, signal)
                     control.set()
             except BaseException as error:
                 self._ended_by = self._ended_by or error  # `_check_workers` raises it
@@ -337,6 +310,10 @@ class Compressor(Compressing):
                 control.set()
 
         return work
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_at is not None
 
     def _check_workers(self) -> None:
         """Raises RuntimeError if a worker has ended by an error."""

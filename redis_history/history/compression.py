@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
@@ -14,22 +13,21 @@ from msgspec.structs import replace
 from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import KEEP_RECENT, Policy, oldest_to_replace, wider
+from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
 from redis_history.compaction.summaries import (
     Summarizer,
     SummaryTooLongError,
-    always_allowed,
+    call_summarizer,
     check_summarizer,
+    expected_tokens,
     is_coroutine_function,
     is_interrupt,
     read_summary,
     shortest_tokens,
     summary_error,
     summary_limit,
-    try_in_thread,
     usable,
 )
-from redis_history.compaction.worker import summary_share
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
 from redis_history.history._limits import ReduceOptions, reduce_options
 from redis_history.history.history import History, Plugin
@@ -123,62 +121,57 @@ class Compression(Plugin):
             raise InvalidInputError("the compression plugin has no history yet: call history.use(plugin) first")
         if options == ReduceOptions():
             return entries
+        bound = None if options.max_tokens is None else max(1, options.max_tokens)
         target = self._target if options is self._own_bounds else 1.0
-        bound = options.max_tokens
         counter = history._tokens.counter
-        shortest = shortest_tokens(counter)
         policy = Policy(
-            max_tokens=None if bound is None else max(1, bound),
+            max_tokens=bound,
             max_messages=None if options.max_entries is None else max(1, options.max_entries),
             older_than=options.older_than,
             keep_recent=self._keep_recent,
             target=target,
-            summary_tokens=max(shortest, summary_share(None if bound is None else int(bound * target))),
+            summary_tokens=expected_tokens(None if bound is None else int(bound * target), counter),
             counter=counter,
         )
-        timed = [
-            entry if entry.timestamp is not None else replace(entry, timestamp=history._time_of(entry))
-            for entry in entries
-        ]
-        tokens = dict(zip([entry.id for entry in entries], map(history.count_tokens, entries), strict=True))
-        total = sum(tokens.values())
-        choices = wider(policy, lambda policy: oldest_to_replace(policy, timed, [*tokens.values()]), len)
-        found = next(choices, None)
-        if found is None:
+        timed = [replace(entry, timestamp=entry.timestamp or history._time_of(entry)) for entry in entries]
+        tokens = list(map(history.count_tokens, entries))
+        plans = wider(policy, lambda policy: make_plan(policy, timed, tokens))
+        plan = next(plans, None)
+        if plan is None:
             return entries
         while True:
-            gone = {message.id for message in found}
-            seen = [entry for entry in entries if entry.id in gone]
-            before = sum(tokens[one] for one in gone)
-            room = None if bound is None else bound - (total - before)
-            if room is not None and room < shortest:
-                room = None  # no summary meets the limit, so any that helps will do
-            least = always_allowed(total, bound)
-            answer = await self._summarize(seen, summary_limit(before, room, least))
+            leaving = {message.id for message in plan.seen}
+            seen = [entry for entry in entries if entry.id in leaving]
+            limit = summary_limit(entries, seen, options.max_tokens, history.count_tokens, shortest_tokens(counter))
             try:
-                summary = usable(answer, seen, room, history.count_tokens, least)
+                summary = usable(await self._summarize(seen, limit), seen, limit, history.count_tokens)
                 break
             except SummaryTooLongError as too_long:
-                found = choices.send(too_long)
-        last = max(index for index, entry in enumerate(entries) if entry.id in gone)
-        return [*(entry for entry in entries[:last] if entry.id not in gone), summary, *entries[last + 1 :]]
+                plan = plans.send(too_long)
+        last = entries.index(seen[-1])
+        return [*(entry for entry in entries[:last] if entry.id not in leaving), summary, *entries[last + 1 :]]
 
-    async def _summarize(self, seen: Sequence[Message], most: int) -> object:
-        function = within(self._summarizer, most)
+    async def _summarize(self, seen: Sequence[Message], limit: int) -> object:
+        function = within(self._summarizer, limit)
         previous = next((message for message in seen if message.is_summary), None)
-        arguments = (
-            [message for message in seen if message is not previous],
-            None if previous is None else read_summary(previous),
-        )
+        messages = [message for message in seen if message is not previous]
+
+        def in_thread(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except SummaryError:
+                raise
+            except BaseException as error:  # a KeyboardInterrupt of a thread is not Ctrl-C
+                raise summary_error(error) from error
+
         task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._timeout):
-                if is_coroutine_function(function):
-                    return await function(*arguments)  # type: ignore[misc]
-                given, error = await try_in_thread(function, *arguments)
-                if error is not None:
-                    raise summary_error(error)
-                return await given if inspect.isawaitable(given) else given
+                return await call_summarizer(
+                    function if is_coroutine_function(function) else in_thread,
+                    messages,
+                    None if previous is None else read_summary(previous),
+                )
         except SummaryError:
             raise
         except TimeoutError as error:

@@ -127,8 +127,8 @@ def test_clipped_text_says_so() -> None:
 
 def test_portions_have_all_messages_in_order() -> None:
     portions = list(chunks(LONG, 300))
-    assert [message for messages, _ in portions for message in messages] == LONG
-    assert all(len(text) <= 300 for _, text in portions)
+    assert "\n".join(portions).splitlines() == [render(message, 300) for message in LONG]
+    assert all(len(portion) <= 300 for portion in portions)
     assert len(portions) > 5
     assert list(chunks([Message(role="user")], 100)) == []
 
