@@ -108,7 +108,7 @@ class Saver:
         if conversation_id != self._syncer.conversation_id:
             self._syncer.bind(conversation_id)
         sent = self.send_all()
-        if self._syncer.stale and not self._syncer.following:
+        if not self._syncer.following:
             self.catch_up()
         return sent
 
@@ -127,8 +127,7 @@ class Saver:
                 if not self._was_made(change, error):
                     if not self._syncer.following:
                         if isinstance(change, Compaction):  # nothing is lost: the entries are as they were
-                            self._syncer.refused([change])
-                            self._syncer.stale = True
+                            self._syncer.rejected([change])
                         raise
                     self._give_up(change, error)
             except BaseException:  # also a cancelled task
@@ -149,7 +148,7 @@ class Saver:
         )
         if unanswered is not None and again:
             adds, batch, since = unanswered
-        elif adds := self._syncer.still_there(adds):
+        elif adds := self._syncer.without_deleted(adds):
             batch = requests.append(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
         else:
             return 0
@@ -164,28 +163,23 @@ class Saver:
             if not forgotten:
                 self._unanswered = adds, batch, since
             raise
-        return self._syncer.appended(adds, [outcomes[place] for place in batch.order])
+        return self._syncer.appended(adds, [outcomes[index] for index in batch.order])
 
     def _rewrite(self, change: Rewrite) -> None:
+        conversation_id = self._syncer.bound_id
         if isinstance(change, Compaction):
-            through, summary = change.removed[-1], change.summary
             try:
                 done = self._store.compact(
-                    self._syncer.bound_id, through=through, summary=summary, seen=change.replaced
+                    conversation_id, through=change.replaced[-1].id, summary=change.summary, seen=change.replaced
                 )
-            except TornPairError as error:  # a result has come since it was chosen
-                raise rules.compaction_conflict(self._syncer.bound_id, str(error)) from error
-            change.stored = done.summary
+            except TornPairError as error:  # a tool result arrived since it was planned
+                raise rules.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
-        op: Clear | Restore
+        op: Clear | Restore = Clear(conversation_id, requests.precondition(change.seen))
         if change.target:
-            op = requests.restore(self._syncer.bound_id, change.target, expected_revision=change.seen)
-        else:
-            op = Clear(self._syncer.bound_id, requests.precondition(change.seen))
+            op = requests.restore(conversation_id, change.target, expected_revision=change.seen)
         revision = self._store._write(replace(op, token=change.token))
-        if change.uncertain:  # perhaps made by an earlier attempt, and others may have written since
-            self._syncer.stale = True
         self._syncer.rewritten(change, revision, changed=revision != change.seen)
 
     def _can_make(self, change: list[Add] | Rewrite) -> bool:
@@ -203,7 +197,7 @@ class Saver:
         changes = [change] if isinstance(change, Rewrite) else change
         if isinstance(error, MessageConflictError) and isinstance(change, list):
             changes = [add for add in change if add.message.id == error.message_id] or change
-        self._syncer.refused(changes)
+        self._syncer.rejected(changes)
         self.report(error, lost=True)
         if isinstance(change, Rewrite):
             self.catch_up()

@@ -14,11 +14,12 @@ from typing import Any, Literal, Protocol, Self, TypedDict, cast
 from redis_history import json_form
 from redis_history._time import Instant
 from redis_history._validation import check_function, check_integer
-from redis_history.errors import InvalidInputError, InvalidMessageError, MessageConflictError
+from redis_history.errors import CompactionConflictError, InvalidInputError, InvalidMessageError, MessageConflictError
 from redis_history.history import selectors
-from redis_history.history._limits import ReduceOptions, Reduction, Tokens, check_late, drop_oldest, reduce_options
-from redis_history.history._listeners import Late, Listeners, run_aside
-from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
+from redis_history.history._limits import ReduceOptions, Reduction, TokenCounts, drop_oldest, reduce_options
+from redis_history.history._listeners import Listeners, run_in_background
+from redis_history.model import Message, Part, Role, TextPart
+from redis_history.model.ranges import tears
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter, count_characters
 
@@ -86,11 +87,12 @@ class HistoryOptions(TypedDict, total=False):
 
 
 class _Recorder(Protocol):
-    """Gets the local changes of a history before they are made, with its lock held; raises to refuse one."""
+    """Receives the local changes of a history before they are made, with its lock held. Raises to reject one."""
 
     def adding(self, message: Message, size: int) -> None: ...
-    def rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None: ...
-    def trimmed(self, gone: list[Message]) -> None: ...
+    def replacing(self, entries: list[Message]) -> None: ...
+    def reducing(self, entries: list[Message]) -> None: ...
+    def limited(self, removed: list[Message]) -> None: ...
 
 
 class History:
@@ -135,7 +137,7 @@ class History:
         self._listeners = Listeners(self._EVENTS)
         self._plugins: tuple[Plugin, ...] = ()
         self._recorder: _Recorder | None = None
-        self._tokens = Tokens(token_counter)
+        self._tokens = TokenCounts(token_counter)
         self._reducing = False
         self._generation = 0  # counts what makes a reduction that is under way void
         self._entries: list[Message] = []
@@ -143,35 +145,35 @@ class History:
         self._added_at: dict[str, datetime] = {}
         self._snapshot: tuple[Message, ...] | None = None
         for entry in entries:
-            self._add(entry, quietly=True)
+            self._add(entry, initial=True)
 
     # Adding
 
     def add_text(self, role: Role, content: str) -> Message:
-        """Add a message of one text; as it was added."""
+        """Add a message with one text, and return it."""
         if not isinstance(content, str):
             raise InvalidMessageError(f"add_text takes text, not {type(content).__name__}; see add_message")
         return self.add_entry(Message(role=role, parts=(TextPart(text=content),)))
 
     def add_message(self, role: Role, parts: Part | str | Iterable[Part | str]) -> Message:
-        """Add a message of several parts; as it was added."""
+        """Add a message with several parts, and return it."""
         return self.add_entry(Message(role=role, parts=cast(tuple[Part, ...], parts)))  # it takes all of these
 
     def add_system(self, content: str) -> Message:
-        """Add a system message; as it was added."""
+        """Add a system message, and return it."""
         return self.add_text("system", content)
 
     def add_entry(self, entry: Message | dict[str, Any]) -> Message:
-        """Add a message, or one from a dict of its fields, where `content` may stand for `parts`; as it was added.
+        """Add a message, or a dict of its fields with `parts` or `content`, and return the message.
 
-        The same id and content again changes nothing. Raises MessageConflictError (the id is there with other content)
-        and InvalidMessageError (it could not be stored).
+        A repeated message is ignored. Raises MessageConflictError if the id exists with other content, and
+        InvalidMessageError if the message could not be stored.
         """
         added = self._add(entry)
         self._listeners.deliver()
         return added
 
-    def _add(self, entry: Message | dict[str, Any], *, quietly: bool = False) -> Message:
+    def _add(self, entry: Message | dict[str, Any], *, initial: bool = False) -> Message:
         message = json_form.message_of(entry)
         body = encode_body(message)
         with self._lock:
@@ -189,7 +191,7 @@ class History:
             self._added_at[message.id] = datetime.now(UTC)
             self._snapshot = None
             self._keep_limits()
-            if not quietly:
+            if not initial:
                 self._listeners.post("entry", message)
                 self._changed()
                 if _reducing_history.get() is not self:
@@ -200,14 +202,14 @@ class History:
     # Reading
 
     def get_snapshot(self) -> tuple[Message, ...]:
-        """All entries as they were added. The same object until something changes."""
+        """All entries as they were added: the same tuple until something changes."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = tuple(self._entries)
             return self._snapshot
 
     def get_entries(self) -> list[Message]:
-        """The entries as a model should see them: through `transform` of each plugin, in the order of registration."""
+        """The entries as a model should see them: as `transform` of each plugin returns them."""
         entries: Sequence[Message] = list(self.get_snapshot())
         for transform in self._hooks("transform"):
             entries = transform(list(entries))
@@ -215,7 +217,7 @@ class History:
 
     @property
     def entries(self) -> list[Message]:
-        """All entries, oldest first, as they were added: no plugin has changed them. A new list each time."""
+        """All entries as they were added, oldest first: a new list each time."""
         return list(self.get_snapshot())
 
     def __len__(self) -> int:
@@ -225,21 +227,21 @@ class History:
         return iter(self.get_snapshot())
 
     def __bool__(self) -> bool:
-        return True  # an empty history is a history
+        return True  # even if empty
 
     @property
     def size(self) -> int:
-        """Characters of all entries: texts, reasoning, names and inputs of tools, results, names of attachments."""
+        """Characters of all entries: text, reasoning, tool names, inputs and results, attachment names."""
         return sum(map(count_characters, self.get_snapshot()))
 
     @property
     def total_estimated_tokens(self) -> int:
         """Tokens of all entries, by `token_counter`."""
-        return sum(map(self._tokens.of, self.get_snapshot()))
+        return sum(map(self._tokens.count_entry, self.get_snapshot()))
 
     def count_tokens(self, message: Message) -> int:
         """Tokens of a message, by `token_counter`."""
-        return self._tokens.shown(message)
+        return self._tokens.count(message)
 
     def last_entry(self) -> Message | None:
         """The newest entry, or None."""
@@ -255,17 +257,17 @@ class History:
         return [entry for entry in self.get_entries() if entry.role != "system"]
 
     def get_tool_result(self, tool_use_id: str, occurrence: int | None = None) -> Any:
-        """The content of a tool result as it was added, whatever plugins show; None if there is none.
+        """The content of a tool result as it was added, even if a plugin masks it; None if there is none.
 
-        Where an id came back, the newest; or which `occurrence` of it, from 1.
+        If the id is repeated, the newest result, or the given `occurrence`, counted from 1.
         """
-        parts = [part for entry in self.get_snapshot() for part in entry.parts if type(part) is ToolResultPart]
-        found = [part.content for part in parts if part.tool_use_id == tool_use_id]
-        chosen = [content for number, content in enumerate(found, 1) if occurrence in (None, number)]
+        results = [part for entry in self.get_snapshot() for part in entry.tool_results]
+        found = [part.content for part in results if part.tool_use_id == tool_use_id]
+        chosen = found if occurrence is None else found[occurrence - 1 : occurrence] if occurrence > 0 else []
         return chosen[-1] if chosen else None
 
     def last_user(self) -> Message | None:
-        """The newest message of role user that is more than results of tools, or None."""
+        """The newest user message with more than tool results, or None."""
         return selectors.last_user(self.get_entries())
 
     def last_assistant(self) -> Message | None:
@@ -284,8 +286,9 @@ class History:
         return selectors.recent(self.get_entries(), count)
 
     def by_tokens(self, max_tokens: int) -> list[Message]:
-        """The newest messages that fit into so many tokens, oldest first. No tool result without its call."""
-        return selectors.by_tokens(self.get_entries(), max_tokens, self._tokens.shown)
+        """The newest messages with at most `max_tokens` tokens, oldest first, without results whose call does not
+        fit."""
+        return selectors.by_tokens(self.get_entries(), max_tokens, self._tokens.count)
 
     def recent_text(self, count: int) -> str:
         """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`."""
@@ -304,7 +307,7 @@ class History:
         return History(json_form.load_messages(text), **options)
 
     def clone(self, **options: Any) -> History:
-        """A separate history with the same entries and options (or those given), without plugins and handlers."""
+        """A separate history with the same entries, and the same options unless given; without plugins and handlers."""
         return History(self.get_snapshot(), **{**self._options, **options})
 
     # Rewriting
@@ -318,14 +321,14 @@ class History:
         self.clear()
 
     def restore(self, messages: Iterable[Message | dict[str, Any]]) -> None:
-        """Put these messages in place of all entries. Raises as `add_entry`; then nothing has changed."""
+        """Replace all entries by these messages. Raises as `add_entry`; then nothing has changed."""
         entries = json_form.messages_of(messages)
         self._replace(entries, "restore", entries)
 
     def _replace(self, entries: list[Message], event: str, *arguments: Any) -> None:
         with self._lock:
             if self._recorder is not None:
-                self._recorder.rewriting("replace", entries)
+                self._recorder.replacing(entries)
             self._void_reductions()
             self._put(entries)
             self._keep_limits()
@@ -385,11 +388,15 @@ class History:
                 if entry.id not in then or entry.id in now
             ]
             late = [entry for entry in self._entries if entry.id not in then]
-            check_late(before, left, late)
+            leaving = then.keys() - {entry.id for entry in left}
+            if late and tears([*before, *late], leaving) and not tears(before, leaving):
+                raise CompactionConflictError(
+                    "the history was not reduced: a tool call that would leave got its result meanwhile; reduce again"
+                )
             left += late
             if left != self._entries:
                 if self._recorder is not None:
-                    self._recorder.rewriting("reduce", left)
+                    self._recorder.reducing(left)
                 self._put(left)
                 self._changed()
             removed = sum(one.id not in self._ids for one in before)
@@ -444,8 +451,8 @@ class History:
             try:
                 outcome = after_add(self)
                 if inspect.isawaitable(outcome):
-                    run_aside(outcome, failed)
-            except Exception as error:  # noqa: BLE001 -- whatever a plugin raises is its own; it is reported
+                    run_in_background(outcome, failed)
+            except Exception as error:  # noqa: BLE001 -- it is reported, and must not reach the code that added
                 failed(error)
 
     def _renew_locks(self) -> None:
@@ -477,16 +484,17 @@ class History:
         max_tokens, max_length = self._options["max_tokens"], self._options["max_length"]
         if max_tokens is None and (max_length is None or len(self._entries) <= max_length):
             return
-        kept = drop_oldest(self._entries, max_tokens, max_length, self._tokens.of)
+        kept = drop_oldest(self._entries, max_tokens, max_length, self._tokens.count_entry)
         if len(kept) < len(self._entries):
-            left = {entry.id for entry in kept}
-            gone = [entry for entry in self._entries if entry.id not in left]
+            names = {entry.id for entry in kept}
+            removed = [entry for entry in self._entries if entry.id not in names]
             self._put(kept)
             if self._recorder is not None:
-                self._recorder.trimmed(gone)
+                self._recorder.limited(removed)
 
     def _changed(self) -> None:
-        self._listeners.post("change", Late(self.get_snapshot))
+        if self._listeners.wants("change"):
+            self._listeners.post_call(lambda: self._listeners.call("change", self.get_snapshot()))
 
     def _time_of(self, message: Message) -> datetime | None:
         return message.timestamp or self._added_at.get(message.id)

@@ -188,10 +188,10 @@ class Following(RuleBasedStateMachine):
         self.in_flight = None
         if isinstance(outcome, RevisionConflictError):
             assert not self.alone, "a conflict with oneself"
-            self.syncer.refused([step])
+            self.syncer.rejected([step])
         elif isinstance(outcome, MessageConflictError):  # stored by an attempt without an answer, and edited since
             assert not self.alone, "a conflict with oneself"
-            self.syncer.refused([add for add in step if add.message.id == outcome.message_id])
+            self.syncer.rejected([add for add in step if add.message.id == outcome.message_id])
         elif not isinstance(step, Rewrite):
             self.syncer.appended(step, outcome)
         else:

@@ -107,7 +107,7 @@ def test_an_event_is_not_taken_for_a_confirmation(store: HistoryStore) -> None:
     store.delete_messages("c", [added.id])
     hear(store, history)
     assert (texts(history), history.syncer.unsaved) == (["before"], [added])
-    assert history.syncer.still_there(steps) == history.syncer.unsaved == []
+    assert history.syncer.without_deleted(steps) == history.syncer.unsaved == []
 
 
 def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
