@@ -1,9 +1,8 @@
 # Generated from ../_async by scripts/unasync: do not edit.
 """The compressor: it finds conversations that are too long, and replaces their older messages by summaries.
 
-Its knowledge of the conversations is only a hint. A lease decides which process may compress a conversation; it
-expires, so a killed process is replaced. The store rejects a summary if the summarised messages have changed or the
-lease has ended.
+A lease decides which process may compress a conversation; it expires, so a killed process is replaced. The store
+rejects a summary if the summarised messages have changed or the lease has ended.
 """
 
 from __future__ import annotations
@@ -13,31 +12,70 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from msgspec.structs import replace
+
+from redis_history import requests
 from redis_history._ids import rng
-from redis_history._sync._compressing import Compressing
-from redis_history._sync._listing import scan_conversations
+from redis_history._sync._attempt import Attempt
+from redis_history._sync._listing import follows_all, scan_conversations
 from redis_history._sync._runtime import Job, Signal, ending, in_thread, spawn
 from redis_history._sync.store import HistoryStore
-from redis_history._validation import check_integer
-from redis_history.backends.base import FollowsAll, PendingWakeups
-from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer, describe_error, is_interrupt
-from redis_history.compaction.worker import CompressionProgress, CompressorStats, Timing, compressor_policy
-from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError, StoreClosedError
-from redis_history.model import Conversation
+from redis_history._validation import check_function, check_integer
+from redis_history.backends import rules
+from redis_history.backends.base import PendingWakeups
+from redis_history.compaction.extractive import within
+from redis_history.compaction.policy import KEEP_RECENT, Plan, due_at, older_at, wider
+from redis_history.compaction.summaries import (
+    NoGainError,
+    Summarizer,
+    SummaryTooLongError,
+    check_summarizer,
+    describe_error,
+    is_interrupt,
+    read_summary,
+    summary_limit,
+    usable,
+)
+from redis_history.compaction.worker import (
+    CompressionProgress,
+    CompressorStats,
+    Timing,
+    Work,
+    compressor_policy,
+    is_over,
+)
+from redis_history.errors import (
+    CapabilityError,
+    ConfigurationError,
+    ConflictError,
+    InvalidInputError,
+    LeaseLostError,
+    RedisHistoryError,
+    StoreClosedError,
+    SummaryError,
+    TornPairError,
+)
+from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
-from redis_history.operations import ListConversations, ReadConversation, ReadPage
+from redis_history.operations import (
+    KeepLease,
+    Lease,
+    ListConversations,
+    Precondition,
+    ReadConversation,
+    ReadPage,
+    TakeLease,
+)
 from redis_history.paging import PAGE, next_page
+from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
 
-#: Maximum seconds between checks whether to stop.
+#: Maximum seconds between checks whether to stop, and minimum seconds between reads of notified changes.
 _CHECK: Final = 1.0
-#: Minimum seconds between reads for changes, if changes are notified.
-_NOTIFIED: Final = 1.0
-#: Number of conversations in the first read for changes; more if all of them have changed.
+#: Number of conversations in the first read for changes; `_KNOWN` if more have changed.
 _FIRST_LOOK: Final = 32
 #: Number of recently changed conversations to remember, so that a read need not go further back.
 _KNOWN: Final = 1_000
@@ -45,7 +83,11 @@ _KNOWN: Final = 1_000
 _OLDEST: Final = 32
 
 
-class Compressor(Compressing):
+class _StoppedError(Exception):
+    """The compressor ended before the summary was ready."""
+
+
+class Compressor:
     """Keeps the conversations of a store short: `compressor.run()`, in one or several processes.
 
     A conversation is compressed when it has more than `max_tokens` or `max_messages`, or messages `older_than` (seconds
@@ -82,11 +124,19 @@ class Compressor(Compressing):
         grace: float = 20.0,
         on_progress: Callable[[CompressionProgress], object] | None = None,
     ) -> None:
+        if not isinstance(store, HistoryStore):
+            raise ConfigurationError(f"a compressor needs an {HistoryStore.__name__}, not {store!r}")
+        check_summarizer(summarizer)
+        check_function(on_progress, "on_progress")
         check_integer(concurrency, "concurrency", 1)
-        policy = compressor_policy(max_tokens, max_messages, older_than, target, keep_recent)
-        timing = Timing(timeout, lease, look_interval, sweep_interval, first_wait, longest_wait, grace)
-        super().__init__(store, summarizer, policy, timing, on_progress)
+        self._policy = compressor_policy(max_tokens, max_messages, older_than, target, keep_recent)
+        self._timing = Timing(timeout, lease, look_interval, sweep_interval, first_wait, longest_wait, grace)
+        self._store = store
+        self._summarizer = summarizer
+        self._on_progress = on_progress
         self._concurrency = concurrency
+        self._work = Work(first_wait, longest_wait)
+        self._stop_at: float | None = None
         self._signals: list[Signal] = []
         self._workers: set[Signal] = set()
         self._running = False
@@ -99,9 +149,8 @@ class Compressor(Compressing):
         return self._work.stats
 
     def run(self) -> CompressorStats:
-        """Work until `stop`, and return what was done. Failures of the server are logged and retried.
-
-        Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
+        """Work until `stop`, and return what was done. Failures of the server are logged and retried. Raises
+        StoreClosedError if the store is closed meanwhile, and CapabilityError."""
         return self._run(self._keep_looking)
 
     def run_once(self) -> CompressorStats:
@@ -129,6 +178,10 @@ class Compressor(Compressing):
                     planned[name] = CompressionProgress("planned", name, len(plan.seen), plan.tokens)
                     self._report(planned[name])
         return [*planned.values()]
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_at is not None
 
     # Finding work
 
@@ -171,10 +224,7 @@ class Compressor(Compressing):
 
     def _keep_looking(self, control: Signal) -> None:
         wakeups = PendingWakeups(control.set)
-        backend = self._store.backend
-        if not isinstance(backend, FollowsAll):
-            self._look_repeatedly(control, wakeups)
-            return
+        backend = follows_all(self._store.backend)
         try:
             try:
                 backend.watch_all(wakeups.add)
@@ -192,7 +242,7 @@ class Compressor(Compressing):
             control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
             if any(wakeups.take()):
-                look_at = min(look_at, looked + min(_NOTIFIED, timing.look_interval))
+                look_at = min(look_at, looked + min(_CHECK, timing.look_interval))
             try:
                 if now >= sweep_at:
                     sweep_at = now + timing.sweep_interval * rng.uniform(0.9, 1.1)
@@ -223,25 +273,24 @@ class Compressor(Compressing):
         return new
 
     def _look(self) -> None:
-        """Check the conversations that have changed since the last time, at most `_KNOWN`. The next sweep finds the
-        others."""
-        limit = _FIRST_LOOK
-        while True:
-            found = self._list(limit)
-            new = [self._known.get(one.conversation_id) != one.revision for one in found]
-            if len(found) < limit or limit >= _KNOWN or not any(new[limit // 2 :]):
-                break
-            limit = min(4 * limit, _KNOWN)
-        changed = [one for one, is_new in zip(found, new, strict=True) if is_new]
+        """Check the newest `_KNOWN` conversations if they have changed. The next sweep finds the others."""
+
+        def is_new(one: Conversation) -> bool:
+            return self._known.get(one.conversation_id) != one.revision
+
+        found = self._list(_FIRST_LOOK)
+        if any(map(is_new, found[_FIRST_LOOK // 2 :])):
+            found = self._list(_KNOWN)
+        changed = list(filter(is_new, found))
         self._remember(changed)
         self._found(changed)
         self._work.count(looks=1)
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
         found = [self._store.backend.execute(ReadConversation(name)) for name in conversation_ids]
-        there = [one for one in found if one is not None]
-        self._remember(there)
-        self._found(there)
+        existing = [one for one in found if one is not None]
+        self._remember(existing)
+        self._found(existing)
 
     def _list(self, limit: int) -> list[Conversation]:
         return self._store.backend.execute(ListConversations(None, None, limit, 0))
@@ -261,15 +310,9 @@ class Compressor(Compressing):
         return new
 
     def _too_long(self, conversations: Sequence[Conversation]) -> list[Conversation]:
-        over = [one for one in conversations if self._is_over(one) or self._is_old(one)]
+        over = [one for one in conversations if is_over(self._policy, one) or self._is_old(one)]
         rng.shuffle(over)  # so that processes do not all begin with the same one
         return over
-
-    def _is_over(self, conversation: Conversation) -> bool:
-        max_tokens, max_messages = self._policy.max_tokens, self._policy.max_messages
-        return (max_tokens is not None and conversation.tokens > max_tokens) or (
-            max_messages is not None and conversation.message_count > max_messages
-        )
 
     def _is_old(self, conversation: Conversation) -> bool:
         """Whether the oldest message that may be compressed is too old. If not, remember until when."""
@@ -311,10 +354,6 @@ class Compressor(Compressing):
 
         return work
 
-    @property
-    def _stopping(self) -> bool:
-        return self._stop_at is not None
-
     def _check_workers(self) -> None:
         """Raises RuntimeError if a worker has ended by an error."""
         if self._ended_by is not None and not ending():
@@ -323,3 +362,140 @@ class Compressor(Compressing):
     def _wake(self) -> None:
         for signal in list(self._signals):
             signal.set()
+
+    # Compressing one conversation
+
+    def _compress(self, conversation_id: str, revision: int, signal: Signal) -> None:
+        """Compress one conversation. Its errors are reported; they do not stop the worker."""
+        started = time.monotonic()
+        lease: Lease | None = None
+        rest: float | None = None
+        try:
+            try:
+                lease = self._store.backend.execute(TakeLease(conversation_id, self._timing.lease))
+                if lease is None:
+                    self._work.count(busy=1)
+                    rest = self._timing.lease
+                    return
+                progress = self._attempt(lease, revision, signal)
+            except _StoppedError:
+                self._work.succeeded(conversation_id)
+                return
+            except Exception as error:  # noqa: BLE001 -- it is reported, and other conversations go on
+                progress = self._failure(conversation_id, lease, error)
+                lease = None if isinstance(error, ConflictError) else lease
+            rest = progress.wait or None
+            self._report(replace(progress, seconds=time.monotonic() - started))
+        except BaseException:  # this worker ends
+            self._work.release(conversation_id)
+            raise
+        finally:
+            try:
+                if lease is not None:
+                    # Other processes also wait; a little less, so that this one is first.
+                    self._keep(lease, 0.9 * (rest or 0.0))
+            finally:
+                if rest is not None:  # only now, or this process would meet its own lease
+                    self._work.release(conversation_id, rest)
+
+    def _failure(self, conversation_id: str, lease: Lease | None, error: Exception) -> CompressionProgress:
+        kind: Literal["lease_lost", "conflict", "failed"] = "failed"
+        if isinstance(error, ConflictError):
+            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
+            lost = isinstance(error, LeaseLostError) or (lease is not None and not self._keep(lease, 0.0))
+            kind = "lease_lost" if lost else "conflict"
+            self._work.count(**{"leases_lost" if lost else "conflicts": 1})
+            wait = self._timing.first_wait
+        else:
+            self._work.count(failed=1)
+            wait = self._work.failed(conversation_id)
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
+        return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
+
+    def _keep(self, lease: Lease, seconds: float) -> bool:
+        """Let the lease end after `seconds`; whether it was still held."""
+        try:
+            return self._store.backend.execute(KeepLease(lease, seconds))
+        except RedisHistoryError as error:  # the lease expires
+            _logger.info("the lease on %r was not released: %s", lease.conversation_id[:80], error)
+            return True
+
+    def _attempt(self, lease: Lease, revision: int, signal: Signal) -> CompressionProgress:
+        conversation_id = lease.conversation_id
+        messages = self._store.get(conversation_id)
+        now = datetime.now(UTC)
+        plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
+        plan = in_thread(lambda: next(plans, None))
+        if plan is None:
+            self._work.count(nothing=1)
+            due = in_thread(lambda: due_at(messages, self._policy, now))
+            self._work.succeeded(conversation_id)
+            self._work.settle(conversation_id, revision, due)
+            return CompressionProgress("nothing", conversation_id)
+        summary: Message | None = None
+        self._report(CompressionProgress("started", conversation_id, len(plan.seen), plan.tokens))
+        try:
+            while summary is None:
+                try:
+                    summary = self._summarize(plan, messages, lease, signal)
+                except SummaryTooLongError as error:
+                    plan = in_thread(partial(plans.send, error))
+        except NoGainError as error:
+            # Do not retry at this revision; after a change only after a while, because a summary costs money.
+            self._work.count(nothing=1)
+            wait = self._work.failed(conversation_id)
+            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+            return CompressionProgress(
+                "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
+            )
+        except SummaryTooLongError as error:
+            raise SummaryError(str(error)) from error
+        last = plan.through.position
+        assert last is not None  # noqa: S101 -- it was read from the store
+        op = requests.compact(conversation_id, last, summary, plan.seen, expected_revision=None)
+        try:  # if the summarised messages are unchanged and the lease is still held
+            self._store._write(replace(op, precondition=Precondition(lease=lease)))
+        except TornPairError as error:  # a tool result arrived since the plan
+            raise rules.compaction_conflict(conversation_id, str(error)) from error
+        count, after = len(plan.seen), message_tokens(summary)
+        self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
+        self._work.succeeded(conversation_id)
+        return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
+
+    def _summarize(self, plan: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
+        """Call the summariser, and keep the lease meanwhile."""
+        timing = self._timing
+        kept = time.monotonic()
+        ends = kept + timing.timeout
+        limit = summary_limit(messages, plan.seen, self._policy.max_tokens)
+        previous = None if plan.previous is None else read_summary(plan.previous)
+        attempt = Attempt(within(self._summarizer, limit), (list(plan.messages), previous), signal)
+        try:
+            while True:
+                signal.clear()
+                if attempt.finished:
+                    break
+                now = time.monotonic()
+                if now >= ends:
+                    raise SummaryError(f"the summariser took longer than {timing.timeout:g} seconds")
+                if self._stop_at is not None and now >= self._stop_at:
+                    raise _StoppedError
+                if now >= kept + timing.lease / 3:
+                    if not self._store.backend.execute(KeepLease(lease, timing.lease)):
+                        raise LeaseLostError(
+                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
+                        )
+                    kept = now
+                until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
+                signal.wait(max(0.001, until - now))
+            answer = attempt.outcome()
+        finally:
+            attempt.leave()
+        return usable(answer, plan.seen, limit)
+
+    def _report(self, progress: CompressionProgress) -> None:
+        if self._on_progress is not None:
+            try:
+                self._on_progress(progress)
+            except Exception:
+                _logger.exception("on_progress failed")

@@ -103,6 +103,13 @@ def compressor_policy(
     return replace(policy, summary_tokens=expected_tokens(max_tokens))
 
 
+def is_over(policy: Policy, conversation: Conversation) -> bool:
+    """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not tell its age."""
+    return (policy.max_tokens is not None and conversation.tokens > policy.max_tokens) or (
+        policy.max_messages is not None and conversation.message_count > policy.max_messages
+    )
+
+
 class Timing(Struct, frozen=True):
     """See `AsyncCompressor`. Raises ConfigurationError."""
 

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,8 +19,6 @@ from redis_history.compaction.summaries import (
     call_summarizer,
     check_summarizer,
     expected_tokens,
-    is_coroutine_function,
-    is_interrupt,
     read_summary,
     shortest_tokens,
     summary_error,
@@ -74,11 +71,9 @@ class Compression(Plugin):
         self._history = history
 
     def after_add(self, history: History) -> Awaitable[object] | None:
-        if self._when is None:
-            return None
         with self._lock:
             self._check_again = True
-            if self._busy:
+            if self._when is None or self._busy:
                 return None  # the reduction under way checks once more when it ends
             self._busy = True
         try:
@@ -90,15 +85,14 @@ class Compression(Plugin):
 
     def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
         """The bounds, if the history exceeds them. If not, None, and the next addition may start a reduction."""
-        assert self._when is not None  # noqa: S101
         while True:
             with self._lock:
-                if not self._check_again:
+                if not self._check_again or self._when is None:
                     self._busy = False
                     return None
                 self._check_again = False
             bounds = _bounds(self._when)
-            if self._is_over(history, bounds):
+            if _is_over(history, bounds):
                 return bounds
 
     async def _reduce_by_itself(self, history: History, bounds: ReduceOptions | None) -> None:
@@ -152,46 +146,18 @@ class Compression(Plugin):
         return [*(entry for entry in entries[:last] if entry.id not in leaving), summary, *entries[last + 1 :]]
 
     async def _summarize(self, seen: Sequence[Message], limit: int) -> object:
-        function = within(self._summarizer, limit)
         previous = next((message for message in seen if message.is_summary), None)
         messages = [message for message in seen if message is not previous]
-
-        def in_thread(*arguments: Any) -> Any:
-            try:
-                return function(*arguments)
-            except SummaryError:
-                raise
-            except BaseException as error:  # a KeyboardInterrupt of a thread is not Ctrl-C
-                raise summary_error(error) from error
-
-        task = asyncio.current_task()
+        text = None if previous is None else read_summary(previous)
         try:
             async with asyncio.timeout(self._timeout):
-                return await call_summarizer(
-                    function if is_coroutine_function(function) else in_thread,
-                    messages,
-                    None if previous is None else read_summary(previous),
-                )
+                return await call_summarizer(within(self._summarizer, limit), messages, text)
         except SummaryError:
             raise
         except TimeoutError as error:
             raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
-        except BaseException as error:
-            if _ends_task(error, task):
-                raise
+        except Exception as error:
             raise summary_error(error) from error
-
-    def _is_over(self, history: History, bounds: ReduceOptions) -> bool:
-        if bounds.max_entries is not None and len(history) > bounds.max_entries:
-            return True
-        if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
-            return True
-        cutoff = bounds.older_than
-        return cutoff is not None and any(
-            (time := history._time_of(entry)) is not None and time < cutoff
-            for entry in history
-            if entry.role != "system" and not entry.is_summary
-        )
 
 
 def compression(
@@ -238,13 +204,11 @@ def _bounds(when: ReduceWhen) -> ReduceOptions:
         raise ConfigurationError(f"auto_reduce_when: {error}") from error
 
 
-def _ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether the error is meant for this task, not for the summariser: its cancellation, its end, or Ctrl-C."""
-    if isinstance(error, asyncio.CancelledError):
-        return task is None or task.cancelling() > 0
-    if isinstance(error, GeneratorExit):
-        try:
-            return asyncio.current_task() is not task
-        except RuntimeError:  # closed without any loop
-            return True
-    return is_interrupt(error)
+def _is_over(history: History, bounds: ReduceOptions) -> bool:
+    if bounds.max_entries is not None and len(history) > bounds.max_entries:
+        return True
+    if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
+        return True
+    times = [history._time_of(entry) for entry in history if entry.role != "system" and not entry.is_summary]
+    older_than = bounds.older_than
+    return older_than is not None and any(time is not None and time < older_than for time in times)

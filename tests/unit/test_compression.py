@@ -104,23 +104,14 @@ def test_an_invalid_summary_leaves_the_history_unchanged(answer: Any) -> None:
     assert history.get_snapshot() is before
 
 
-class OwnError(BaseException):
-    pass
-
-
-@pytest.mark.parametrize(
-    "error", [StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, OwnError, KeyboardInterrupt]
-)
-async def test_any_error_of_a_summariser_is_a_summary_error(error: type[BaseException]) -> None:
+async def test_any_exception_of_a_summariser_is_a_summary_error() -> None:
     def plain(messages: Sequence[Message], previous: str | None) -> str:
-        raise error("it")
+        raise StopIteration("which cannot be the exception of a future")
 
     async def later(messages: Sequence[Message], previous: str | None) -> str:
-        raise error("it")
+        raise ValueError("it")
 
     for summarizer in (plain, later):
-        if summarizer is later and error is KeyboardInterrupt:  # in the main thread it is Ctrl-C
-            continue
         history = filled().use(plugin(summarizer))
         before = history.get_snapshot()
         with pytest.raises(SummaryError):
