@@ -108,7 +108,7 @@ def exits_abandoned(url: str, name: str, count: int) -> None:
     history = AsyncRedisHistory(url)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(history.autosave("c"))
-    save = loop.create_task(history._saver.exclusively(lambda: asyncio.sleep(3600)))
+    save = loop.create_task(history._exclusively(lambda: asyncio.sleep(3600)))
     loop.run_until_complete(asyncio.sleep(0))
     assert not save.done()
     for number in range(count):

@@ -449,14 +449,14 @@ async def test_a_local_rewrite_is_saved_or_reported(stores: Any) -> None:
 async def _lose_a_race(store: Any, history: Any) -> None:
     """A rewrite that is decided on before the news of a change of somebody else, and sent after it."""
     target = getattr(history, "_target", history)
-    if isinstance(target._saver.sending, asyncio.Lock):
-        await target._saver.sending.acquire()
+    if isinstance(target._sending, asyncio.Lock):
+        await target._sending.acquire()
     else:
-        await asyncio.to_thread(target._saver.sending.acquire)
+        await asyncio.to_thread(target._sending.acquire)
     history.clear()
     history.add_text("user", "and")
     await store.append("c", user("meanwhile"))
-    target._saver.sending.release()
+    target._sending.release()
 
 
 @pytest.mark.proves("unsaved-limit")
@@ -689,17 +689,17 @@ async def test_a_clear_or_restore_of_others_is_not_taken_for_the_own(stores: Any
     told: list[Any] = []
     history.on("error", lambda error: told.append(type(error).__name__))
     target = getattr(history, "_target", history)
-    if isinstance(target._saver.sending, asyncio.Lock):
-        await target._saver.sending.acquire()
+    if isinstance(target._sending, asyncio.Lock):
+        await target._sending.acquire()
     else:
-        await asyncio.to_thread(target._saver.sending.acquire)
+        await asyncio.to_thread(target._sending.acquire)
     history.restore([user("mine")]) if theirs == "restore" else history.clear()
     history.on("clear", lambda: told.append("clear"))
     history.on("restore", lambda messages: told.append([one.text for one in messages]))
     await (store.clear("c") if theirs == "clear" else store.restore("c", [user("theirs")]))
     wanted = "clear" if theirs == "clear" else ["theirs"]
     await until(lambda: told == [wanted], lambda: told)
-    target._saver.sending.release()
+    target._sending.release()
     with pytest.raises(RevisionConflictError):
         await history.flush()
     assert told == [wanted, "RevisionConflictError"]
