@@ -204,13 +204,15 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     done = asyncio.Event()
     context = contextvars.copy_context()
     results: list[T] = []
-    errors: list[BaseException] = []  # not the exception of a future, which cannot hold every one
+    errors: list[Exception] = []  # not the exception of a future, which cannot hold every one
 
     def run() -> None:
         try:
             results.append(context.run(function, *arguments))
-        except BaseException as error:  # noqa: BLE001 -- the caller raises it
+        except Exception as error:  # noqa: BLE001 -- the caller raises it
             errors.append(error)
+        except BaseException as error:  # noqa: BLE001 -- meant for this thread, not for that of the caller
+            errors.append(summary_error(error))
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
             loop.call_soon_threadsafe(done.set)
 

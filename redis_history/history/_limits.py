@@ -71,7 +71,7 @@ class TokenCounts:
 
 
 def reduce_options(
-    max_tokens: int | None, max_entries: int | None, older_than: Instant | timedelta | None
+    max_tokens: int | None = None, max_entries: int | None = None, older_than: Instant | timedelta | None = None
 ) -> ReduceOptions:
     """The options, checked; an age becomes an instant. Raises InvalidInputError, InvalidTimestampError."""
     for name, value in (("max_tokens", max_tokens), ("max_entries", max_entries)):

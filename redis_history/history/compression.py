@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share
@@ -32,7 +32,6 @@ from redis_history.model import Message
 
 #: When to reduce by itself: bounds, or a function that looks at the history.
 ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]
-_NAMES = frozenset({"max_tokens", "max_entries", "older_than"})
 #: How often a reduction is started anew because the history was rewritten during it.
 _ATTEMPTS = 5
 
@@ -61,9 +60,9 @@ class Compression(Plugin):
         self._when = auto_reduce_when
         self._history: History | None = None
         self._lock = threading.Lock()
-        self._busy = False  # a reduction that it started by itself is under way
-        self._check_again = False  # something was added since the limits were checked
-        self._own_bounds: ReduceOptions | None = None  # of the reduction that it started by itself
+        self._busy = False  # an automatic reduction is under way
+        self._check_again = False  # something was added during it
+        self._own_bounds: ReduceOptions | None = None
 
     def on_registered(self, history: History) -> None:
         if self._history is not None and self._history is not history:
@@ -72,42 +71,32 @@ class Compression(Plugin):
 
     def after_add(self, history: History) -> Awaitable[object] | None:
         with self._lock:
-            self._check_again = True
-            if self._when is None or self._busy:
-                return None  # the reduction under way checks once more when it ends
-            self._busy = True
-        try:
+            if self._busy:
+                self._check_again = True
+                return None
             bounds = self._exceeded_bounds(history)
-        except BaseException:
-            self._busy = False
-            raise
+            self._busy = bounds is not None
         return None if bounds is None else self._reduce_by_itself(history, bounds)
-
-    def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
-        """The bounds, if the history exceeds them. If not, None, and the next addition may start a reduction."""
-        while True:
-            with self._lock:
-                if not self._check_again or self._when is None:
-                    self._busy = False
-                    return None
-                self._check_again = False
-            bounds = _bounds(self._when)
-            if _is_over(history, bounds):
-                return bounds
 
     async def _reduce_by_itself(self, history: History, bounds: ReduceOptions | None) -> None:
         voids = 0
         try:
             while bounds is not None:
-                self._own_bounds = bounds
+                self._own_bounds, self._check_again = bounds, False
                 _, void = await history._reduce_by(bounds)
                 voids += void
-                if void and voids < _ATTEMPTS:
-                    self._check_again = True
-                bounds = self._exceeded_bounds(history)
+                with self._lock:
+                    again = self._check_again or (void and voids < _ATTEMPTS)
+                    bounds = self._exceeded_bounds(history) if again else None
+                    self._busy = bounds is not None
         except BaseException:
             self._busy = False
             raise
+
+    def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
+        """The bounds of `auto_reduce_when`, if the history exceeds them."""
+        bounds = ReduceOptions() if self._when is None else _bounds(self._when)
+        return bounds if _is_over(history, bounds) else None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
         history = self._history
@@ -172,36 +161,32 @@ def compression(
 
     There is at most one summary: the next one includes it. The summary is `[Earlier conversation summary: …]`, of role
     user, with `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or returns
-    nothing usable, `reduce` raises SummaryError and the history is unchanged. A summary that is too long for
-    `max_tokens` is asked for again, of more entries, as long as there are more.
+    nothing usable, `reduce` raises SummaryError and the history is unchanged. If a summary is too long for
+    `max_tokens`, the summariser is called again with more entries, as long as there are more.
 
-    The bounds hold afterwards whenever a summary can make them hold. These always stay: system entries, the turn in
-    progress (from the newest message of a user on, until the assistant has answered without a tool call), and calls
-    that wait for their results. How many other recent entries stay is what the bounds allow.
+    The bounds hold afterwards whenever a summary can achieve this. These always stay: system entries, the turn in
+    progress (from the newest user message until the assistant answers without a tool call), and calls that wait for
+    their results. As many other recent entries stay as the bounds allow.
 
     `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that exceeds them starts
-    a reduction to `target` times the bounds, in the background where an event loop runs; a failure is a
-    `plugin_error`. One runs at a time. `keep_recent` entries stay if the bounds allow it, even if the target is missed.
+    a reduction to `target` times the bounds, in the background if an event loop runs; a failure is a `plugin_error`.
+    One runs at a time. `keep_recent` entries stay if the bounds allow it, even if the target is missed.
 
     With a stored history it is a compaction of the stored conversation, done by the next `save` or by autosave: others
-    see it, and what was replaced can be read and brought back there.
+    see it, and what was replaced can be read and restored there.
     """
     return Compression(summarizer, auto_reduce_when, keep_recent, target, timeout)
 
 
 def _bounds(when: ReduceWhen) -> ReduceOptions:
     """The bounds; an age counts from now. Raises ConfigurationError."""
-    if isinstance(when, ReduceOptions):
-        when = {"max_tokens": when.max_tokens, "max_entries": when.max_entries, "older_than": when.older_than}
-    if not isinstance(when, Mapping) or not _NAMES.issuperset(when) or all(value is None for value in when.values()):
-        raise ConfigurationError(
-            f"auto_reduce_when has bounds by name ({', '.join(sorted(_NAMES))}), such as {{'max_tokens': 8000}}, "
-            f"not {when!r}"
-        )
     try:
-        return reduce_options(when.get("max_tokens"), when.get("max_entries"), when.get("older_than"))  # type: ignore[arg-type]
-    except InvalidInputError as error:
-        raise ConfigurationError(f"auto_reduce_when: {error}") from error
+        bounds = reduce_options(**(asdict(when) if isinstance(when, ReduceOptions) else when))
+    except (TypeError, InvalidInputError) as error:
+        raise ConfigurationError(f"auto_reduce_when must be bounds such as {{'max_tokens': 8000}}: {error}") from error
+    if bounds == ReduceOptions():
+        raise ConfigurationError("auto_reduce_when must have at least one bound, such as {'max_tokens': 8000}")
+    return bounds
 
 
 def _is_over(history: History, bounds: ReduceOptions) -> bool:
