@@ -263,7 +263,7 @@ class History:
         """
         results = [part for entry in self.get_snapshot() for part in entry.tool_results]
         found = [part.content for part in results if part.tool_use_id == tool_use_id]
-        chosen = found if occurrence is None else found[occurrence - 1 : occurrence] if occurrence > 0 else []
+        chosen = [content for number, content in enumerate(found, 1) if occurrence in (None, number)]
         return chosen[-1] if chosen else None
 
     def last_user(self) -> Message | None:

@@ -27,7 +27,6 @@ from redis_history.importers.transcript import Transcript
 from redis_history.model.pairs import groups
 from redis_history.tokens import message_tokens
 from tests.support.forks import Forked, write_messages
-from tests.support.models import ModelServer
 from tests.support.sdk import is_valid
 from tests.support.servers import RealServer, wait_until
 from tests.support.transcripts import FILES
@@ -177,27 +176,6 @@ def test_a_worker_that_stood_still_past_its_lease_cannot_commit(
         worker.end()
 
 
-def test_a_worker_that_was_overtaken_cannot_commit(
-    own_server: Callable[..., RealServer], start: Callable[..., Worker]
-) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        store.append_many("c", lot(60))
-        slow = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--lease", "500ms")
-        slow.until("held")
-        slow.process.send_signal(signal.SIGSTOP)
-        fast = start(server.url, "extractive", "--max-messages", "50", "--lease", "500ms")
-        fast.until("compressed")
-        found = store.get("c")
-        slow.go()
-        slow.process.send_signal(signal.SIGCONT)
-        slow.until("lease_lost")
-        assert store.get("c") == found
-        assert [message.is_summary for message in found].count(True) == 1
-        slow.end()
-        fast.end()
-
-
 def test_a_worker_ends_at_sigterm(own_server: Callable[..., RealServer], start: Callable[..., Worker]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
@@ -219,42 +197,6 @@ def test_a_worker_ends_at_sigterm(own_server: Callable[..., RealServer], start: 
         assert worker.told[-1]["compressed"] == 0
         assert not client.exists(lease)
         assert len(store.get("c")) == 60
-
-
-@pytest.mark.proves("summarisers")
-@pytest.mark.parametrize("trouble", ["error", "time-out", "nothing", "megabyte"])
-def test_a_model_that_fails_leaves_the_conversation_as_it_is(
-    own_server: Callable[..., RealServer], start: Callable[..., Worker], trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    server, model, silent = own_server(), ModelServer(), threading.Event()
-    answers = {"error": (400, {"error": {"message": "no"}}), "time-out": silent, "nothing": "", "megabyte": "x" * 10**6}
-
-    def answer(body: dict[str, Any]) -> Any:
-        return answers[trouble] if "Nobody" in body["messages"][1]["content"] else "They spoke of suitcases."
-
-    model.answer = answer
-    try:
-        with HistoryStore(server.url) as store:
-            for name in ("bad", "good", "better"):
-                store.append_many(name, [user("Nobody knows." if name == "bad" else "Hello.", id="first"), *lot(60)])
-            before = store.get("bad")
-            worker = start(
-                server.url, "openai", "--model", "m", "--base-url", f"{model.url}/v1", "--max-messages", "50",
-                "--timeout", "2s", "--once",
-            )  # fmt: skip
-            assert worker.end(None) == 1
-            ended = worker.told[-1]
-            assert (ended["compressed"], ended["failed"]) == (2, 1)
-            (failure,) = [one for one in worker.told if one["kind"] == "failed"]
-            assert failure["conversation_id"] == "bad"
-            assert "SummaryError" in failure["error"]
-            assert store.get("bad") == before
-            for name in ("good", "better"):
-                assert store.get(name)[0].text == "[Earlier conversation summary: They spoke of suitcases.]"
-    finally:
-        silent.set()
-        model.close()
 
 
 def torn(original: list[Message], live: list[Message]) -> int:

@@ -62,25 +62,6 @@ def test_close_raises_if_it_cannot_save(own_server: Start) -> None:
         assert not history.autosaving
 
 
-async def test_an_outage_with_asyncio(own_server: Start) -> None:
-    server = own_server("plain", options=ALWAYS)
-    async with AsyncHistoryStore(server.url, retry=SHORT, poll_interval=0.2) as store:
-        history, other = AsyncRedisHistory(store), AsyncRedisHistory(store)
-        for one in (history, other):
-            one.on("error", lambda: None)
-            await one.autosave("c")
-        server.kill()
-        history.add_text("user", "a")
-        other.add_text("user", "b")
-        with pytest.raises(BackendUnavailableError):
-            await history.flush()
-        server.start()
-        await until(lambda: len(history) == len(other) == 2 and history.entries == other.entries, "both")
-        assert history.entries == await store.get("c")
-        for one in (history, other):
-            await one.aclose()
-
-
 def test_a_forked_child_does_not_save(own_server: Start) -> None:
     server = own_server("plain")
     program = f"""
@@ -139,23 +120,6 @@ def test_a_rewrite_whose_answer_was_lost(own_server: Start, monkeypatch: pytest.
             assert [entry.text for entry in history.entries][-1:] != ["kept"]
 
 
-async def test_threads_may_add_to_the_history_of_a_loop(own_server: Start) -> None:
-    async with AsyncHistoryStore(own_server("plain").url) as store:
-        history = AsyncRedisHistory(store)
-        await history.autosave("c")
-
-        def work(name: int) -> None:
-            for number in range(50):
-                history.add_text("user", f"{name} {number}")
-
-        await asyncio.gather(*(asyncio.to_thread(work, name) for name in range(4)))
-        await history.flush()
-        await until(lambda: all(entry.sequence for entry in history.entries), "all to be placed")
-        assert history.entries == await store.get("c")
-        assert len(history) == 200
-        await history.aclose()
-
-
 def test_many_threads_add_and_one_process_follows(own_server: Start) -> None:
     server = own_server("plain")
     with HistoryStore(server.url) as store, HistoryStore(server.url) as other:
@@ -179,3 +143,20 @@ def test_many_threads_add_and_one_process_follows(own_server: Start) -> None:
         assert [message.text for message in store.get("c")] == [entry.text for entry in history.entries] == told
         history.close()
         follower.close()
+
+
+async def test_threads_may_add_to_the_history_of_a_loop(own_server: Start) -> None:
+    async with AsyncHistoryStore(own_server("plain").url) as store:
+        history = AsyncRedisHistory(store)
+        await history.autosave("c")
+
+        def work(name: int) -> None:
+            for number in range(50):
+                history.add_text("user", f"{name} {number}")
+
+        await asyncio.gather(*(asyncio.to_thread(work, name) for name in range(4)))
+        await history.flush()
+        await until(lambda: all(entry.sequence for entry in history.entries), "all to be placed")
+        assert history.entries == await store.get("c")
+        assert len(history) == 200
+        await history.aclose()

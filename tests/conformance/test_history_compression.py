@@ -20,7 +20,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import CompactionConflictError, SummaryError
+from redis_history.errors import CompactionConflictError
 from tests.support.histories import Dropping, history_over, texts
 from tests.support.servers import until
 
@@ -74,34 +74,6 @@ async def test_a_stored_summary_rolls(stores: Any) -> None:
     assert texts(history)[0] == "[Earlier conversation summary: nothing + 7 + 4 + 4]"
 
 
-async def test_unsaved_additions_are_saved_before_a_reduction(stores: Any) -> None:
-    store, history = stores(), compressing(stores())
-    await store.append_many("c", LOTS[:6])
-    await history.load("c")
-    for message in LOTS[6:]:
-        history.add_entry(message)
-    await history.reduce(max_entries=5)
-    history.add_text("user", "behind it")
-    await history.save()
-    assert history.entries == await store.get("c")
-    assert texts(history)[-1] == "behind it"
-    every = await store.get("c", include_archived=True)
-    assert [message.id for message in every if not message.is_summary][:12] == [message.id for message in LOTS]
-
-
-async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
-    store, history = stores(), compressing(stores())
-    await store.append_many("c", LOTS)
-    await history.load("c")
-    await history.reduce(max_entries=6)
-    for number in range(5):
-        await store.append("c", user(f"of others {number}"))
-    await history.save()
-    assert texts(history)[-5:] == [f"of others {number}" for number in range(5)]
-    assert history.entries == await store.get("c")
-    assert history.entries[0].is_summary
-
-
 async def test_an_edit_of_summarised_messages_is_a_conflict_and_loses_nothing(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS)
@@ -150,20 +122,6 @@ async def test_two_concurrent_reductions_make_one_summary(stores: Any) -> None:
     assert one.entries == other.entries == live
 
 
-async def test_following_histories_see_a_reduction(stores: Any) -> None:
-    store, history, other = stores(), compressing(stores()), history_over(stores())
-    await store.append_many("c", LOTS)
-    await history.autosave("c")
-    await other.autosave("c")
-    await history.reduce(max_entries=6)
-    await history.flush()
-    await until(lambda: len(other.entries) == 6, "the compaction at the other one")
-    live = await store.get("c")
-    await until(lambda: other.entries == history.entries == live, "the same everywhere")
-    await history.aclose()
-    await other.aclose()
-
-
 async def test_automatic_reduction_during_autosave(stores: Any) -> None:
     store, history = stores(), compressing(stores(), auto_reduce_when={"max_entries": 10})
     await history.autosave("c")
@@ -205,16 +163,6 @@ async def test_autosave_gives_up_a_reduction_that_came_too_late(stores: Any) -> 
     assert history.entries == await store.get("c")
     assert len(history) == 11
     await history.aclose()
-
-
-async def test_a_failing_summariser_changes_nothing(stores: Any) -> None:
-    store, history = stores(), compressing(stores(), lambda messages, previous: "")
-    await store.append_many("c", LOTS)
-    await history.load("c")
-    with pytest.raises(SummaryError):
-        await history.reduce(max_entries=6)
-    assert await history.save() == 0
-    assert (await store.snapshot("c")).cursor.revision == 1
 
 
 # Guarantees of a reduction
@@ -322,3 +270,16 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
 async def _await(reduction: Any) -> int:
     removed: int = await reduction
     return removed
+
+
+async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    await history.reduce(max_entries=6)
+    for number in range(5):
+        await store.append("c", user(f"of others {number}"))
+    await history.save()
+    assert texts(history)[-5:] == [f"of others {number}" for number in range(5)]
+    assert history.entries == await store.get("c")
+    assert history.entries[0].is_summary

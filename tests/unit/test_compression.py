@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from redis_history import (
     system,
     tool,
     tool_result,
-    tool_result_masking,
     tool_use,
     user,
 )
@@ -66,26 +64,6 @@ def test_the_summary_rolls_and_there_is_one() -> None:
     assert [entry.is_summary for entry in history.entries].count(True) == 1
     assert history.entries[1].text == "[Earlier conversation summary: nothing + 6 + 6]"
     assert len(history) == 8
-
-
-def test_within_bounds_nothing_happens() -> None:
-    calls: list[Any] = []
-    history = filled().use(plugin(lambda *given: calls.append(given) or "x"))
-    before = history.get_snapshot()
-    assert history.reduce(max_entries=13, max_tokens=10_000).removed == 0
-    assert history.get_snapshot() is before
-    assert not calls
-
-
-def test_tokens_and_age() -> None:
-    history = filled().use(plugin(counting))
-    history.reduce(max_tokens=60)
-    assert history.total_estimated_tokens <= 60
-    history = History([user("old " * 30, timestamp="2020-01-01"), user("older " * 30, timestamp="2020-01-02")])
-    for number in range(5):
-        history.add_text("user", str(number))
-    history.use(plugin(counting)).reduce(older_than=timedelta(days=1))
-    assert [entry.text for entry in history.entries] == ["[Earlier conversation summary: nothing + 2]", *"01234"]
 
 
 @pytest.mark.parametrize(
@@ -248,21 +226,6 @@ def test_a_summariser_that_adds_to_the_history_is_not_called_again_for_that() ->
     assert len(calls) == 1
 
 
-def test_with_masking_the_originals_are_summarised() -> None:
-    seen: list[str] = []
-
-    def note(messages: Sequence[Message], previous: str | None) -> str:
-        seen.extend(message.text for message in messages)
-        return "x"
-
-    history = History().use(tool_result_masking(keep_recent_results=0)).use(plugin(note, keep_recent=0))
-    history.add_entry(assistant(tool_use("1", "look")))
-    history.add_entry(tool(tool_result("1", "The answer is forty-two.")))
-    history.add_entry(user("Thank you very much for looking that up so quickly."))
-    history.reduce(max_entries=1)
-    assert "The answer is forty-two." in seen
-
-
 def test_one_plugin_is_for_one_history() -> None:
     only = plugin(counting)
     filled().use(only)
@@ -287,19 +250,6 @@ def test_one_plugin_is_for_one_history() -> None:
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         compression(**{"summarizer": counting, **options})
-
-
-def test_system_entries_between_stay() -> None:
-    history = filled(6)
-    history.add_entry(system("And be brief."))
-    for number in range(6):
-        history.add_text("user", f"Message {number}, which is long enough.")
-    history.use(plugin(counting)).reduce(max_entries=7)
-    assert [entry.text for entry in history.entries][:3] == [
-        "Be kind.",
-        "And be brief.",
-        "[Earlier conversation summary: nothing + 8]",
-    ]
 
 
 # Bounds
@@ -358,20 +308,6 @@ def test_the_bounds_hold_whenever_the_summary_can_make_them_hold(
     assert sum(entry.is_summary for entry in history.entries) <= 1
     first = next((entry for entry in history.entries[1:] if not entry.is_summary), None)
     assert first is None or not first.tool_results
-
-
-def test_a_summary_that_is_too_long_is_asked_for_again_of_more() -> None:
-    given: list[int] = []
-
-    def summarize(messages: Sequence[Message], previous: str | None) -> str:
-        given.append(len(messages))
-        return "word " * 40
-
-    history = filled(20).use(plugin(summarize))
-    history.reduce(max_tokens=130)
-    assert history.total_estimated_tokens <= 130
-    assert len(given) == 2
-    assert given[0] < given[1]
 
 
 def test_recent_entries_stay_if_the_bounds_allow_it() -> None:

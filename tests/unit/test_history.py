@@ -59,16 +59,6 @@ def test_adding() -> None:
     assert History([user("a"), user("b")]).recent_text(5) == "User: a\nUser: b"
 
 
-def test_an_empty_history() -> None:
-    history = History()
-    assert history
-    assert (len(history), history.size, history.total_estimated_tokens) == (0, 0, 0)
-    assert history.last_entry() is None
-    assert history.get_system_message() is None
-    assert history.last_user() is history.last_assistant() is None
-    assert history.get_snapshot() == ()
-
-
 def test_the_same_id() -> None:
     history = History()
     first = history.add_entry(user("a", id="m"))

@@ -23,7 +23,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import ConfigurationError, InvalidInputError, InvalidMessageError
+from redis_history.errors import ConfigurationError, InvalidInputError
 
 
 class Recorder(Plugin):
@@ -78,19 +78,6 @@ def test_any_object_with_a_hook_will_do() -> None:
             history.use(wrong)  # type: ignore[arg-type]
 
 
-def test_a_plugin_that_cannot_be_registered_is_not() -> None:
-    class Wrong(Recorder):
-        def on_registered(self, history: History) -> None:
-            raise ValueError("not here")
-
-    told: list[Any] = []
-    history = History()
-    with pytest.raises(ValueError):
-        history.use(Wrong("w", told))
-    history.add_text("user", "a")
-    assert told == []
-
-
 class Failing(Plugin):
     def after_add(self, history: History) -> None:
         raise ValueError("of the plugin")
@@ -118,22 +105,6 @@ def test_after_add_errors_go_to_plugin_error(plugin: Plugin, caplog: pytest.LogC
     assert len(silent) == 1
 
 
-async def test_an_error_in_the_background_of_a_loop() -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
-    history = History().use(FailingLater())
-    history.on("plugin_error", lambda error: told.put_nowait(str(error)))
-    history.add_text("user", "a")
-    assert told.empty(), "the addition waits for nobody"
-    assert await asyncio.wait_for(told.get(), 10) == "of the plugin"
-
-
-def test_an_on_plugin_error_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    history = History(on_plugin_error=lambda *_: 1 / 0).use(Failing())
-    with caplog.at_level(logging.ERROR, "redis_history"):
-        history.add_text("user", "a")
-    assert "ZeroDivisionError" in caplog.text
-
-
 @pytest.mark.parametrize("hook", ["reduce", "transform"])
 def test_errors_of_reading_and_reducing_reach_the_caller(hook: str) -> None:
     def wrong(*_: Any) -> Any:
@@ -144,13 +115,6 @@ def test_errors_of_reading_and_reducing_reach_the_caller(hook: str) -> None:
         _ = history.reduce(max_entries=1) if hook == "reduce" else history.get_entries()
     assert len(history) == 2
     history.add_text("user", "c")
-
-
-def test_a_reducer_that_gives_nonsense_changes_nothing() -> None:
-    history = History([user("a"), user("b")]).use(SimpleNamespace(reduce=lambda entries, options: [5]))  # type: ignore[arg-type]
-    with pytest.raises(InvalidMessageError):
-        history.reduce()
-    assert len(history) == 2
 
 
 class Slow(Plugin):
@@ -252,15 +216,6 @@ def test_options_choose_the_masked_results() -> None:
     assert _masked(_calls("f", "g", "f", "g", keep_recent_results=1, include=["g"])) == [1]
     assert _masked(_calls("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=11)) == [0, 1, 2]
     assert _masked(_calls("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=12)) == []
-
-
-def test_small_results_do_not_count_as_recent() -> None:
-    history = _calls("f", "f", keep_recent_results=1, min_tokens_to_mask=5)
-    history.add_message("tool", [tool_result("call-0", "tiny")])
-    shown = [entry.text for entry in history.get_entries() if entry.role == "tool"]
-    assert shown[0].startswith("[MASKED - ref: call-0, occurrence: 1")
-    assert shown[1].startswith("f 1")
-    assert shown[2] == "tiny"
 
 
 @pytest.mark.proves("plugins")

@@ -56,12 +56,6 @@ def test_counting_with_tiktoken() -> None:
         tiktoken_counter("no such model")
 
 
-def test_tiktoken_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'redis_history\[tiktoken\]'"):
-        tiktoken_counter()
-
-
 # Selectors
 
 
@@ -118,18 +112,6 @@ def test_the_newest_that_fit() -> None:
     assert history.by_tokens(0) == []
     assert len(history.by_tokens(13)) == 3
     assert len(history.by_tokens(12)) == 2
-
-
-def test_by_tokens_begins_with_no_torn_result() -> None:
-    history = History(
-        [
-            assistant("x" * 400, tool_use("1", "f")),
-            tool(tool_result("1", "r")),
-            assistant(tool_use("1", "f")),
-            tool(tool_result("1", "again")),
-        ]
-    )
-    assert [entry.text for entry in history.by_tokens(50)] == ["", "again"]
 
 
 @given(turns=TURNS, budget=st.integers(0, 12))

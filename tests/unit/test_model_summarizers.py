@@ -116,21 +116,6 @@ def test_the_conversation_is_asked_about_and_the_answer_given(make: Make, server
         assert "k" in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer "))
 
 
-def test_prompt_limit_and_options_are_the_callers(make: Make, server: ModelServer, vendor: str) -> None:
-    make(prompt="Be brief.", max_tokens=77, options={"extra_body": {"temperature": 0.25}})(MESSAGES, None)
-    assert said(server, vendor)[0].startswith("Be brief.\n\n")
-    body = server.requests[0][2]
-    assert (body["max_tokens"], body["temperature"]) == (77, 0.25)
-
-
-def test_the_previous_summary_is_given(make: Make, server: ModelServer, vendor: str) -> None:
-    make()(MESSAGES, 'Ann flew to "Lisbon".\nShe is well.')
-    first, summary, last, *_ = said(server, vendor)[1].splitlines()
-    assert json.loads(summary) == 'Ann flew to "Lisbon".\nShe is well.'
-    assert first.startswith("<previous_summary-")
-    assert last == first.replace("<", "</")
-
-
 @pytest.mark.proves("model-text")
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_text_ends_the_data_or_becomes_an_instruction(
@@ -225,31 +210,11 @@ def test_a_failure_that_passes_is_tried_again(make: Make, server: ModelServer, v
     assert len(server.requests) == 2
 
 
-def test_an_answer_of_a_megabyte_comes_through(make: Make, server: ModelServer) -> None:
-    """Whether it is of use is not for this function to say: see test_summaries.py."""
-    server.answers = ["word " * 200_000]
-    assert len(make()(MESSAGES, None)) == 999_999
-
-
 def test_messages_without_text_are_an_error(make: Make, server: ModelServer) -> None:
     with pytest.raises(SummaryError):
         make()([Message(role="assistant")], None)
     assert not server.requests
     assert make()([Message(role="assistant")], "before") == "before"
-
-
-def test_clients_are_made_from_options(server: ModelServer, vendor: str) -> None:
-    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
-    url = f"{server.url}/v1" if vendor == "openai" else server.url
-    assert make("m", base_url=url, api_key="k", timeout=20)(MESSAGES, None) == "A summary."
-
-
-def test_openai_itself_is_given_the_newer_name_of_the_limit(server: ModelServer) -> None:
-    import openai
-
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
-        openai_summarizer("m", client=client)(MESSAGES, None)
-    assert server.requests[0][2]["max_completion_tokens"] == 1024
 
 
 def test_bad_options(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,8 +245,22 @@ def test_a_missing_key_is_an_error(vendor: str, monkeypatch: pytest.MonkeyPatch,
     assert not server.requests
 
 
-@pytest.mark.parametrize("make", [openai_summarizer, anthropic_summarizer])
-@pytest.mark.parametrize("options", [{"options": [1]}, {"base_url": 5}, {"base_url": " "}])
-def test_a_server_and_options_of_the_wrong_kind_are_refused(make: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        make("model", **options)
+def test_prompt_limit_and_options_are_the_callers(make: Make, server: ModelServer, vendor: str) -> None:
+    make(prompt="Be brief.", max_tokens=77, options={"extra_body": {"temperature": 0.25}})(MESSAGES, None)
+    assert said(server, vendor)[0].startswith("Be brief.\n\n")
+    body = server.requests[0][2]
+    assert (body["max_tokens"], body["temperature"]) == (77, 0.25)
+
+
+def test_clients_are_made_from_options(server: ModelServer, vendor: str) -> None:
+    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
+    url = f"{server.url}/v1" if vendor == "openai" else server.url
+    assert make("m", base_url=url, api_key="k", timeout=20)(MESSAGES, None) == "A summary."
+
+
+def test_openai_itself_is_given_the_newer_name_of_the_limit(server: ModelServer) -> None:
+    import openai
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
+        openai_summarizer("m", client=client)(MESSAGES, None)
+    assert server.requests[0][2]["max_completion_tokens"] == 1024

@@ -37,14 +37,6 @@ def test_nothing_to_do_within_all_limits() -> None:
     assert policy.plan([]) is None
 
 
-def test_too_many_tokens() -> None:
-    plan = planned(Policy(max_tokens=100, keep_recent=2, summary_tokens=10).plan(talk(20)))
-    assert ids(plan.messages) == [str(number) for number in range(16)]  # 4 * 10 + 10 = 50
-    assert (plan.previous, plan.enough, plan.through.id) == (None, True, "15")
-    assert plan.reason.startswith("200 tokens, 100 ")
-    assert len(planned(Policy(max_tokens=100, keep_recent=2, summary_tokens=10, target=1).plan(talk(20))).seen) == 11
-
-
 def test_too_many_messages() -> None:
     plan = planned(Policy(max_messages=10, keep_recent=2).plan(talk(20)))
     assert ids(plan.messages) == [str(number) for number in range(16)]
@@ -99,25 +91,12 @@ def test_the_turn_in_progress_and_system_messages_stay() -> None:
     assert policy.plan([system("x" * 4000), *talk(2)]) is None
 
 
-def test_recent_messages_stay_if_the_limits_allow_it() -> None:
-    for keep, left in ((0, 4), (4, 4), (5, 5), (9, 9), (10, 4), (1000, 4)):  # without the summary
-        plan = planned(Policy(max_messages=10, keep_recent=keep).plan(talk(20)))
-        assert (20 - len(plan.seen), plan.enough) == (left, True)
-
-
 def test_the_former_summary_comes_first() -> None:
     summary = user("s", id="s", metadata={"is_summary": True})
     plan = planned(Policy(max_messages=4, keep_recent=1).plan([system("p"), summary, *talk(5)]))
     assert plan.previous == summary
     assert ids(plan.messages) == ["0", "1", "2", "3"]
     assert ids(plan.seen) == ["s", "0", "1", "2", "3"]
-
-
-def test_a_summary_alone_is_nothing_to_do() -> None:
-    summary = user("s" * 4000, id="s", timestamp="2020-01-01", metadata={"is_summary": True})
-    policy = Policy(max_tokens=10, max_messages=1, older_than="2025-01-01", keep_recent=0, summary_tokens=1)
-    assert policy.plan([summary, *talk(1)]) is None
-    assert Policy(max_tokens=10_000).plan([summary, summary, *talk(1)]) is None
 
 
 def test_messages_before_the_summary_leave_with_it() -> None:
@@ -181,11 +160,6 @@ def test_a_call_that_waits_stays() -> None:
         *[False] * 3,
         True,
     ]
-
-
-def test_tokens_are_counted_as_asked() -> None:
-    plan = planned(Policy(max_tokens=20, keep_recent=1, summary_tokens=1, counter=len, target=1).plan(talk(4, 8)))
-    assert ids(plan.messages) == ["0", "1"]
 
 
 @pytest.mark.parametrize(

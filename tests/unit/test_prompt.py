@@ -16,7 +16,6 @@ from redis_history import (
     PromptOptions,
     ReasoningPart,
     assemble_messages,
-    assemble_prompt,
     assistant,
     system,
     text,
@@ -25,18 +24,10 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import ConfigurationError, InvalidInputError, InvalidTimestampError
+from redis_history.errors import ConfigurationError
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, ids, prompt, shown
-
-
-def test_the_defaults() -> None:
-    options = PromptOptions()
-    assert (options.scope, options.token_budget, options.addressed_only_mode) == (None, 3000, True)
-    assert (options.rolling_summary_threshold, options.time_window_minutes) == (40, None)
-    assert (options.max_turns_to_load, options.agent_aliases) == (100, ())
-
 
 # Projection
 
@@ -62,12 +53,6 @@ def test_the_defaults() -> None:
 )
 def test_who_speaks(message: Message, role: str, told: str) -> None:
     assert shown([message]) == [(role, told)]
-
-
-def test_the_id_of_an_alias_is_this_agent() -> None:
-    old = assistant("x", participant=Participant("agent", "helper-v1"))
-    assert shown([old], agent_aliases=["helper-v1"]) == [("assistant", "x")]
-    assert shown([old]) == [("user", "helper-v1 (agent): x")]
 
 
 def test_the_prefix_stands_before_the_first_text() -> None:
@@ -99,12 +84,6 @@ def test_an_attachment_that_cannot_be_sent_is_shown_by_name(attachment: Attachme
     assert shown_parts[4] == (tool_result("c", "done"), text(hint))
 
 
-def test_an_attachment_with_a_reference_stays_in_the_prompt() -> None:
-    for reference in ("file-1", "https://x.test/a.pdf", "data:text/plain;base64,aGk=", "uploads/a.pdf"):
-        part = AttachmentPart(name="a.pdf", reference=reference)
-        assert prompt([user(part)]).messages[0].parts == (part,)
-
-
 def test_what_others_think_and_call_is_theirs() -> None:
     theirs = assistant(
         [ReasoningPart("hm"), "Looking.", tool_use("c", "find")], id="k", participant=CRITIC, provider_meta={"x": {}}
@@ -117,11 +96,6 @@ def test_what_others_think_and_call_is_theirs() -> None:
         ("k", "other_agent_tools", True),
         ("r", "other_agent_tools", False),
     ]
-
-
-def test_what_this_agent_thinks_stays() -> None:
-    mine = assistant([ReasoningPart("hm", signature="s"), "So."], participant=HELPER, provider_meta={"a": {"b": 1}})
-    assert prompt([mine]).messages == (mine,)
 
 
 def test_empty_messages_are_left_out() -> None:
@@ -210,14 +184,6 @@ def test_the_time_window() -> None:
     assert ids(talk, time_window_minutes=0.5, now=NOW.isoformat()) == ["s", "y", "3", "4"]
 
 
-def test_a_call_is_as_new_as_its_result() -> None:
-    talk = [
-        assistant(tool_use("c", "find"), id="call", timestamp=NOW - timedelta(hours=2)),
-        tool(tool_result("c"), id="result", timestamp=NOW),
-    ]
-    assert ids(talk, time_window_minutes=5, now=NOW) == ["call", "result"]
-
-
 # Pairs
 
 
@@ -250,22 +216,6 @@ def test_what_has_no_other_half_is_left_out() -> None:
     assert {one.reason for one in found.report.left_out} == {"pair"}
 
 
-def test_the_same_id_for_another_call() -> None:
-    talk = []
-    for n in range(3):
-        talk += [assistant(tool_use("c", "a"), id=f"c{n}"), tool(tool_result("c", str(n)), id=f"r{n}")]
-    assert ids(talk) == ["c0", "r0", "c1", "r1", "c2", "r2"]
-
-
-def test_a_result_answers_the_nearest_call() -> None:
-    talk = [
-        assistant(tool_use("c", "a"), id="lost"),
-        assistant(tool_use("c", "b"), id="call"),
-        tool(tool_result("c"), id="result"),
-    ]
-    assert ids(talk) == ["call", "result"]
-
-
 def test_agents_that_number_their_calls_alike() -> None:
     mine, theirs = {"participant": HELPER}, {"participant": CRITIC}
     talk = [
@@ -287,15 +237,6 @@ def test_results_of_several_calls_in_one_message() -> None:
     assert [message.id for message in found] == ["call1", "r", "call2", "r"]
     assert found[1].parts == (tool_result("c1", "1"),)
     assert found[3].parts == (tool_result("c2", "2"), text("and now?"))
-
-
-def test_a_tool_that_the_provider_ran_stays_where_it_is() -> None:
-    message = assistant([tool_use("c", "web"), tool_result("c", "page"), "So."], id="m")
-    assert prompt([message]).messages == (message,)
-
-
-def test_what_a_user_says_beside_a_lost_result_is_kept() -> None:
-    assert shown([user([tool_result("lost"), "go on"], participant=ANN)]) == [("user", "Ann: go on")]
 
 
 # Options and results
@@ -327,16 +268,6 @@ def test_what_a_user_says_beside_a_lost_result_is_kept() -> None:
 def test_options_that_make_no_sense(options: Any) -> None:
     with pytest.raises(ConfigurationError):
         assemble_messages([], "a", "A", options)
-
-
-def test_a_time_that_is_none() -> None:
-    with pytest.raises(InvalidTimestampError):
-        PromptOptions(now="noon")
-
-
-def test_a_store_is_needed() -> None:
-    with pytest.raises(InvalidInputError, match="store"):
-        assemble_prompt({}, "c", "a", "A")  # type: ignore[call-overload]
 
 
 def test_as_dicts() -> None:
@@ -431,3 +362,22 @@ def test_any_history_gives_a_prompt_that_holds(
         if message.role != "system" and not message.is_summary and not message.tool_results
     ]
     assert order == sorted(order)
+
+
+def test_the_id_of_an_alias_is_this_agent() -> None:
+    old = assistant("x", participant=Participant("agent", "helper-v1"))
+    assert shown([old], agent_aliases=["helper-v1"]) == [("assistant", "x")]
+    assert shown([old]) == [("user", "helper-v1 (agent): x")]
+
+
+def test_a_call_is_as_new_as_its_result() -> None:
+    talk = [
+        assistant(tool_use("c", "find"), id="call", timestamp=NOW - timedelta(hours=2)),
+        tool(tool_result("c"), id="result", timestamp=NOW),
+    ]
+    assert ids(talk, time_window_minutes=5, now=NOW) == ["call", "result"]
+
+
+def test_a_tool_that_the_provider_ran_stays_where_it_is() -> None:
+    message = assistant([tool_use("c", "web"), tool_result("c", "page"), "So."], id="m")
+    assert prompt([message]).messages == (message,)

@@ -24,11 +24,6 @@ def test_the_budget_is_filled_from_the_newest() -> None:
     assert len(prompt(talk, token_budget=None).messages) == 10
 
 
-def test_nothing_older_is_taken_in_place_of_what_does_not_fit() -> None:
-    talk = [user("short", id="1"), user("x" * 4000, id="2"), user("new", id="3")]
-    assert ids(talk, token_budget=100) == ["3"]
-
-
 @pytest.mark.proves("prompts")
 def test_what_is_always_inside() -> None:
     talk = [

@@ -110,17 +110,6 @@ def test_an_event_is_not_taken_for_a_confirmation(store: HistoryStore) -> None:
     assert history.syncer.without_deleted(steps) == history.syncer.unsaved == []
 
 
-def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
-    history = following(store, confirms=True)
-    history.add_text("user", "a")
-    steps: Any = history.syncer.next()
-    outcomes = store.append_many("c", [step.message for step in steps])
-    hear(store, history)
-    assert history.syncer.appended(steps, outcomes) == 1
-    assert (history.entries, history.syncer.unsaved) == (store.get("c"), [])
-    assert not list(history.syncer.outbox)
-
-
 @pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
 def test_what_ended_with_its_conversation_is_not_sent_again(store: HistoryStore, reason: str) -> None:
     history = following(store, confirms=True)
@@ -235,14 +224,6 @@ def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
     assert [message.text for message in history.syncer.unsaved] == ["result", "0", "1", "2"]
 
 
-def test_unsaved_bytes_are_counted_as_stored(store: HistoryStore) -> None:
-    history = following(store)
-    history.add_text("user", "x" * 1000)
-    assert 1000 < history.syncer.outbox.size < 1100
-    send(store, history)
-    assert (history.syncer.outbox.count, history.syncer.outbox.size) == (0, 0)
-
-
 def test_messages_without_a_time_stay_where_they_were_put() -> None:
     times = [None, "2026-01-01", None, None, "2026-01-02", None]
     messages: list[Message] = [user(str(number), timestamp=time) for number, time in enumerate(times)]
@@ -256,3 +237,14 @@ def test_messages_without_a_time_stay_where_they_were_put() -> None:
 def test_options_that_make_no_sense(max_unsaved: Any) -> None:
     with pytest.raises(ConfigurationError):
         Synced(max_unsaved=max_unsaved)
+
+
+def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
+    history = following(store, confirms=True)
+    history.add_text("user", "a")
+    steps: Any = history.syncer.next()
+    outcomes = store.append_many("c", [step.message for step in steps])
+    hear(store, history)
+    assert history.syncer.appended(steps, outcomes) == 1
+    assert (history.entries, history.syncer.unsaved) == (store.get("c"), [])
+    assert not list(history.syncer.outbox)

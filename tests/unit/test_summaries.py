@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from redis_history import Message, Participant, assistant, extractive_summarizer, tool, tool_result, tool_use, user
-from redis_history.compaction.rendering import chunks, clipped, render
+from redis_history.compaction.rendering import chunks, render
 from redis_history.compaction.summaries import (
     NoGainError,
     SummaryTooLongError,
-    check_summarizer,
-    read_summary,
-    summary_message,
     usable,
 )
 from redis_history.errors import ConfigurationError, SummaryError
@@ -22,20 +19,6 @@ from redis_history.model import AttachmentPart, ReasoningPart
 from redis_history.tokens import message_tokens
 
 LONG = [user(f"Message number {number} says that the suitcase is in Porto.") for number in range(40)]
-
-
-def test_the_form_of_a_summary() -> None:
-    message = summary_message("Ann lost\nher bag.")
-    assert message.role == "user"
-    assert message.is_summary
-    assert message.text == "[Earlier conversation summary: Ann lost\nher bag.]"
-    assert read_summary(message) == "Ann lost\nher bag."
-    assert read_summary(user("Some other form.", metadata={"is_summary": True})) == "Some other form."
-
-
-def test_a_model_that_imitates_the_form_does_not_nest_it() -> None:
-    message = usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
-    assert message.text == "[Earlier conversation summary: Ann lost her bag.]"
 
 
 @pytest.mark.parametrize(
@@ -68,13 +51,6 @@ def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
     with pytest.raises(SummaryTooLongError):
         usable("word " * 200_000, LONG, tokens_of=count)
     assert len(counted) == len(LONG)  # and not the megabyte
-
-
-def test_a_summariser_is_callable() -> None:
-    check_summarizer(lambda messages, previous: "")
-    for other in (None, "extractive", dict):
-        with pytest.raises(ConfigurationError):
-            check_summarizer(other)
 
 
 # As text
@@ -113,16 +89,6 @@ def test_a_rendered_message_keeps_its_bound_whatever_must_be_escaped(unit: str, 
         line = render(message, most)
         assert len(line) <= most
         assert json.loads(line)["text"]
-
-
-def test_clipped_text_says_so() -> None:
-    assert clipped("abc", 3) == "abc"
-    cut = clipped("a" * 500 + "b" * 500, 100)
-    assert len(cut) <= 100
-    assert cut.startswith("a")
-    assert cut.endswith("b")
-    assert "900 characters left out" in cut
-    assert clipped("abcdef", 2) == "ab"
 
 
 def test_portions_have_all_messages_in_order() -> None:
@@ -181,28 +147,9 @@ def test_the_previous_summary_competes_with_new_sentences() -> None:
     assert "KL 4711" in summary
 
 
-def test_a_rolling_extract_stays_within_its_bound() -> None:
-    summarize = extractive_summarizer(max_tokens=80)
-    summary = None
-    for start in range(30):
-        summary = summarize([user(f"Task {start} about the engine of ship {start} is done.")] * 3 + TALK, summary)
-        assert len(summary) <= 320
-    assert summary is not None
-
-
 def test_languages_without_blanks() -> None:
     messages = [user("我想退票。航班号是八八零一。"), assistant("好的，航班八八零一的退票已经办理。")] * 8
     assert "八八零一" in extractive_summarizer(language="none", max_tokens=30)(messages, None)
-
-
-def test_text_without_sentences_is_cut() -> None:
-    summary = extractive_summarizer(max_tokens=30)([user("x" * 50_000)], None)
-    assert 0 < len(summary) <= 120
-
-
-def test_nothing_at_all_is_an_error() -> None:
-    with pytest.raises(SummaryError):
-        extractive_summarizer()([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
 
 
 def test_data_is_quoted_by_its_beginning() -> None:
@@ -241,11 +188,6 @@ def test_tool_calls_are_listed() -> None:
         "Assistant called now once",
     ]
     assert usable("\n".join(lines), messages)
-
-
-def test_repeated_inputs_are_listed_once_and_long_ones_clipped() -> None:
-    messages = _calls("bash", {"command": "make"}, {"command": "x " * 500}, {"command": "make"})
-    assert extractive_summarizer()(messages, None) == "Assistant called bash 3 times: " + "x " * 39 + "x…; make"
 
 
 def test_calls_are_listed_after_sentences_if_there_is_room() -> None:
