@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 from redis_history import (
     AttachmentPart,
+    HistoryStore,
     Message,
     Participant,
     PromptOptions,
     ReasoningPart,
     assemble_messages,
+    assemble_prompt,
     assistant,
     system,
     text,
@@ -24,7 +27,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, ids, prompt, shown
@@ -34,7 +37,7 @@ from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, id
 
 @pytest.mark.proves("speakers")
 @pytest.mark.parametrize(
-    ("message", "role", "told"),
+    ("message", "role", "text"),
     [
         (user("x", participant=ANN), "user", "Ann: x"),
         (user("x", participant=Participant("user", "u3")), "user", "u3: x"),
@@ -42,6 +45,7 @@ from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, id
         (assistant("x", participant=HELPER), "assistant", "x"),
         (user("x", participant=HELPER), "assistant", "x"),
         (assistant("x"), "assistant", "x"),
+        (assistant("x", participant=Participant("agent", "helper-v1")), "assistant", "x"),
         (assistant("x", participant=CRITIC), "user", "Critic (agent): x"),
         (user("x", participant=CRITIC), "user", "Critic (agent): x"),
         (assistant("x", participant=ANN), "user", "Ann: x"),
@@ -51,8 +55,8 @@ from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, id
         (user("x", participant=Participant("user", "u", "E" * 100)), "user", "E" * 80 + ": x"),
     ],
 )
-def test_who_speaks(message: Message, role: str, told: str) -> None:
-    assert shown([message]) == [(role, told)]
+def test_who_speaks(message: Message, role: str, text: str) -> None:
+    assert shown([message], agent_aliases=["helper-v1"]) == [(role, text)]
 
 
 def test_the_prefix_stands_before_the_first_text() -> None:
@@ -67,7 +71,6 @@ def test_the_prefix_stands_before_the_first_text() -> None:
 @pytest.mark.parametrize(
     ("attachment", "hint"),
     [
-        (AttachmentPart(name="report.pdf"), "File: report.pdf"),
         (AttachmentPart(id="a-1", name="report.pdf", size=9, mime_type="application/pdf"), "File: report.pdf"),
         (AttachmentPart(modality="image"), "File: image"),
         (AttachmentPart(), "File: unnamed"),
@@ -76,12 +79,10 @@ def test_the_prefix_stands_before_the_first_text() -> None:
 )
 def test_an_attachment_that_cannot_be_sent_is_shown_by_name(attachment: AttachmentPart, hint: str) -> None:
     call, result = assistant(tool_use("c", "draw")), tool(tool_result("c", "done"), attachment)
-    messages = [user(attachment), user("see", attachment, participant=ANN), assistant(attachment), call, result]
-    shown_parts = [message.parts for message in prompt(messages).messages]
-    assert shown_parts[0] == (text(hint),)
-    assert shown_parts[1] == (text("Ann: see"), text(hint))
-    assert shown_parts[2] == (text(hint),)
-    assert shown_parts[4] == (tool_result("c", "done"), text(hint))
+    messages = [user("see", attachment, participant=ANN), assistant(attachment), call, result]
+    ann, own, _, drawn = (message.parts for message in prompt(messages).messages)
+    assert (ann, own) == ((text("Ann: see"), text(hint)), (text(hint),))
+    assert drawn == (tool_result("c", "done"), text(hint))
 
 
 def test_what_others_think_and_call_is_theirs() -> None:
@@ -187,17 +188,6 @@ def test_the_time_window() -> None:
 # Pairs
 
 
-def test_a_result_stands_behind_its_call() -> None:
-    talk = [
-        assistant([tool_use("c1", "a"), tool_use("c2", "b")], id="call"),
-        user("meanwhile", id="m"),
-        tool(tool_result("c2", "2"), id="r2"),
-        user("later", id="l"),
-        tool(tool_result("c1", "1"), id="r1"),
-    ]
-    assert ids(talk) == ["call", "r2", "r1", "m", "l"]
-
-
 def test_what_has_no_other_half_is_left_out() -> None:
     talk = [
         tool(tool_result("lost"), id="r0"),
@@ -216,15 +206,36 @@ def test_what_has_no_other_half_is_left_out() -> None:
     assert {one.reason for one in found.report.left_out} == {"pair"}
 
 
-def test_agents_that_number_their_calls_alike() -> None:
-    mine, theirs = {"participant": HELPER}, {"participant": CRITIC}
-    talk = [
-        assistant(tool_use("call_1", "a"), id="mine", **mine),
-        assistant(tool_use("call_1", "a"), id="theirs", **theirs),
-        tool(tool_result("call_1", "for me"), id="r-mine", **mine),
-        tool(tool_result("call_1", "for them"), id="r-theirs", **theirs),
-    ]
-    assert ids(talk) == ["mine", "r-mine"]
+MINE, THEIRS = {"participant": HELPER}, {"participant": CRITIC}
+PAIRS: dict[str, tuple[list[Message], list[str]]] = {
+    "behind its call": (
+        [
+            assistant([tool_use("c1", "a"), tool_use("c2", "b")], id="call"),
+            user("meanwhile", id="m"),
+            tool(tool_result("c2", "2"), id="r2"),
+            user("later", id="l"),
+            tool(tool_result("c1", "1"), id="r1"),
+        ],
+        ["call", "r2", "r1", "m", "l"],
+    ),
+    "agents that number their calls alike": (
+        [
+            assistant(tool_use("call_1", "a"), id="mine", **MINE),
+            assistant(tool_use("call_1", "a"), id="theirs", **THEIRS),
+            tool(tool_result("call_1", "for me"), id="r-mine", **MINE),
+            tool(tool_result("call_1", "for them"), id="r-theirs", **THEIRS),
+        ],
+        ["mine", "r-mine"],
+    ),
+    "a tool that the provider ran": ([assistant([tool_use("c", "web"), tool_result("c", "page")], id="m")], ["m"]),
+    "a lost result beside a text": ([user([tool_result("lost"), "go on"], id="u")], ["u"]),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_result_stands_behind_its_call(case: str) -> None:
+    messages, expected = PAIRS[case]
+    assert ids(messages) == expected
 
 
 def test_results_of_several_calls_in_one_message() -> None:
@@ -245,24 +256,11 @@ def test_results_of_several_calls_in_one_message() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"scope": "room"},
-        {"token_budget": 0},
-        {"token_budget": 1.5},
-        {"rolling_summary_threshold": 0},
-        {"max_turns_to_load": None},
-        {"max_turns_to_load": 100_001},
-        {"addressed_only_mode": 1},
-        {"time_window_minutes": 0},
-        {"time_window_minutes": float("nan")},
-        {"time_window_minutes": 1e9},
-        {"agent_aliases": "hex"},
-        {"agent_aliases": [""]},
-        {"agent_aliases": 7},
-        {"system_prompt": 7},
-        {"token_counter": 7},
-        {"also_addressed": 7},
-        {"maxTurnsToLoad": 7},
-        "token_budget",
+        *({"scope": "room"}, {"token_budget": 0}, {"token_budget": 1.5}, {"rolling_summary_threshold": 0}),
+        *({"max_turns_to_load": None}, {"max_turns_to_load": 100_001}, {"addressed_only_mode": 1}),
+        *({"time_window_minutes": minutes} for minutes in (0, float("nan"), 1e9)),
+        *({"agent_aliases": "hex"}, {"agent_aliases": [""]}, {"agent_aliases": 7}, {"system_prompt": 7}),
+        *({"token_counter": 7}, {"also_addressed": 7}, {"maxTurnsToLoad": 7}, {7: 7}, "token_budget", 7),
     ],
 )
 def test_options_that_make_no_sense(options: Any) -> None:
@@ -279,7 +277,7 @@ def test_as_dicts() -> None:
     ]
 
 
-def test_the_scope_of_messages_at_hand() -> None:
+def test_the_scope_of_loaded_messages() -> None:
     talk = [user(str(n), id=str(n), scope="dm" if n % 2 else "thread") for n in range(6)]
     found = assemble_messages(talk, "a", "A", {"scope": "dm", "max_turns_to_load": 2})
     assert [message.id for message in found.messages] == ["3", "5"]
@@ -306,6 +304,148 @@ def test_providers_take_it() -> None:
     blocks = [(one["role"], block["type"]) for one in claude for block in one["content"] if isinstance(block, dict)]
     assert [kind for _, kind in blocks if kind.startswith("tool")] == ["tool_use"] * 2 + ["tool_result"] * 2
     assert losses == []
+
+
+# Budget
+
+
+def test_the_budget_is_filled_from_the_newest() -> None:
+    talk = [user("x" * 40, id=str(n)) for n in range(10)]  # ten tokens each
+    found = prompt(talk, token_budget=35)
+    assert [message.id for message in found.messages] == ["7", "8", "9"]
+    assert found.report.tokens == 30
+    assert not found.report.over_budget
+    assert found.report.ids("budget") == [str(n) for n in range(7)]
+    assert len(prompt(talk, token_budget=None).messages) == 10
+
+
+@pytest.mark.proves("prompts")
+def test_what_is_always_inside() -> None:
+    talk = [
+        system("r" * 400, id="s"),
+        user("z" * 400, id="y", metadata={"is_summary": True}),
+        user("old", id="1"),
+        user("x" * 400, id="2"),
+    ]
+    found = prompt(talk, token_budget=10, system_prompt="You help.")
+    assert [message.id for message in found.messages] == ["system_prompt", "s", "y", "2"]
+    assert found.report.over_budget
+    assert found.report.system_tokens == 103
+    assert found.report.summary_tokens == 108
+    assert found.report.tokens == 103 + 108 + 100
+
+
+def test_a_pair_is_cut_as_a_whole() -> None:
+    talk = [
+        assistant(tool_use("c", "find", {"q": "x" * 200}), id="call"),
+        tool(tool_result("c", "ok"), id="result"),
+        user("thanks", id="u"),
+    ]
+    found = prompt(talk, token_budget=20)
+    assert [message.id for message in found.messages] == ["u"]
+    assert found.report.ids("budget") == ["call", "result"]
+    assert ids(talk[:2], token_budget=20) == ["call", "result"], "the newest turn, as a whole"
+
+
+def test_a_counter_of_the_caller() -> None:
+    talk = [
+        user("one two three", id="1", participant=ANN),
+        assistant(tool_use("c", "find", {"q": "a b"}), id="2"),
+        tool(tool_result("c", [{"type": "text", "text": "x y"}]), id="3"),
+    ]
+    counted: list[str] = []
+
+    def count(told: str) -> int:
+        counted.append(told)
+        return len(told.split())
+
+    assert prompt(talk, token_counter=count).report.tokens == 9
+    assert counted == ['find\n{"q":"a b"}', '[{"type":"text","text":"x y"}]', "Ann: one two three"]
+    with pytest.raises(InvalidInputError, match="token_counter"):
+        prompt(talk, token_counter=lambda told: -1)
+
+
+# Summaries
+
+
+def test_the_older_turns_are_summarised() -> None:
+    talk = [system("rules", id="s"), *(user(f"m{n}", id=str(n)) for n in range(6)), system("note", id="n")]
+    talk.insert(3, system("an old note", id="o"))
+    given: list[list[str]] = []
+
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        given.append([message.id for message in messages])
+        return "they talked"
+
+    found = prompt(talk, rolling_summary_threshold=4, summarizer=summarize)
+    assert given == [["0", "1"]]
+    assert [message.id for message in found.messages] == ["s", "summary", "o", "2", "3", "4", "5", "n"]
+    assert found.messages[1].text == "[Earlier conversation summary: they talked]"
+    assert found.messages[1].role == "system"
+    assert found.messages[1].is_summary
+    assert found.report.ids("summarised") == ["0", "1"]
+    assert ids(talk, rolling_summary_threshold=6, summarizer=summarize)[1] == "0"
+    assert len(given) == 1
+
+
+def test_an_earlier_summary_is_used_or_absorbed() -> None:
+    earlier = user("they met", id="y", metadata={"is_summary": True})
+    talk = [user("0", id="0"), earlier, *(user(str(n), id=str(n)) for n in range(1, 5))]
+    assert shown(talk)[0] == ("user", "[Earlier conversation summary: they met]")
+    given: list[Any] = []
+
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        given.extend([*(message.id for message in messages), previous])
+        return "they met and talked"
+
+    found = prompt(talk, rolling_summary_threshold=3, summarizer=summarize)
+    assert given == ["0", "1", "they met"]
+    assert [message.id for message in found.messages] == ["summary", "2", "3", "4"]
+    assert found.report.ids("summarised") == ["0", "y", "1"]
+    assert found.messages[0].text == "[Earlier conversation summary: they met and talked]"
+
+
+def test_a_pair_is_not_split_by_a_summary() -> None:
+    talk = [
+        user("a", id="a"),
+        assistant(tool_use("c", "find"), id="call"),
+        tool(tool_result("c"), id="result"),
+        user("b", id="b"),
+    ]
+    given: list[list[str]] = []
+    for threshold in (1, 2, 3):
+        prompt(
+            talk,
+            rolling_summary_threshold=threshold,
+            summarizer=lambda messages, previous: given.append([message.id for message in messages]),
+        )
+    assert given == [["a", "call", "result"], ["a", "call", "result"], ["a"]]
+    kept = ids(talk[:3], rolling_summary_threshold=1, summarizer=lambda messages, previous: "they met")
+    assert kept == ["summary", "call", "result"], "the newest turn is not summarised, however long"
+
+
+@pytest.mark.parametrize("nothing", [None, "", "  ", "[Earlier conversation summary: ]"])
+def test_without_a_summary_the_older_are_left_to_the_budget(nothing: Any) -> None:
+    talk = [user(str(n), id=str(n)) for n in range(50)]
+    assert len(ids(talk, summarizer=lambda messages, previous: nothing)) == 50
+    assert len(ids(talk)) == 50
+
+
+def test_what_a_summarizer_does_wrong() -> None:
+    talk = [user(str(n)) for n in range(50)]
+    for wrong in (7, user("a message"), b"bytes"):
+        with pytest.raises(InvalidInputError, match="summarizer"):
+            prompt(talk, summarizer=lambda messages, previous, wrong=wrong: wrong)
+    with pytest.raises(ZeroDivisionError):
+        prompt(talk, summarizer=lambda messages, previous: 1 / 0)
+
+    async def asynchronous(messages: Sequence[Message], previous: str | None) -> str:
+        return "x"
+
+    with pytest.raises(InvalidInputError, match="AsyncHistoryStore"):
+        prompt(talk, summarizer=lambda messages, previous: asynchronous(messages, previous))
+    with HistoryStore("memory://") as store, pytest.raises(InvalidInputError, match="AsyncHistoryStore"):
+        assemble_prompt(store, "c", "a", "A", {}, asynchronous)
 
 
 # Any history
@@ -364,20 +504,9 @@ def test_any_history_gives_a_prompt_that_holds(
     assert order == sorted(order)
 
 
-def test_the_id_of_an_alias_is_this_agent() -> None:
-    old = assistant("x", participant=Participant("agent", "helper-v1"))
-    assert shown([old], agent_aliases=["helper-v1"]) == [("assistant", "x")]
-    assert shown([old]) == [("user", "helper-v1 (agent): x")]
-
-
 def test_a_call_is_as_new_as_its_result() -> None:
     talk = [
         assistant(tool_use("c", "find"), id="call", timestamp=NOW - timedelta(hours=2)),
         tool(tool_result("c"), id="result", timestamp=NOW),
     ]
     assert ids(talk, time_window_minutes=5, now=NOW) == ["call", "result"]
-
-
-def test_a_tool_that_the_provider_ran_stays_where_it_is() -> None:
-    message = assistant([tool_use("c", "web"), tool_result("c", "page"), "So."], id="m")
-    assert prompt([message]).messages == (message,)

@@ -12,6 +12,8 @@ from redis_history.compaction.rendering import chunks, render
 from redis_history.compaction.summaries import (
     NoGainError,
     SummaryTooLongError,
+    read_summary,
+    summary_message,
     usable,
 )
 from redis_history.errors import ConfigurationError, SummaryError
@@ -19,6 +21,16 @@ from redis_history.model import AttachmentPart, ReasoningPart
 from redis_history.tokens import message_tokens
 
 LONG = [user(f"Message number {number} says that the suitcase is in Porto.") for number in range(40)]
+
+
+def test_a_summary_has_a_frame() -> None:
+    message = summary_message("Ann lost\nher bag.")
+    assert (message.role, message.is_summary) == ("user", True)
+    assert message.text == "[Earlier conversation summary: Ann lost\nher bag.]"
+    assert read_summary(message) == "Ann lost\nher bag."
+    assert read_summary(user("Another form.", metadata={"is_summary": True})) == "Another form."
+    imitated = usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
+    assert imitated.text == "[Earlier conversation summary: Ann lost her bag.]"
 
 
 @pytest.mark.parametrize(
@@ -39,18 +51,10 @@ def test_a_summary_is_shorter_than_what_it_replaces() -> None:
     assert caught.value.tokens > 100
     with pytest.raises(NoGainError):
         usable("x", [user("")])
-
-
-def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
     counted = []
-
-    def count(message: Message) -> int:
-        counted.append(message)
-        return 10**9
-
     with pytest.raises(SummaryTooLongError):
-        usable("word " * 200_000, LONG, tokens_of=count)
-    assert len(counted) == len(LONG)  # and not the megabyte
+        usable("word " * 200_000, LONG, tokens_of=lambda message: counted.append(message) or 10**9)
+    assert len(counted) == len(LONG), "a tokenizer would need minutes for a megabyte"
 
 
 # As text
@@ -131,20 +135,26 @@ def test_an_extract_keeps_names_numbers_and_wishes_of_all_parts_of_a_long_conver
     assert all(fact in summary for fact in facts)
 
 
-def test_the_length_of_an_extract_is_limited() -> None:
-    for most in (16, 40, 200, 5000):
-        summary = extractive_summarizer(max_tokens=most)(TALK, None)
-        assert len(summary) <= 4 * most
-        assert usable(summary, TALK)
+@pytest.mark.parametrize("most", [16, 40, 400, 5000])
+def test_the_length_of_an_extract_is_limited(most: int) -> None:
+    tools = [one for number in range(300) for one in _calls(f"tool_number_{number}", {"a": "b" * 100})]
+    for messages in (TALK, tools, [user("x" * 50_000)], _calls("x" * 64, {}, {}), _calls("x" * 1000, {})):
+        summary = extractive_summarizer(max_tokens=most)(messages, None)
+        assert 0 < len(summary) <= 4 * most
+        assert usable(summary, messages)
+    with pytest.raises(SummaryError):
+        extractive_summarizer(max_tokens=most)([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
 
 
 def test_the_previous_summary_competes_with_new_sentences() -> None:
     previous = "Ann: My name is Ann Miller and my suitcase is green.\nAnn: The parrot sings operas at night."
     summary = extractive_summarizer(max_tokens=100)(TALK, previous)
-    assert "Ann Miller and my suitcase" in summary
-    assert summary.index("Ann Miller") == summary.index("My name is ") + len("My name is ")
-    assert summary.startswith("Ann: ")
+    assert summary.startswith("Ann: My name is Ann Miller and my suitcase")
     assert "KL 4711" in summary
+    summarize = extractive_summarizer(max_tokens=80)
+    for start in range(10):
+        summary = summarize([user(f"Task {start} about the engine of ship {start} is done.")] * 3 + TALK, summary)
+        assert len(summary) <= 320
 
 
 def test_languages_without_blanks() -> None:
@@ -163,7 +173,6 @@ def test_data_is_quoted_by_its_beginning() -> None:
         "User: [file: a.pdf]",
         'Tool: [the tool fails with: {"rows":["' + "x" * 22,
     ]
-    assert len(extractive_summarizer(max_tokens=16)(messages, None)) <= 64
 
 
 def _calls(name: str, *inputs: Any, failing: bool = False, **fields: Any) -> list[Message]:
@@ -198,16 +207,6 @@ def test_calls_are_listed_after_sentences_if_there_is_room() -> None:
     assert second.startswith("Assistant called bash 40 times: …; ")
     previous = "Ann: My name is Ann Miller and my suitcase is green."
     assert extractive_summarizer()(calls, previous).startswith(f"{previous}\nAssistant called bash 40 times: ")
-
-
-def test_calls_of_very_many_tools_stay_within_the_bound() -> None:
-    messages = [one for number in range(300) for one in _calls(f"tool_number_{number}", {"a": "b" * 100})]
-    for most in (16, 40, 400):
-        lines = extractive_summarizer(max_tokens=most)(messages, None)
-        assert 0 < len(lines) <= 4 * most
-        assert lines.startswith("Assistant called tool_number_0 once")
-    assert 0 < len(extractive_summarizer(max_tokens=16)(_calls("x" * 64, {}, {}), None)) <= 64
-    assert 0 < len(extractive_summarizer()(_calls("x" * 1000, {}), None)) <= 1600
 
 
 def test_bad_options_of_the_extract() -> None:
