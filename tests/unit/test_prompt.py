@@ -28,7 +28,6 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, ids, prompt, shown
 
@@ -282,28 +281,6 @@ def test_the_scope_of_loaded_messages() -> None:
     found = assemble_messages(talk, "a", "A", {"scope": "dm", "max_turns_to_load": 2})
     assert [message.id for message in found.messages] == ["3", "5"]
     assert found.report.ids("scope") == ["0", "2", "4"]
-
-
-def test_providers_take_it() -> None:
-    talk = [
-        system("rules"),
-        user("hi", participant=ANN),
-        assistant([tool_use("c1", "a"), tool_use("c2", "b")], participant=HELPER),
-        assistant([ReasoningPart("hm", signature="s"), "No.", tool_use("c1", "x")], participant=CRITIC),
-        tool(tool_result("c1", "1"), participant=HELPER),
-        tool(tool_result("c1", "x"), participant=CRITIC),
-        user("hurry", participant=BOB),
-        tool(tool_result("c2", "2"), participant=HELPER),
-    ]
-    messages = prompt(talk).messages
-    losses: list[Any] = []
-    chat = to_openai_chat(messages, on_loss=losses.append)
-    assert [one["role"] for one in chat] == ["system", "user", "assistant", "tool", "tool", "user", "user"]
-    assert chat[5]["content"] == "Critic (agent): No."
-    claude = to_anthropic(messages, on_loss=losses.append)
-    blocks = [(one["role"], block["type"]) for one in claude for block in one["content"] if isinstance(block, dict)]
-    assert [kind for _, kind in blocks if kind.startswith("tool")] == ["tool_use"] * 2 + ["tool_result"] * 2
-    assert losses == []
 
 
 # Budget
