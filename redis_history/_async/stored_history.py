@@ -120,7 +120,7 @@ class AsyncRedisHistory(History):
         return self._syncer.following
 
     async def load(self, conversation_id: str) -> None:
-        """Load a conversation in place of the present one. An unknown conversation is empty.
+        """Load a conversation, and replace the present entries. An unknown conversation is empty.
 
         Unsaved additions follow it; a system message is not added again if the conversation has one with the same text.
         Unsaved rewrites are given up. Raises InvalidInputError if unsaved messages belong to another conversation.
@@ -134,7 +134,7 @@ class AsyncRedisHistory(History):
         await self._exclusively(lambda: self._load(conversation_id))
 
     async def save(self, conversation_id: str | None = None) -> int:
-        """Send what the store does not have yet, and read what others have changed. Returns how many messages were new
+        """Send the unsaved changes, and read those of others. Returns how many messages were new
         to the store.
 
         `clear`, `restore`, `reset` and `reduce` are applied only if nobody has changed the conversation since it was
@@ -172,8 +172,8 @@ class AsyncRedisHistory(History):
     async def flush(self) -> None:
         """Return when the store has acknowledged all additions.
 
-        Raises what prevents that, while the messages go on waiting, or what was lost since the last call: see
-        `autosave`.
+        Raises the error that prevents this; the messages go on waiting. Also raises an error of autosave since the last
+        call that lost something.
         """
         if self.conversation_id is None:
             return
@@ -291,7 +291,7 @@ class AsyncRedisHistory(History):
             await heard.wait(self._store._poll_interval)
 
     async def _send_rest(self) -> None:
-        """Send what is pending when the interpreter or the event loop ends."""
+        """Send the pending changes when the interpreter or the event loop ends."""
         if self._sender is not None and self._sender.stopped:  # its task would hold the lock forever
             self._sending = Lock()
         try:

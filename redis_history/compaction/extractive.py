@@ -45,7 +45,7 @@ _FREQUENCY: Final = 0.35
 _RARITY: Final = 1.5
 _NAME: Final = 2.0
 _NUMBER: Final = 1.5
-#: Factors of sentences: questions, tool results, what is hardly prose, what users ask of an agent.
+#: Factors of sentences: questions, tool results, listings, questions of users to an agent, and other text of users.
 _QUESTION: Final = 0.4
 _TOOL: Final = 0.4
 _LISTING: Final = 0.3

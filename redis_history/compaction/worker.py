@@ -104,7 +104,7 @@ def compressor_policy(
 
 
 def is_over(policy: Policy, conversation: Conversation) -> bool:
-    """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not tell its age."""
+    """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not contain its age."""
     return (policy.max_tokens is not None and conversation.tokens > policy.max_tokens) or (
         policy.max_messages is not None and conversation.message_count > policy.max_messages
     )

@@ -18,8 +18,8 @@ MAX_UNSAVED_BYTES = 64_000_000
 
 
 class PendingChange:
-    """A change made here. `revision` is its revision in the store; None: not acknowledged. `arrived`: its event was
-    read, so the replica contains it. `size` is in bytes."""
+    """A local change. `revision` is its revision in the store; None: not acknowledged. `arrived`: its event was read,
+    so the replica contains it. `size` is in bytes."""
 
     revision: int | None = None
     arrived = False
@@ -35,7 +35,7 @@ class Add(PendingChange):
 
 
 class Rewrite(PendingChange):
-    """Other entries in place of all, if the store is still at revision `seen`.
+    """Replaces all entries, if the store is still at revision `seen`.
 
     `token` identifies the change in the change log, even if it is sent again. `uncertain`: an attempt got no reply.
     """
@@ -54,7 +54,7 @@ class Rewrite(PendingChange):
 
 
 class Compaction(Rewrite):
-    """A summary in place of the oldest entries, if the store still has exactly these. Later entries do not matter."""
+    """Replaces the oldest entries by a summary, if the store still has exactly these. Later entries do not matter."""
 
     def __init__(self, seen: int, summary: Message, replaced: Sequence[Message], size: int) -> None:
         super().__init__(seen, (), size)
@@ -180,10 +180,8 @@ def summary_and_replaced(before: Sequence[Message], after: Sequence[Message]) ->
 
 
 def stamped(messages: Sequence[Message]) -> list[Message]:
-    """The messages with a time for each one that precedes a message with a time, so that the store keeps this order.
-
-    Messages without a time at the end get the server's.
-    """
+    """The messages, where each one without a time gets the time of the next one that has a time, so that the store
+    keeps this order. Messages without a time at the end get the server's."""
     found: list[Message] = []
     following = None
     for message in reversed(messages):

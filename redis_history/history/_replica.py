@@ -52,7 +52,7 @@ class Replica:
         self.whole = whole
 
     def put(self, message: Message) -> None:
-        """Insert a stored message at its position, in place of the one with its id."""
+        """Insert a stored message at its position, or replace the one with its id."""
         if message.id in self._ids:
             self.remove([message.id])
         self._ids.add(message.id)

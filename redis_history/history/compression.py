@@ -157,7 +157,7 @@ def compression(
     target: float = 0.5,
     timeout: float = 120.0,
 ) -> Compression:
-    """A plugin by which `history.reduce` replaces the oldest entries by a summary.
+    """A plugin with which `history.reduce` replaces the oldest entries by a summary.
 
     There is at most one summary: the next one includes it. The summary is `[Earlier conversation summary: …]`, of role
     user, with `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or returns
@@ -166,14 +166,14 @@ def compression(
 
     The bounds hold afterwards whenever a summary can achieve this. These always stay: system entries, the turn in
     progress (from the newest user message until the assistant answers without a tool call), and calls that wait for
-    their results. As many other recent entries stay as the bounds allow.
+    their results. `keep_recent` entries stay if the bounds allow it.
 
     `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that exceeds them starts
     a reduction to `target` times the bounds, in the background if an event loop runs; a failure is a `plugin_error`.
-    One runs at a time. `keep_recent` entries stay if the bounds allow it, even if the target is missed.
+    One runs at a time. To keep `keep_recent` entries, it may miss the target.
 
-    With a stored history it is a compaction of the stored conversation, done by the next `save` or by autosave: others
-    see it, and what was replaced can be read and restored there.
+    With a stored history, the next `save` or autosave compacts the stored conversation: others see the summary, and the
+    replaced entries can be read and restored.
     """
     return Compression(summarizer, auto_reduce_when, keep_recent, target, timeout)
 

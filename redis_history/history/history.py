@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Protocol, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 
 from redis_history import json_form
 from redis_history._time import Instant
@@ -23,42 +23,46 @@ from redis_history.model.ranges import tears
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter, count_characters
 
+if TYPE_CHECKING:
+    from redis_history.history._syncer import Syncer
+
 _logger = logging.getLogger("redis_history")
 
-#: The history whose `reduce` this code runs in: its plugins are not called for what they add themselves.
+#: The history that is being reduced by this code: its plugins are not called for their own additions.
 _reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None)
 
 
 class Plugin:
-    """Base of plugins: override the hooks you need. Any object with any of these methods also works.
+    """Base of plugins: override the hooks you need. Any object with at least one of these methods also works.
 
-    Hooks of several plugins run in the order of their registration. They are called without a lock.
+    Hooks of several plugins run in the order of registration, without a lock.
     """
 
     def on_registered(self, history: History) -> None:
-        """Called once, inside `history.use`. An error reaches its caller, and the plugin is not registered."""
+        """Called once by `history.use`. If it raises, the plugin is not registered, and the caller gets the error."""
 
     def after_add(self, history: History) -> Awaitable[object] | None:
-        """Called after each local addition, after the handlers of its events. Plain, or a coroutine function.
+        """Called after each local addition, after the handlers of its events. A plain or a coroutine function.
 
-        Not called for what was loaded, restored or written by others, nor for what a plugin adds while `reduce` runs.
-        Errors go to `plugin_error`, never to the code that added. A coroutine runs as a task where an event loop runs,
-        and otherwise to its end before the addition returns.
+        Not called for loaded or restored messages, for messages of others, or for additions by a plugin during
+        `reduce`. Errors go to `plugin_error`, not to the code that added. A coroutine runs as a task if an event loop
+        runs, otherwise to its end before the addition returns.
         """
         return None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
-        """Return the entries that `history.reduce` should leave; `entries` are as stored. May be a coroutine function.
+        """Return the entries that should stay; `entries` are as stored. May be a coroutine function.
 
-        Entries that are returned as they were keep their identity; others should have new ids. Messages
-        that are added meanwhile stay, at the end. An error reaches the caller of `reduce`, and changes nothing.
+        Return unchanged entries themselves; give others new ids. Messages that are added meanwhile stay at the end. If
+        it raises, nothing changes, and the caller of `history.reduce` gets the error.
         """
         return entries
 
     def transform(self, entries: list[Message]) -> Sequence[Message]:
-        """The entries as readers should see them. Called at every `get_entries`; must be quick and change no state.
+        """Return the entries as readers should see them. Called by every `get_entries`; must be quick and change no
+        state.
 
-        An error reaches the caller: to show what a failing plugin would have hidden is worse.
+        The caller gets its errors, because unfiltered entries would be worse.
         """
         return entries
 
@@ -86,28 +90,20 @@ class HistoryOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
 
 
-class _Recorder(Protocol):
-    """Receives the local changes of a history before they are made, with its lock held. Raises to reject one."""
-
-    def adding(self, message: Message, size: int) -> None: ...
-    def replacing(self, entries: list[Message]) -> None: ...
-    def reducing(self, entries: list[Message]) -> None: ...
-    def limited(self, removed: list[Message]) -> None: ...
-
-
 class History:
-    """A conversation as one process holds it. Thread-safe.
+    """A conversation in the memory of one process. Thread-safe.
 
-    `entries` are messages to begin with. `max_length` and `max_tokens` limit it: with each addition the oldest entries
-    leave, tool calls together with their results; system entries and the newest entry stay. `token_counter` counts the
-    tokens of a text; by default a quarter of its characters. `on_plugin_error` is called with the error, the plugin and
-    the name of the hook. `transient` says that an agent begins each run with an empty history that is never saved.
+    `entries` are the first messages. `max_length` and `max_tokens` limit the history: each addition removes the oldest
+    entries, tool calls together with their results; system entries and the newest entry stay. `token_counter` counts
+    the tokens of a text; the default is a quarter of its characters. `on_plugin_error` is called with the error, the
+    plugin and the name of the hook. `transient` marks a history that is never saved, for one run of an agent.
 
-    Events, by `on`: `entry` (with the message), `clear`, `restore` (with the messages), `change` (with the snapshot),
-    `plugin_error` (with error, plugin and name of the hook). A handler is called with as many of these as it takes,
-    after the change, in the order of changes, and one at a time; its errors are logged. Subclasses may have more.
+    Events of `on`: `entry` (with the message), `clear`, `restore` (with the messages), `change` (with the snapshot),
+    `plugin_error` (with the error, the plugin and the name of the hook). Handlers are called after the change, in the
+    order of changes, one at a time, with as many of these arguments as they take. Their errors are logged. Subclasses
+    may have more events.
 
-    Raises InvalidMessageError for an invalid message, ConfigurationError for invalid options.
+    Raises InvalidMessageError for an invalid message, ConfigurationError for an invalid option.
     """
 
     _EVENTS: tuple[str, ...] = ("entry", "clear", "restore", "change", "plugin_error")
@@ -136,10 +132,10 @@ class History:
         self._lock = threading.RLock()
         self._listeners = Listeners(self._EVENTS)
         self._plugins: tuple[Plugin, ...] = ()
-        self._recorder: _Recorder | None = None
+        self._recorder: Syncer | None = None  # gets the local changes before they are made, and raises to reject one
         self._tokens = TokenCounts(token_counter)
         self._reducing = False
-        self._generation = 0  # counts what makes a reduction that is under way void
+        self._generation = 0  # a change of it makes a running reduction void
         self._entries: list[Message] = []
         self._ids: set[str] = set()
         self._added_at: dict[str, datetime] = {}
@@ -343,13 +339,15 @@ class History:
         max_entries: int | None = None,
         older_than: Instant | timedelta | None = None,
     ) -> Reduction:
-        """Let the plugins that reduce make the history smaller, in the order of registration. Without one, do nothing.
+        """Let the plugins that reduce make the history smaller, in the order of registration. Does nothing without one.
 
-        `max_tokens` and `max_entries` count all entries; `older_than` is an instant, or an age. In an event loop, await
-        the outcome. Elsewhere the reduction is done when this returns, and awaiting does no harm. A call during another
-        reduction does nothing. The store keeps all: replaced entries move to its archive, entries that a plugin leaves
-        out stay there. Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its
-        result meanwhile), and what a plugin raises: then nothing has changed.
+        `max_tokens` and `max_entries` count all entries; `older_than` is an instant or an age. In an event loop, await
+        the outcome; elsewhere the reduction is done when this returns. A call during another reduction does nothing.
+        The store keeps everything: replaced entries move to its archive, and entries that a plugin leaves out stay
+        there.
+
+        Raises InvalidInputError, CompactionConflictError (a replaced tool call got its result meanwhile), and the
+        errors of plugins; then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
         if not self._hooks("reduce"):
@@ -362,7 +360,7 @@ class History:
         return Reduction(None, work)
 
     async def _reduce_by(self, options: ReduceOptions) -> tuple[int, bool]:
-        """How many entries left, and whether the reduction was void because entries were replaced meanwhile."""
+        """The number of removed entries, and whether the reduction was void because entries were replaced meanwhile."""
         with self._lock:
             if self._reducing:
                 return 0, False
@@ -406,8 +404,8 @@ class History:
     # Plugins and handlers
 
     def use(self, plugin: Plugin) -> Self:
-        """Register a plugin; the history itself, so that calls can be chained. Raises InvalidInputError for an object
-        without any of the hooks, and the error of its `on_registered`."""
+        """Register a plugin, and return the history, so that calls can be chained. Raises InvalidInputError for an
+        object without hooks, and the error of its `on_registered`."""
         if isinstance(plugin, type) or not (isinstance(plugin, Plugin) or any(_hook(plugin, one) for one in _HOOKS)):
             raise InvalidInputError(f"{plugin!r} is not a plugin: it has none of {', '.join(_HOOKS)}")
         if (registered := _hook(plugin, "on_registered")) is not None:
@@ -421,14 +419,15 @@ class History:
         event: Literal["entry", "clear", "restore", "change", "plugin_error", "error"],
         handler: Callable[..., object],
     ) -> Unsubscribe:
-        """Call a handler, plain or a coroutine function, with each such event; the outcome ends that.
+        """Call a plain or coroutine function with each event of this kind. Returns a function that ends this.
 
         Raises InvalidInputError for an unknown event.
         """
         return self._listeners.on(event, handler)
 
     def subscribe(self, listener: Callable[..., object]) -> Unsubscribe:
-        """Call `listener` after each change, with the snapshot if it takes one; the outcome ends that."""
+        """Call `listener` after each change, with the snapshot if it takes an argument. Returns a function that ends
+        this."""
         return self._listeners.on("change", listener)
 
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
@@ -463,7 +462,7 @@ class History:
     # For the syncer; called with the lock held
 
     def _show(self, entries: list[Message]) -> None:
-        """Put the entries in place of all, as a change that was not made here."""
+        """Replace all entries, because the store has changed."""
         if entries != self._entries:
             self._put(entries)
             self._keep_limits()

@@ -86,7 +86,7 @@ class ToolResultMasking(Plugin):
     def transform(self, entries: list[Message]) -> Sequence[Message]:
         counts = Counter(part.tool_use_id for message in entries for part in message.tool_results)
         seen: Counter[str] = Counter()
-        candidates: list[tuple[int, int, str]] = []  # message, part, and what is shown in its place
+        candidates: list[tuple[int, int, str]] = []  # message, part, marker
         call_of = pairs_of(entries).call_of
         for index, message in enumerate(entries):
             for at, part in enumerate(message.parts):
@@ -122,11 +122,12 @@ def tool_result_masking(
     include: Iterable[str] | None = None,
     min_tokens_to_mask: int | None = None,
 ) -> ToolResultMasking:
-    """A plugin that shows all tool results but the newest as `[MASKED - ref: <id>]`; what is stored stays whole.
+    """A plugin that shows older tool results as `[MASKED - ref: <id>]`, all but the newest `keep_recent_results`.
+    Stored entries do not change.
 
-    `exclude` names tools whose results are always shown, `include` those that alone are masked; both together raise
-    ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are always shown. These results do not
-    count as `keep_recent_results`. The tool of a result is that of the call it answers; where ids
-    repeat, the marker tells which occurrence it is. Give `.retrieve_tool` to the model.
+    `exclude` names tools whose results are never masked; `include` names the only tools whose results are masked. Both
+    together raise ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are never masked. Results that
+    are never masked do not count for `keep_recent_results`. If an id is repeated, the marker contains the occurrence.
+    Give `.retrieve_tool` to the model.
     """
     return ToolResultMasking(keep_recent_results, exclude, include, min_tokens_to_mask)
