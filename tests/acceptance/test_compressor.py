@@ -206,9 +206,9 @@ def test_four_workers_killed_at_random_over_real_conversations(
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
     wanted: dict[str, Transcript] = {}
-    for number, transcript in enumerate(islice(_again(transcripts), 60 if full else 20)):
-        # The samples are short: each is taken twelve times over.
-        messages = [replace(one, id=f"{n} {one.id}", timestamp=None) for n in range(12) for one in transcript.messages]
+    for number, transcript in enumerate(islice(_again(transcripts), 60 if full else 12)):
+        # The samples are short, so each is repeated.
+        messages = [replace(one, id=f"{n} {one.id}", timestamp=None) for n in range(8) for one in transcript.messages]
         wanted[f"{number} {transcript.conversation_id}"] = replace(transcript, messages=tuple(messages))
     assert len({transcript.format for transcript in wanted.values()}) >= 4
     most, keep = 1_500, 4
@@ -233,7 +233,7 @@ def test_four_workers_killed_at_random_over_real_conversations(
         begun = sum(policy.plan(store.get(name)) is not None for name in too_long())
         assert begun > len(wanted) // 4
         workers = [start(server.url, f"{SUMMARIZERS}:slow", *options) for _ in range(4)]
-        kills, goals = 0, 12 if full else 4
+        kills, goals = 0, 12 if full else 3
         deadline = time.monotonic() + 240
         while unfinished():
             assert time.monotonic() < deadline, too_long()
