@@ -60,6 +60,19 @@ async def test_a_reduction_is_saved_as_a_compaction(stores: Any) -> None:
     assert await store.get("c") == before
 
 
+async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    await history.reduce(max_entries=6)
+    for number in range(5):
+        await store.append("c", user(f"of others {number}"))
+    await history.save()
+    assert texts(history)[-5:] == [f"of others {number}" for number in range(5)]
+    assert history.entries == await store.get("c")
+    assert history.entries[0].is_summary
+
+
 async def test_an_edit_of_summarised_messages_is_a_conflict_and_loses_nothing(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS)
@@ -247,16 +260,3 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
 async def _await(reduction: Any) -> int:
     removed: int = await reduction
     return removed
-
-
-async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
-    store, history = stores(), compressing(stores())
-    await store.append_many("c", LOTS)
-    await history.load("c")
-    await history.reduce(max_entries=6)
-    for number in range(5):
-        await store.append("c", user(f"of others {number}"))
-    await history.save()
-    assert texts(history)[-5:] == [f"of others {number}" for number in range(5)]
-    assert history.entries == await store.get("c")
-    assert history.entries[0].is_summary

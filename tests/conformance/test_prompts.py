@@ -18,9 +18,6 @@ from redis_history import (
     assemble_prompt,
     assistant,
     system,
-    tool,
-    tool_result,
-    tool_use,
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidInputError
@@ -51,54 +48,6 @@ async def test_bad_input_is_refused(store: Any) -> None:
     ):
         with pytest.raises(error):
             await assemble_prompt(store, *arguments)  # type: ignore[call-overload]
-
-
-ROOM = [
-    system("The rules.", id="rules"),
-    user("The planner should look.", id="named", participant=ANN),
-    user("Only for you.", id="dm", participant=ANN, scope="dm"),
-    user("Please look.", id="mention", participant=ANN, metadata={"mentions": ["planner"]}),
-    user("Please look.", id="alias", participant=ANN, metadata={"mentions": ["@P7"]}),
-    assistant(tool_use("c1", "trains"), id="call", participant=PLANNER),
-    tool(tool_result("c1", "9:30"), id="result", participant=PLANNER),
-    assistant("A late rule.", id="critic", participant=CRITIC),
-    system("A late rule.", id="late"),
-    user("Lovely weather.", id="weather", participant=ANN),
-    assistant("At 9:30.", id="own", participant=PLANNER),
-]
-
-
-async def test_strict_addressing_keeps_turns_by_the_agent_and_turns_that_mention_it(store: Any) -> None:
-    await store.append_many("c", ROOM)
-    options = {"addressed_only_mode": "strict", "agent_aliases": ["P7"]}
-    prompt = await assemble_prompt(store, "c", "planner", "The planner", options)
-    assert [message.id for message in prompt.messages] == ["mention", "alias", "call", "result", "own"]
-    assert {one.message_id: one.reason for one in prompt.report.addressed} == {
-        "mention": "mention", "alias": "mention", "call": "own", "result": "own", "own": "own",
-    }  # fmt: skip
-    assert prompt.report.ids("not_addressed") == ["rules", "named", "dm", "critic", "late", "weather"]
-
-
-async def test_default_addressing_keeps_more_and_says_why(store: Any) -> None:
-    await store.append_many("c", ROOM)
-    prompt = await assemble_prompt(store, "c", "planner", "The planner", {"agent_aliases": ["P7"]})
-    assert {one.message_id: one.reason for one in prompt.report.addressed} == {
-        "rules": "system", "named": "named", "dm": "dm", "mention": "mention", "alias": "mention", "call": "own",
-        "result": "own", "late": "system", "own": "own",
-    }  # fmt: skip
-    assert [one.message_id for one in prompt.report.addressed] == [message.id for message in prompt.messages]
-    assert prompt.report.ids("not_addressed") == ["critic", "weather"]
-    every = await assemble_prompt(store, "c", "planner", None, {"addressed_only_mode": False})
-    assert every.report.addressed == ()
-
-
-async def test_two_party_talk_is_kept_by_the_default_and_not_by_strict(store: Any) -> None:
-    said = [user("hi", id="1", participant=ANN), assistant("hello", id="2", participant=PLANNER)]
-    await store.append_many("c", said)
-    prompt = await assemble_prompt(store, "c", "planner")
-    assert [one.reason for one in prompt.report.addressed] == ["two_party", "own"]
-    strict = await assemble_prompt(store, "c", "planner", None, {"addressed_only_mode": "strict"})
-    assert [message.id for message in strict.messages] == ["2"]
 
 
 @pytest.mark.compaction

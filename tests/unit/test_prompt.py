@@ -150,20 +150,53 @@ def test_who_is_addressed(message: Message, kept: bool) -> None:
     assert found.report.ids("not_addressed") == ["bob", "ann", *([] if kept else [message.id])]
 
 
+ROOM = [
+    system("The rules.", id="rules"),
+    user("The helper should look.", id="named", participant=ANN),
+    user("Only for you.", id="dm", participant=ANN, scope="dm"),
+    user("Please look.", id="mention", participant=ANN, metadata={"mentions": ["helper"]}),
+    user("Please look.", id="alias", participant=ANN, metadata={"mentions": ["@P7"]}),
+    assistant(tool_use("c1", "trains"), id="call", participant=HELPER),
+    tool(tool_result("c1", "9:30"), id="result", participant=HELPER),
+    assistant("A late rule.", id="critic", participant=CRITIC),
+    system("A late rule.", id="late"),
+    user("Lovely weather.", id="weather", participant=ANN),
+    assistant("At 9:30.", id="own", participant=HELPER),
+]
+
+
+def test_the_report_says_why_a_message_is_addressed() -> None:
+    found = prompt(ROOM, addressed_only_mode=True, agent_aliases=["P7"])
+    assert {one.message_id: one.reason for one in found.report.addressed} == {
+        "rules": "system", "named": "named", "dm": "dm", "mention": "mention", "alias": "mention", "call": "own",
+        "result": "own", "late": "system", "own": "own",
+    }  # fmt: skip
+    assert [one.message_id for one in found.report.addressed] == [message.id for message in found.messages]
+    assert found.report.ids("not_addressed") == ["critic", "weather"]
+    strict = prompt(ROOM, addressed_only_mode="strict", agent_aliases=["P7"])
+    assert [message.id for message in strict.messages] == ["mention", "alias", "call", "result", "own"]
+    assert {one.reason for one in strict.report.addressed} == {"mention", "own"}
+    assert strict.report.ids("not_addressed") == ["rules", "named", "dm", "critic", "late", "weather"]
+    assert prompt(ROOM).report.addressed == ()
+
+
 def test_two_who_talk_need_no_names() -> None:
-    talk = [user("hi", participant=ANN, id="1"), assistant("hello", participant=HELPER, id="2"), user("so?", id="3")]
-    talk[2] = user("so?", participant=ANN, id="3")
-    everything = dict.fromkeys(("addressed_only_mode",), True)
-    assert ids(talk, **everything) == ["1", "2", "3"]
-    assert ids([user("hi", id="1"), assistant("hello", id="2")], **everything) == ["1", "2"]
-    assert ids([*talk, user("and me?", participant=BOB, id="4")], **everything) == ["2"]
-    assert ids([user("hi", participant=ANN, id="1", scope="channel")], **everything) == []
-    assert ids([user("hi", id="1", metadata={"mentions": ["bob"]})], **everything) == []
-
-
-def test_the_caller_may_say_what_else_is_addressed() -> None:
-    talk = [user("a", participant=ANN, id="1"), user("b", participant=BOB, id="2")]
-    assert ids(talk, addressed_only_mode=True, also_addressed=lambda message: message.text == "b") == ["2"]
+    talk = [
+        user("hi", participant=ANN, id="1"),
+        assistant("hello", participant=HELPER, id="2"),
+        user("so?", participant=ANN, id="3"),
+    ]
+    for messages, kept in (
+        (talk, ["1", "2", "3"]),
+        ([user("hi", id="1"), assistant("hello", id="2")], ["1", "2"]),
+        ([*talk, user("and me?", participant=BOB, id="4")], ["2"]),
+        ([user("hi", participant=ANN, id="1", scope="channel")], []),
+        ([user("hi", id="1", metadata={"mentions": ["bob"]})], []),
+    ):
+        assert ids(messages, addressed_only_mode=True) == kept
+    assert ids(talk, addressed_only_mode="strict") == ["2"]
+    also = {"also_addressed": lambda message: message.text == "so?"}
+    assert ids([*talk, user("and me?", participant=BOB, id="4")], addressed_only_mode=True, **also) == ["2", "3"]
 
 
 # Time window
@@ -182,6 +215,14 @@ def test_the_time_window() -> None:
     assert ids(talk, time_window_minutes=30, now=NOW) == ["s", "y", "2b", "3", "4"]
     assert prompt(talk, time_window_minutes=30, now=NOW).report.ids("time_window") == ["1", "2"]
     assert ids(talk, time_window_minutes=0.5, now=NOW.isoformat()) == ["s", "y", "3", "4"]
+
+
+def test_a_call_is_as_new_as_its_result() -> None:
+    talk = [
+        assistant(tool_use("c", "find"), id="call", timestamp=NOW - timedelta(hours=2)),
+        tool(tool_result("c"), id="result", timestamp=NOW),
+    ]
+    assert ids(talk, time_window_minutes=5, now=NOW) == ["call", "result"]
 
 
 # Pairs
@@ -479,11 +520,3 @@ def test_any_history_gives_a_prompt_that_holds(
         if message.role != "system" and not message.is_summary and not message.tool_results
     ]
     assert order == sorted(order)
-
-
-def test_a_call_is_as_new_as_its_result() -> None:
-    talk = [
-        assistant(tool_use("c", "find"), id="call", timestamp=NOW - timedelta(hours=2)),
-        tool(tool_result("c"), id="result", timestamp=NOW),
-    ]
-    assert ids(talk, time_window_minutes=5, now=NOW) == ["call", "result"]

@@ -110,14 +110,33 @@ def test_an_event_is_not_taken_for_a_confirmation(store: HistoryStore) -> None:
     assert history.syncer.without_deleted(steps) == history.syncer.unsaved == []
 
 
-@pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
-def test_what_ended_with_its_conversation_is_not_sent_again(store: HistoryStore, reason: str) -> None:
+def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
     history = following(store, confirms=True)
-    store.append("c", history.add_text("user", "a"))
+    history.add_text("user", "a")
+    steps: Any = history.syncer.next()
+    outcomes = store.append_many("c", [step.message for step in steps])
     hear(store, history)
+    assert history.syncer.appended(steps, outcomes) == 1
+    assert (history.entries, history.syncer.unsaved) == (store.get("c"), [])
+    assert not list(history.syncer.outbox)
+
+
+@pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
+@pytest.mark.parametrize("confirms", [False, True])
+def test_messages_of_a_deleted_conversation_are_not_sent_again(
+    store: HistoryStore, reason: str, confirms: bool
+) -> None:
+    history = following(store, confirms=confirms)
+    sent = history.add_text("user", "sent")
+    if confirms:
+        store.append("c", sent)
+        hear(store, history)
+    else:
+        send(store, history)
+    history.add_text("user", "waiting")
     store.delete_conversation("c")
     history.syncer.read_again(store.snapshot("c"), reason)
-    assert (history.entries, history.syncer.unsaved) == ([], [])
+    assert texts(history) == [message.text for message in history.syncer.unsaved] == ["waiting"]
 
 
 def test_a_rewrite_waits_for_its_confirmation(store: HistoryStore) -> None:
@@ -186,18 +205,6 @@ def test_an_acknowledgement_while_a_new_conversation_is_read_is_kept(store: Hist
     assert history.entries == store.get("c")
 
 
-@pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
-def test_messages_of_a_deleted_conversation_are_not_sent_again(store: HistoryStore, reason: str) -> None:
-    store.append("c", user("before"))
-    history = following(store)
-    history.add_text("user", "acknowledged")
-    send(store, history)
-    history.add_text("user", "waiting")
-    store.delete_conversation("c")
-    history.syncer.read_again(store.snapshot("c"), reason)
-    assert texts(history) == ["waiting"]
-
-
 def test_a_late_acknowledgement_of_a_removed_message(store: HistoryStore) -> None:
     history = following(store)
     history.add_text("user", "a")
@@ -237,14 +244,3 @@ def test_messages_without_a_time_stay_where_they_were_put() -> None:
 def test_options_that_make_no_sense(max_unsaved: Any) -> None:
     with pytest.raises(ConfigurationError):
         Synced(max_unsaved=max_unsaved)
-
-
-def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
-    history = following(store, confirms=True)
-    history.add_text("user", "a")
-    steps: Any = history.syncer.next()
-    outcomes = store.append_many("c", [step.message for step in steps])
-    hear(store, history)
-    assert history.syncer.appended(steps, outcomes) == 1
-    assert (history.entries, history.syncer.unsaved) == (store.get("c"), [])
-    assert not list(history.syncer.outbox)
