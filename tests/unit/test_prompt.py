@@ -107,47 +107,38 @@ def test_empty_messages_are_left_out() -> None:
 # Addressed only
 
 
-@pytest.mark.parametrize(
-    ("message", "kept"),
-    [
-        (user("hi", metadata={"mentions": ["helper"]}), True),
-        (user("hi", metadata={"mentions": ["@The Helper"]}), True),
-        (user("hi", metadata={"mentions": ["<@H7>"]}), True),
-        (user("hi", metadata={"mentions": ["someone"]}), False),
-        (user("hi", metadata={"mentions": [7, None]}), False),
-        (user("hi", metadata={"mentions": "helper"}), False),
-        (user("the helper: hi"), True),
-        (user("hi THE\n  HELPER!"), True),
-        (user("hi Ｔhe Helper"), True),
-        (user("the helpers"), False),
-        (user("bathe helper"), False),
-        (user("ask hex, he knows"), True),
-        (user("hexagon"), False),
-        (user("use hex-tools"), False),
-        (user("un-hex it"), False),
-        (user("hex's idea"), True),
-        (user("hexagon or hex"), True),
-        (user("请hex帮我"), True),
-        (user("请小助手帮我"), True),
-        (user("the h7 thing"), True),
-        (user("helper"), False),
-        (user("@helper go"), True),
-        (user("hi", scope="dm"), True),
-        (user("hi", scope="channel"), False),
-        (assistant("Ask the helper.", participant=CRITIC), True),
-        (assistant("Ask me.", participant=CRITIC), False),
-        (assistant("I said", participant=HELPER), True),
-        (system("the rules"), True),
-        (user([text("what"), text("hex?")]), True),
-    ],
-)
-def test_who_is_addressed(message: Message, kept: bool) -> None:
+NAMED = [
+    *("the helper: hi", "hi THE\n  HELPER!", "hi Ｔhe Helper", "ask hex, he knows", "hex's idea", "hexagon or hex"),
+    *("请hex帮我", "请小助手帮我", "the h7 thing", "@helper go"),
+]
+NOT_NAMED = ["the helpers", "bathe helper", "hexagon", "use hex-tools", "un-hex it", "helper"]
+MENTIONS = [["helper"], ["@The Helper"], ["<@H7>"]]
+NO_MENTIONS = [["someone"], [7, None], "helper"]
+ADDRESSED = [
+    *map(user, NAMED),
+    *(user("hi", metadata={"mentions": mentions}) for mentions in MENTIONS),
+    user([text("what"), text("hex?")]),
+    user("hi", scope="dm"),
+    assistant("Ask the helper.", participant=CRITIC),
+    assistant("I said", participant=HELPER),
+    system("the rules"),
+]
+NOT_ADDRESSED = [
+    *map(user, NOT_NAMED),
+    *(user("hi", metadata={"mentions": mentions}) for mentions in NO_MENTIONS),
+    user("hi", scope="channel"),
+    assistant("Ask me.", participant=CRITIC),
+]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_who_is_addressed(kept: bool) -> None:
     crowd = [user("x", participant=BOB, id="bob"), user("y", participant=ANN, id="ann")]
-    found = assemble_messages(
-        [*crowd, message], "helper", "The Helper", PromptOptions(agent_aliases=("hex", "H7", "小助手"))
-    )
-    assert [one.id for one in found.messages] == ([message.id] if kept else [])
-    assert found.report.ids("not_addressed") == ["bob", "ann", *([] if kept else [message.id])]
+    for message in ADDRESSED if kept else NOT_ADDRESSED:
+        options = {"addressed_only_mode": True, "agent_aliases": ("hex", "H7", "小助手")}
+        found = prompt([*crowd, message], **options)
+        assert [one.id for one in found.messages] == ([message.id] if kept else []), message
+        assert found.report.ids("not_addressed") == ["bob", "ann", *([] if kept else [message.id])]
 
 
 ROOM = [
@@ -373,14 +364,14 @@ def test_a_counter_of_the_caller() -> None:
     ]
     counted: list[str] = []
 
-    def count(told: str) -> int:
-        counted.append(told)
-        return len(told.split())
+    def count(counted_text: str) -> int:
+        counted.append(counted_text)
+        return len(counted_text.split())
 
     assert prompt(talk, token_counter=count).report.tokens == 9
     assert counted == ['find\n{"q":"a b"}', '[{"type":"text","text":"x y"}]', "Ann: one two three"]
     with pytest.raises(InvalidInputError, match="token_counter"):
-        prompt(talk, token_counter=lambda told: -1)
+        prompt(talk, token_counter=lambda text: -1)
 
 
 # Summaries
@@ -442,15 +433,10 @@ def test_a_pair_is_not_split_by_a_summary() -> None:
     assert kept == ["summary", "call", "result"], "the newest turn is not summarised, however long"
 
 
-@pytest.mark.parametrize("nothing", [None, "", "  ", "[Earlier conversation summary: ]"])
-def test_without_a_summary_the_older_are_left_to_the_budget(nothing: Any) -> None:
+def test_what_a_summarizer_may_return() -> None:
     talk = [user(str(n), id=str(n)) for n in range(50)]
-    assert len(ids(talk, summarizer=lambda messages, previous: nothing)) == 50
-    assert len(ids(talk)) == 50
-
-
-def test_what_a_summarizer_does_wrong() -> None:
-    talk = [user(str(n)) for n in range(50)]
+    for nothing in (None, "", "  ", "[Earlier conversation summary: ]"):  # the budget decides
+        assert len(ids(talk, summarizer=lambda messages, previous, nothing=nothing: nothing)) == len(ids(talk)) == 50
     for wrong in (7, user("a message"), b"bytes"):
         with pytest.raises(InvalidInputError, match="summarizer"):
             prompt(talk, summarizer=lambda messages, previous, wrong=wrong: wrong)
