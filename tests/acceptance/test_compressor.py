@@ -131,11 +131,11 @@ def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
         live = store.get("c")
         (summary,) = [message for message in live if message.is_summary]
         assert summary.role == "user"
-        (told,) = [one for one in worker.lines if isinstance(one, dict) and one["kind"] == "compressed"]
-        assert summary.text == f"[Earlier conversation summary: Nothing + {told['messages']} messages]"
+        (compressed,) = [one for one in worker.lines if isinstance(one, dict) and one["kind"] == "compressed"]
+        assert summary.text == f"[Earlier conversation summary: Nothing + {compressed['messages']} messages]"
         wanted = {f"w{number}-{count}" for number in range(4) for count in range(125)}
         assert wanted <= {message.id for message in live}
-        assert len(live) == 1 + (300 - told["messages"]) + 500
+        assert len(live) == 1 + (300 - compressed["messages"]) + 500
         every = [message.id for message in store.get("c", include_archived=True) if not message.is_summary]
         assert len(every) == 800
         assert every[:300] == [message.id for message in before]

@@ -33,20 +33,20 @@ class Worker:
             text=True,
         )
 
-    def tell(self, *command: object) -> None:
+    def send(self, *command: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"{self.name} ended with {self.process.wait(20)}"
         return json.loads(line)
 
     def ask(self, *command: object) -> Any:
-        self.tell(*command)
-        return self.hear()
+        self.send(*command)
+        return self.receive()
 
     def close(self) -> None:
         self.process.kill()
@@ -79,10 +79,10 @@ def test_processes_that_load_add_and_save_keep_everything(
     running = [workers("rounds", url, str(index), rounds) for index in range(processes)]
     for step in ("ready", "done"):
         for worker in running:
-            assert worker.hear() == step
+            assert worker.receive() == step
         for worker in running:
-            worker.tell("go")
-    read = [worker.hear() for worker in running]  # the texts that each process reads in the end
+            worker.send("go")
+    read = [worker.receive() for worker in running]  # the texts that each process reads in the end
     assert sorted(read[0]) == sorted(f"{name}-{number}" for name in range(processes) for number in range(rounds))
     assert all(other == read[0] for other in read)
     for name in range(processes):
@@ -174,7 +174,7 @@ def test_two_autosaving_histories_converge(own_server: Start, workers: Workers, 
                 if command == "flush":
                     refused.append(both[name].ask(command))
                 else:
-                    both[name].tell(command, *arguments)
+                    both[name].send(command, *arguments)
 
         play(before)
         if during:

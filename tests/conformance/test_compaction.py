@@ -293,19 +293,19 @@ async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_ca
         calls = [assistant(tool_use(str(k), "f"), id=f"a{k}") for k in range(4)]
         await store.append_many(name, [user("q", id="q"), *calls, user("?", id="u"), assistant("I go on", id="b")])
 
-        async def answers(who: Any, k: int, name: str = name) -> Any:
+        async def append_result(who: Any, k: int, name: str = name) -> Any:
             await who.append(name, user("by the way", id=f"w{k}"))
             return await who.append(name, tool(tool_result(str(k), "r"), id=f"r{k}"))
 
-        *told, compacted = await asyncio.gather(
-            *(answers(who, k) for k, who in enumerate([*others, store])),
+        *answers, compacted = await asyncio.gather(
+            *(append_result(who, k) for k, who in enumerate([*others, store])),
             store.compact(name, through="b", summary=summary(id="s")),
             return_exceptions=True,
         )
         live = set(_ids(await store.get(name)))
         if isinstance(compacted, Compacted):
             assert live == {"s", *(f"{kind}{k}" for kind in "wr" for k in range(4))}
-            assert all(answer.revision > compacted.revision for answer in told)
+            assert all(answer.revision > compacted.revision for answer in answers)
         else:
             assert isinstance(compacted, InvalidInputError)
             assert "s" not in live
