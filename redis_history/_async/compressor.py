@@ -316,7 +316,7 @@ class AsyncCompressor:
     async def _is_old(self, conversation: Conversation) -> bool:
         """Whether the oldest message that may be compressed is too old. If not, remember until when."""
         age = self._policy.older_than
-        if not isinstance(age, timedelta) or not conversation.message_count or self._work.is_young(conversation):
+        if not isinstance(age, timedelta) or not conversation.message_count or conversation in self._work.young:
             return False
         gets_old: datetime | None = None
         op: ReadPage | None = ReadPage(conversation.conversation_id, _OLDEST, newest=False)
@@ -329,7 +329,7 @@ class AsyncCompressor:
             op = next_page(op, page, min(4 * op.limit, PAGE))
         if gets_old is not None and gets_old < datetime.now(UTC):
             return True
-        self._work.set_young(conversation, gets_old)
+        self._work.young.add(conversation.conversation_id, conversation.revision, gets_old)
         return False
 
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
@@ -429,7 +429,7 @@ class AsyncCompressor:
             self._work.count(nothing=1)
             due = await in_thread(lambda: due_at(messages, self._policy, now))
             self._work.succeeded(conversation_id)
-            self._work.settle(conversation_id, revision, due)
+            self._work.settled.add(conversation_id, revision, due)
             return CompressionProgress("nothing", conversation_id)
         summary: Message | None = None
         self._report(CompressionProgress("started", conversation_id, len(plan.seen), plan.tokens))
@@ -443,7 +443,7 @@ class AsyncCompressor:
             # Do not retry at this revision; after a change only after a while, because a summary costs money.
             self._work.count(nothing=1)
             wait = self._work.failed(conversation_id)
-            self._work.settle(conversation_id, revision, older_at(messages, self._policy, now))
+            self._work.settled.add(conversation_id, revision, older_at(messages, self._policy, now))
             return CompressionProgress(
                 "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
             )

@@ -21,8 +21,8 @@ from redis_history.model import Conversation
 
 #: One day. After that, another worker must be able to replace a stalled one.
 _LONGEST_LEASE: Final = 86_400
-#: Maximum number of conversations that a `_Known` remembers.
-_MAX_KNOWN: Final = 100_000
+#: Maximum number of conversations of `Facts`.
+_MAX_FACTS: Final = 100_000
 
 
 class CompressionProgress(Struct, frozen=True):
@@ -129,20 +129,19 @@ class Timing(Struct, frozen=True):
         check_seconds(self.grace, "grace", 0)
 
 
-class _Known:
-    """Facts that hold for a conversation at one revision, and until a time (None: forever)."""
+class Facts:
+    """Facts that hold for a conversation at one revision, until a time (None: forever). Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._until: OrderedDict[str, tuple[int, datetime | None]] = OrderedDict()
 
     def add(self, conversation_id: str, revision: int, until: datetime | None) -> None:
-        self.discard(conversation_id)
-        self._until[conversation_id] = revision, until
-        while len(self._until) > _MAX_KNOWN:
-            self._until.popitem(last=False)
-
-    def discard(self, conversation_id: str) -> None:
-        self._until.pop(conversation_id, None)
+        with self._lock:
+            self._until.pop(conversation_id, None)
+            self._until[conversation_id] = revision, until
+            while len(self._until) > _MAX_FACTS:
+                self._until.popitem(last=False)
 
     def __contains__(self, conversation: Conversation) -> bool:
         revision, until = self._until.get(conversation.conversation_id, (None, None))
@@ -160,8 +159,8 @@ class Work:
         self._working: set[str] = set()
         self._resting: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
-        self._settled = _Known()  # nothing can be compressed
-        self._young = _Known()  # no message is too old
+        self.settled = Facts()  # nothing can be compressed
+        self.young = Facts()  # no message is too old
         self._counts: Counter[str] = Counter()
 
     def offer(self, found: Iterable[Conversation], *, rested: bool = True) -> int:
@@ -172,7 +171,7 @@ class Work:
         with self._lock:
             for conversation in found:
                 name = conversation.conversation_id
-                if name in self._working or name in self._waiting or conversation in self._settled:
+                if name in self._working or name in self._waiting or conversation in self.settled:
                     continue
                 if name in self._resting:
                     if not rested or self._resting[name] > now:
@@ -197,7 +196,6 @@ class Work:
             self._working.discard(conversation_id)
             self._resting.pop(conversation_id, None)
             self._failures.pop(conversation_id, None)
-            self._settled.discard(conversation_id)
 
     def failed(self, conversation_id: str) -> float:
         """Count a failure, and return the seconds to wait before a retry. The wait doubles with each failure."""
@@ -213,21 +211,6 @@ class Work:
             self._working.discard(conversation_id)
             if rest is not None:
                 self._resting[conversation_id] = time.monotonic() + rest
-
-    def settle(self, conversation_id: str, revision: int, until: datetime | None) -> None:
-        """Do not retry at this revision until `until` (None: never)."""
-        with self._lock:
-            self._settled.add(conversation_id, revision, until)
-
-    def is_young(self, conversation: Conversation) -> bool:
-        """Whether no message of the conversation is known to be too old."""
-        with self._lock:
-            return conversation in self._young
-
-    def set_young(self, conversation: Conversation, until: datetime | None) -> None:
-        """At this revision, no message is too old before `until` (None: none ever will be)."""
-        with self._lock:
-            self._young.add(conversation.conversation_id, conversation.revision, until)
 
     def clear(self) -> None:
         """Forget all waiting conversations."""
