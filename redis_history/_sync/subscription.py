@@ -16,19 +16,18 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from redis_history._sync._runtime import Background, Lock, Openable, Signal
+from redis_history._sync._steps import follows_all
 from redis_history.backends.base import (
     Backend,
-    ChangedHeads,
     ChangeQuery,
     FollowsAll,
     PendingWakeups,
-    WakeAll,
 )
 from redis_history.changelog import is_gone
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
-from redis_history.operations import Changes, ListConversations, ReadChanges, ReadHead
+from redis_history.operations import Changes, ReadChanges, ReadHead
 
 _logger = logging.getLogger("redis_history")
 
@@ -40,7 +39,6 @@ _LONGEST_WAIT: Final = 3600.0
 #: notification does not repeat its events.
 _REMEMBERED: Final = 120.0
 #: Conversations listed at once.
-_LISTED: Final = 500
 
 
 class Feed(Openable):
@@ -300,7 +298,7 @@ class NamespaceSubscription(Feed):
 
     def __init__(self, backend: Backend, after: Mapping[str, Cursor] | None, poll_interval: float) -> None:
         super().__init__(backend, poll_interval)
-        self._all: FollowsAll = backend if isinstance(backend, FollowsAll) else _AsyncListing(backend)
+        self._all: FollowsAll = follows_all(backend)
         self._from_now = after is None
         # How far the log of each conversation was read, and where the consumer is in that of the one in `_ready`.
         self._cursors: dict[str, Cursor] = dict(after or {})
@@ -425,30 +423,3 @@ class NamespaceSubscription(Feed):
             self._ended.pop(name, None)
         if known != (name in self._cursors):
             self._news.add(name)
-
-
-class _AsyncListing:
-    """For a backend without `poll_changes`. Slow: each poll lists all conversations and reads the head of each."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        ids, offset, full = set(query.known), 0, True
-        while full:
-            page = self._backend.execute(ListConversations(None, None, _LISTED, offset))
-            ids.update(conversation.conversation_id for conversation in page)
-            offset, full = offset + len(page), len(page) == _LISTED
-        heads: dict[str, Cursor] = {}
-        for conversation_id in ids:
-            head = (self._backend.execute(ReadHead(conversation_id))).cursor
-            head = BEGINNING if is_gone(head) else head
-            if head != query.known.get(conversation_id, BEGINNING):
-                heads[conversation_id] = head
-        return ChangedHeads(heads)
-
-    def watch_all(self, wake: WakeAll) -> None:
-        """This backend does not notify."""
-
-    def unwatch_all(self, wake: WakeAll) -> None:
-        """There is nothing to undo."""

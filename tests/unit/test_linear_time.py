@@ -34,7 +34,7 @@ from redis_history._words import words
 from redis_history.compaction.rendering import call_lines, chunks, said
 from redis_history.compaction.summaries import SUMMARY_START, read_summary, without_frame
 from redis_history.model import Position
-from redis_history.prompt.assembly import Addressing
+from redis_history.prompt.addressing import Addressing
 from redis_history.search.hits import highlights
 from redis_history.search.query import parse_query
 from redis_history.search.ranking import Scan
@@ -234,7 +234,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "highlights": lambda text: highlights(user(text), QUERY),
     "scan": _scanned,
     "parse_query": parse_query,
-    "named": Addressing("h7", "hex", ("a a", "“")).named,
+    "named": Addressing("h7", "hex", PromptOptions(agent_aliases=("a a", "“"))).named,
     "prompt": _prompted,
     "as_data": as_data,
     "plain_name": plain_name,
