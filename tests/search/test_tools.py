@@ -19,6 +19,7 @@ from redis_history import (
     ToolResultPart,
     assistant,
     tool,
+    tool_result,
     tool_use,
     user,
 )
@@ -298,10 +299,11 @@ def talk(*, named: bool = True) -> list[Message]:
 
 
 def texts_found(store: HistoryStore, **options: Any) -> list[str]:
-    return [
-        json.loads(line)["text"]
-        for line in data(conversation_search_tool(store, "c", **options)(query="dog", limit=20))
-    ]
+    return texts_of(conversation_search_tool(store, "c", **options)(query="dog", limit=20))
+
+
+def texts_of(answer: str) -> list[str]:
+    return [json.loads(line)["text"] for line in data(answer)]
 
 
 @pytest.mark.proves("search-tool")
@@ -339,3 +341,26 @@ def test_hits_of_one_exchange_stand_together() -> None:
         found = [text.split()[0] for text in texts_found(store)]
     assert len(found) == 6
     assert found[::2] == found[1::2], "each exchange has two hits, one after the other"
+
+
+@pytest.mark.proves("search-tool")
+def test_earlier_questions_and_their_answers_do_not_hide_what_they_were_about() -> None:
+    with HistoryStore("memory://") as store:
+        store.append_many("c", [user("We adopted a puppy in March"), assistant("Congratulations on the puppy")])
+        search = conversation_search_tool(store, "c")
+        for n, asked in enumerate(["When did we adopt the puppy?", "Did we adopt a puppy in March or May?"] * 5):
+            store.append("c", user(asked))
+            found = search(query=asked)
+            call, result = (
+                tool_use(f"call-{n}", "conversation_search", {"query": asked}),
+                tool_result(f"call-{n}", found),
+            )
+            store.append_many("c", [assistant([call]), tool(result), assistant("You adopt a puppy in March")])
+        text = "In June we moved to Porto. When did we adopt the puppy?"
+        call = tool_use("last", "conversation_search", {"query": "adopt puppy"})
+        store.append_many("c", [user(text), assistant([call]), tool(tool_result("last", "March")), assistant("March")])
+        store.append("c", user("In which month did we adopt the puppy?"))
+        assert "We adopted a puppy in March" in texts_of(search(query="month adopt puppy", limit=2))
+        assert texts_of(search(query="moved to Porto", limit=1)) == [text], "its search was for something else"
+        every = conversation_search_tool(store, "c", include=["own_searches"])
+        assert "We adopted a puppy in March" not in texts_of(every(query="month adopt puppy", limit=2))
