@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, get_args, overload
+from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, get_args, overload
 
 import orjson
 from msgspec.structs import replace
@@ -62,6 +62,14 @@ class AsyncSearches(Protocol):
     async def get(self, *args: Any, **options: Any) -> Sequence[Message]: ...
 
     async def search(self, *args: Any, **options: Any) -> Sequence[SearchHit]: ...
+
+
+class SearchOptions(TypedDict, total=False):
+    """The options of `conversation_search_tool`."""
+
+    token_cap: int | None
+    token_counter: TokenCounter | None
+    include: Iterable[Include]
 
 
 class _Tool:
@@ -260,21 +268,11 @@ class AsyncConversationSearchTool(_Tool):
 
 @overload
 def conversation_search_tool(
-    store: AsyncSearches,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: AsyncSearches, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> AsyncConversationSearchTool: ...
 @overload
 def conversation_search_tool(
-    store: Searches,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: Searches, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> ConversationSearchTool: ...
 def conversation_search_tool(
     store: Any,

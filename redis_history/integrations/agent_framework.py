@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history.formats._content import dump_arguments, parse_arguments
@@ -19,8 +19,7 @@ from redis_history.formats._notes import (
     rebuild,
     write_block,
 )
-from redis_history.integrations._extras import checked_id, missing
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model import (
     AttachmentPart,
     Part,
@@ -33,8 +32,7 @@ from redis_history.model import (
 )
 from redis_history.model.message import content_text
 from redis_history.model.pairs import without_lone_results
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from agent_framework import FunctionInvocationContext, FunctionTool, HistoryProvider
@@ -100,26 +98,21 @@ class AgentFrameworkHistory(HistoryProvider):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str | None = None,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str | None = None, **options: Unpack[SearchOptions]
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of Agent Framework.
 
     `conversation_id` None: the conversation of the session in which the agent runs. The other options and the errors
     are those of `conversation_search_tool`.
     """
-    options = (token_cap, token_counter, tuple(include))
-    tool, _ = search_runner(store, conversation_id or "any", *options)
+    options["include"] = tuple(options.get("include", ()))  # read again by each search
+    tool, _ = search_runner(store, conversation_id or "any", **options)
 
     async def search(ctx: FunctionInvocationContext, **arguments: Any) -> str:
         session_id = conversation_id or (ctx.session.session_id if ctx.session is not None else None)
         if session_id is None:
             return "There is no earlier conversation to search."
-        return await search_runner(store, session_id, *options)[1](arguments)
+        return await search_runner(store, session_id, **options)[1](arguments)
 
     return FunctionTool(name=tool.name, description=tool.description, input_model=tool.parameters, func=search)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position
@@ -21,10 +21,8 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
-from redis_history.integrations._extras import missing, plain_or
-from redis_history.integrations._search_runner import search_runner
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.integrations._extras import missing, plain_or, search_runner
+from redis_history.tools import SearchOptions
 
 try:
     from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -211,28 +209,27 @@ class AdkSessionService(BaseSessionService):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str | None = None,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str | None = None, **options: Unpack[SearchOptions]
 ) -> BaseTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of ADK.
 
     `conversation_id` None: the session in which the agent runs. The other options and the errors are those of
     `conversation_search_tool`.
     """
-    return _SearchTool(store, conversation_id, (token_cap, token_counter, tuple(include)))
+    options["include"] = tuple(options.get("include", ()))  # read again by each search
+    return _SearchTool(store, conversation_id, options)
 
 
 class _SearchTool(BaseTool):
-    def __init__(self, store: HistoryStore | AsyncHistoryStore, conversation_id: str | None, options: Any) -> None:
-        tool, _ = search_runner(store, conversation_id or "any", *options)
+    def __init__(
+        self, store: HistoryStore | AsyncHistoryStore, conversation_id: str | None, options: SearchOptions
+    ) -> None:
+        tool, _ = search_runner(store, conversation_id or "any", **options)
         super().__init__(name=tool.name, description=tool.description)
-        self._parameters, self._store, self._conversation_id, self._options = (
-            tool.parameters, store, conversation_id, options
-        )  # fmt: skip
+        self._parameters = tool.parameters
+        self._store = store
+        self._conversation_id = conversation_id
+        self._options = options
 
     def _get_declaration(self) -> FunctionDeclaration:
         return FunctionDeclaration(
@@ -244,7 +241,7 @@ class _SearchTool(BaseTool):
         if conversation_id is None:
             session = tool_context.session
             conversation_id = _id(session.app_name, session.user_id, session.id)
-        return await search_runner(self._store, conversation_id, *self._options)[1](args)
+        return await search_runner(self._store, conversation_id, **self._options)[1](args)
 
 
 def _id(*names: str) -> str:

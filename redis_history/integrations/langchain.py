@@ -5,11 +5,11 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import methodcaller
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -25,11 +25,9 @@ from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
-from redis_history.integrations._extras import checked_id, missing
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model.pairs import without_lone_results
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -248,19 +246,14 @@ class _AsyncLiveReplies(_Live, AsyncCallbackHandler):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> StructuredTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a LangChain tool.
 
     The tool of an asynchronous store can only be called with `ainvoke`. The options and errors are
     those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)

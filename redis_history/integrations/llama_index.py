@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -29,10 +29,8 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import missing, plain_or
-from redis_history.integrations._search_runner import search_runner
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.integrations._extras import missing, plain_or, search_runner
+from redis_history.tools import SearchOptions
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
@@ -234,18 +232,13 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of LlamaIndex.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     def search(query: str, limit: int = 5) -> str:
         return str(tool(query, limit))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
 from redis_history.errors import RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import checked_id, missing
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model.pairs import OpenCalls
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from agents import FunctionTool
@@ -122,7 +121,7 @@ class AgentsSession(Session):
         # A repeated identical update succeeds at any revision. So two calls that remove the same item must write
         # different messages.
         mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
-        kept = Message(**{**_fields(message), "parts": left[0].parts, "provider_meta": mark})
+        kept = replace(message, parts=left[0].parts, provider_meta=mark)
         await self._store.update_message(self.session_id, kept, expected_revision=revision)
         return True
 
@@ -140,18 +139,13 @@ class AgentsSession(Session):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of the Agents SDK.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     async def invoke(context: Any, arguments: str) -> str:
         return await run(arguments)
@@ -200,7 +194,3 @@ def _has_partner(item: TResponseInputItem, calls: OpenCalls[bool]) -> bool:
         return bool(calls.answer(call_id, None))
     calls.call(call_id, None, True)
     return True
-
-
-def _fields(message: Message) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__struct_fields__ if name != "extra"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from redis_history import (
     AsyncHistoryStore,
@@ -29,11 +29,9 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
-from redis_history.integrations._extras import checked_id, missing, plain_or
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, plain_or, search_runner
 from redis_history.model.pairs import without_lone_results
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from pydantic_ai import Tool
@@ -80,18 +78,13 @@ class PydanticAIHistory:
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> Tool[Any]:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of Pydantic AI.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)
