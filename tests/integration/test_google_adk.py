@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -25,18 +25,11 @@ from google.genai import types
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.integrations.google_adk import AdkSessionService, _message
-from tests.support.servers import RealServer
-
-
-@pytest.fixture
-async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
-    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-        yield store
 
 
 @pytest.fixture(params=["adk", "redis"])
-def service(request: pytest.FixtureRequest, store: AsyncHistoryStore) -> BaseSessionService:
-    return InMemorySessionService() if request.param == "adk" else AdkSessionService(store)
+def service(request: pytest.FixtureRequest, async_store: AsyncHistoryStore) -> BaseSessionService:
+    return InMemorySessionService() if request.param == "adk" else AdkSessionService(async_store)
 
 
 WHERE = {"app_name": "shop", "user_id": "ann/1"}
@@ -153,8 +146,8 @@ async def test_a_repeated_event_is_stored_once_and_a_partial_one_never(service: 
     assert len((await read(service, "s")).events) == len(session.events) == 2
 
 
-async def test_concurrent_changes_of_shared_state_are_merged(store: AsyncHistoryStore) -> None:
-    service = AdkSessionService(store)
+async def test_concurrent_changes_of_shared_state_are_merged(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
     sessions = [await service.create_session(**WHERE, session_id=f"{number}") for number in range(8)]
     await asyncio.gather(
         *(
@@ -165,12 +158,12 @@ async def test_concurrent_changes_of_shared_state_are_merged(store: AsyncHistory
     assert (await read(service, "0")).state == {f"app:k{number}": number for number in range(8)}
 
 
-async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(store: AsyncHistoryStore) -> None:
-    service = AdkSessionService(store)
+async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
     session = await service.create_session(**WHERE, session_id="s", state={"a": 0})
     await service.append_event(session, event("x", actions=delta(a=1)))
     died = event("y", actions=delta(a=2, b=2**70, n=float("nan"), app__c=2))
-    await store.append("adk/shop/ann%2F1/s", _message(died))  # the first write of append_event
+    await async_store.append("adk/shop/ann%2F1/s", _message(died))  # the first write of append_event
     for config in ({}, {"num_recent_events": 0}, {"num_recent_events": 1}):
         state = (await read(service, "s", **config)).state
         assert math.isnan(state.pop("n"))
@@ -212,7 +205,7 @@ def add(a: int, b: int, tool_context: ToolContext) -> int:
 
 
 @pytest.mark.proves("frameworks")
-async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: AsyncHistoryStore) -> None:
+async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(async_store: AsyncHistoryStore) -> None:
     requests, states = [], []
     theirs = InMemorySessionService()
     for kept in (True, False):
@@ -221,7 +214,7 @@ async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: A
             agent = LlmAgent(
                 name="bot", model=model, tools=[add], instruction="Sums: {user:sums?}.", output_key="answer"
             )
-            service = theirs if kept else AdkSessionService(store)
+            service = theirs if kept else AdkSessionService(async_store)
             runner = Runner(agent=agent, app_name="shop", session_service=service, auto_create_session=True)
             said = types.Content(role="user", parts=[types.Part(text=text)])
             streaming = RunConfig(streaming_mode=StreamingMode.SSE)
@@ -239,10 +232,10 @@ async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: A
     assert states[0] == states[1] == {"answer": "It is {'result': 5}.", "user:sums": 2}
 
 
-async def test_messages_of_elsewhere_are_events(store: AsyncHistoryStore) -> None:
-    service = AdkSessionService(store)
+async def test_messages_of_another_framework_are_events(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
     await service.create_session(**WHERE, session_id="s")
-    [listed] = await store.list_conversations(agent_name="shop")
-    await store.append(listed.conversation_id, user("From the web", id="m1"))
+    [listed] = await async_store.list_conversations(agent_name="shop")
+    await async_store.append(listed.conversation_id, user("From the web", id="m1"))
     [found] = (await read(service, "s")).events
     assert (found.id, found.author, found.content.parts[0].text) == ("m1", "user", "From the web")  # type: ignore
