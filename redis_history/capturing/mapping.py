@@ -33,7 +33,7 @@ _FIELDS = ("id", "timestamp", "scope", "trace_id")
 _OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
 
 
-def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
+def from_inbound(value: Any, author: Participant | None = None) -> list[Message]:
     """Convert a Message, text, a chat dict, parts or a list of messages. Only the last message of a list is used,
     because the others are from earlier turns.
 
@@ -43,7 +43,8 @@ def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
         value = value[-1]
     if isinstance(value, Message):
         return [value]  # unchanged: it may already be stored, and different content would be a conflict
-    return [_given(message, who) for message in _messages(value, "user", "inbound")]
+    found = _messages(value, "user", "inbound")
+    return [replace(one, participant=author) if _lacks_author(one) else one for one in found]
 
 
 def from_outbound(value: Any) -> list[Message]:
@@ -93,33 +94,29 @@ def answering(
     messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, interrupted: bool = False
 ) -> list[Message]:
     """Add the participant and the place of the conversation to answers that do not have them, and their status."""
-    place = {} if inbound is None else {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
-    found = []
-    for message in messages:
-        fields: dict[str, Any] = {}
+
+    def complete(message: Message) -> Message:
         if message.sequence is not None:  # already stored; appending it unchanged has no effect
-            found.append(message)
-            continue
-        if message.participant is None and agent is not None and message.role in ("assistant", "tool"):
+            return message
+        fields: dict[str, Any] = {"status": "interrupted"} if interrupted else {}
+        if message.participant is None and message.role in ("assistant", "tool"):
             fields["participant"] = agent
-        if inbound is not None and message.scope is None and inbound.scope is not None:
-            fields["scope"] = inbound.scope
-        if inbound is not None and message.trace_id is None and inbound.trace_id is not None:
-            fields["trace_id"] = inbound.trace_id
-        if interrupted:
-            fields["status"] = "interrupted"
-        if place:
+        if inbound is not None:
+            place = {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
             fields["metadata"] = {**place, **message.metadata}
-        found.append(replace(message, **fields) if fields else message)
-    return found
+            fields["scope"] = message.scope or inbound.scope
+            fields["trace_id"] = message.trace_id or inbound.trace_id
+        return replace(message, **fields)
+
+    return [complete(message) for message in messages]
 
 
-def as_participant(who: Participant | str | None, kind: Literal["user", "agent"], name: str) -> Participant | None:
+def as_participant(who: Any, kind: Any) -> Participant | None:
     """A participant from a Participant or its id. Raises InvalidInputError for anything else."""
     if who is None or isinstance(who, Participant):
         return who
     if not isinstance(who, str) or not who:
-        refuse(who, name, "None, a Participant or its id", InvalidInputError)
+        refuse(who, kind, "None, a Participant or its id", InvalidInputError)
     return Participant(kind, who)
 
 
@@ -169,10 +166,8 @@ def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) 
     return replace(message, metadata={**message.metadata, **metadata}, **fields)
 
 
-def _given(message: Message, who: Participant | None) -> Message:
-    if who is None or message.participant is not None or message.role != "user":
-        return message
-    return replace(message, participant=who)
+def _lacks_author(message: Message) -> bool:
+    return message.participant is None and message.role == "user"
 
 
 def _repeats(chunk: Any) -> bool:
