@@ -1,4 +1,4 @@
-"""Helpers of all adapters."""
+"""Helpers that all adapters use."""
 
 from __future__ import annotations
 

@@ -129,10 +129,8 @@ def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = 
 
 
 def _new(stored: Sequence[FrameworkMessage], given: Sequence[FrameworkMessage]) -> Sequence[FrameworkMessage]:
-    """What is left of `given` after the newest stored messages that it repeats.
-
-    One message of a user without an id counts as new: people say the same twice.
-    """
+    """The messages of `given` without those at its start that repeat the newest stored ones. A single message of a
+    user without an id counts as new, because people say the same twice."""
     known, found = list(map(_identity, stored)), list(map(_identity, given))
     for count in range(min(len(known), len(found)), 0, -1):
         alone = count == 1 and stored[-1].role == "user" and not stored[-1].message_id
@@ -168,19 +166,16 @@ def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
             losses.add(message.id, at, lost)
         if block is not None:
             contents.append(block)
-    who = message.participant
-    out: dict[str, Any] = {"type": "message", "role": message.role, "contents": contents}
-    if who is not None and who.kind == "agent":
-        out["author_name"] = who.display_name or who.id
-    return {**out, "additional_properties": {}}
+    author = message.participant
+    named = {"author_name": author.display_name or author.id} if author is not None and author.kind == "agent" else {}
+    return {"type": "message", "role": message.role, "contents": contents, **named, "additional_properties": {}}
 
 
 def _built(message: Message, losses: Losses) -> FrameworkMessage:
     note = note_of(message, _FORM)
-    if message.participant is None and (text := lone_text(message)) is not None:
-        own = note.get("set", {})
-        if note.keys() <= {"set"} and own.keys() <= {"message_id"}:  # most messages, in a fraction of the time
-            return FrameworkMessage(message.role, [text], message_id=own.get("message_id"))
+    text, own = lone_text(message), note.get("set", {})
+    if text is not None and message.participant is None and note.keys() <= {"set"} and own.keys() <= {"message_id"}:
+        return FrameworkMessage(message.role, [text], message_id=own.get("message_id"))  # in a fraction of the time
     return FrameworkMessage.from_dict(rebuild(_rendered(message, losses), note))
 
 
@@ -206,11 +201,8 @@ def _write(part: Part, shape: Shape) -> tuple[Any, str | None]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, **rest}, None
     if isinstance(part, ReasoningPart):
-        return {
-            "type": "text_reasoning",
-            "text": part.text,
-            **rest,
-        }, part.signature and "the signature of the reasoning"
+        lost = part.signature and "the signature of the reasoning"
+        return {"type": "text_reasoning", "text": part.text, **rest}, lost
     if isinstance(part, ToolUsePart):
         arguments = dump_arguments(part.input, note_of(part, _FORM).get("arguments"))
         call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}

@@ -48,19 +48,14 @@ _PAGE = 200
 _BATCH = 500
 _ARCHIVED = "llama_index_archived"  # key of provider_meta
 _ROLES: dict[str, Role] = {
-    "user": "user",
-    "system": "system",
-    "developer": "system",
-    "assistant": "assistant",
-    "chatbot": "assistant",
-    "model": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
+    "system": "system", "developer": "system", "assistant": "assistant", "chatbot": "assistant", "model": "assistant",
+    "tool": "tool", "function": "tool",
+}  # fmt: skip
 _PLAIN: dict[MessageRole, Role] = {
     MessageRole.USER: "user", MessageRole.SYSTEM: "system", MessageRole.ASSISTANT: "assistant"
 }  # fmt: skip
-_FILES = {"image": ("image", "image_mimetype"), "audio": ("audio", "format"), "video": ("video", "video_mimetype")}
+#: The kinds of files, and the fields with their types.
+_FILES = {"image": "image_mimetype", "audio": "format", "video": "video_mimetype"}
 
 
 class LlamaIndexChatStore(BaseChatStore):
@@ -102,9 +97,7 @@ class LlamaIndexChatStore(BaseChatStore):
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return the message at index `idx`, from 0; None if there is no such message."""
         messages = self._store.get(key)
-        if not 0 <= idx < len(messages):
-            return None
-        return self._removed(key, messages[idx])
+        return self._removed(key, messages[idx]) if 0 <= idx < len(messages) else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Remove and return the newest message; None if there is none."""
@@ -214,20 +207,18 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
             active = self._read(key, MessageStatus.ACTIVE)
             if record is None or not active:
                 break
-            revision = record.revision
-            try:
-                for message in active:
-                    if len(taken) >= n:
-                        break
+            # With each change the revision grows by one.
+            for revision, message in enumerate(active, record.revision):
+                if len(taken) >= n:
+                    break
+                try:
                     if archive:
-                        marked = _marked(message)
-                        revision = self._store.update_message(key, marked, expected_revision=revision).revision
+                        self._store.update_message(key, _marked(message), expected_revision=revision)
                     else:
                         self._store.delete_messages(key, [message.id], expected_revision=revision)
-                        revision += 1
-                    taken += _theirs(message, self._on_loss)
-            except (RevisionConflictError, MessageNotFoundError):
-                continue  # another writer was faster: read again
+                except (RevisionConflictError, MessageNotFoundError):
+                    break  # another writer was faster: read again
+                taken += _theirs(message, self._on_loss)
         return taken
 
 
@@ -342,14 +333,12 @@ def _part(block: dict[str, Any]) -> Part:
                 id=str(block.get("tool_call_id") or ""), name=name, input=_arguments(block.get("tool_kwargs"))
             )
         case {"block_type": "image" | "audio" | "video" as kind, "url": str(url)}:
-            mime = block.get(_FILES[kind][1])
-            modality: Any = kind
-            return AttachmentPart(
-                modality=modality, reference=url, mime_type=mime if isinstance(mime, str) and "/" in mime else None
-            )
+            mime: Any = block.get(_FILES[kind])
+            mime = mime if isinstance(mime, str) and "/" in mime else None
+            return AttachmentPart(modality=kind, reference=url, mime_type=mime)
         case {"block_type": "document", "url": str(url)}:
-            mime, title = block.get("document_mimetype"), block.get("title")
-            return AttachmentPart(modality="document", reference=url, name=title, mime_type=mime)
+            mime = block.get("document_mimetype")
+            return AttachmentPart(modality="document", reference=url, name=block.get("title"), mime_type=mime)
     return opaque(_FORM, block, str(block.get("block_type")))
 
 
@@ -392,13 +381,10 @@ def _block(part: Part) -> dict[str, Any] | None:
             kwargs = part.input if isinstance(part.input, dict | str) else json.dumps(part.input)
             return {"block_type": "tool_call", "tool_call_id": part.id, "tool_name": part.name, "tool_kwargs": kwargs}
         case UnknownPart():
-            block: dict[str, Any] | None = foreign_block(_FORM, part)
-            return block
-        case AttachmentPart() if part.reference is not None and "://" in part.reference:
-            kind = part.modality if part.modality in _FILES else "document"
-            if kind == "document":
-                return {
-                    "block_type": kind, "url": part.reference, "title": part.name, "document_mimetype": part.mime_type
-                }  # fmt: skip
-            return {"block_type": kind, "url": part.reference}
+            return foreign_block(_FORM, part)  # type: ignore[no-any-return]
+        case AttachmentPart(modality=kind, reference=str(url)) if "://" in url:
+            if kind in _FILES:
+                return {"block_type": kind, "url": url}
+            named = {"title": part.name, "document_mimetype": part.mime_type}
+            return {"block_type": "document", "url": url, **named}
     return None

@@ -104,26 +104,22 @@ class AgentsSession(Session):
             newest = await self._store.get(self.session_id, limit=1)
             if record is None or not newest:
                 return None
-            message = newest[0]
-            items = self._items([message])
-            left = from_openai_responses([dict(item) for item in items[:-1]])
+            [message], revision = newest, record.revision
+            items = self._items(newest)
+            rest = from_openai_responses([dict(item) for item in items[:-1]])
             try:
-                mine = await self._shortened(message, left, record.revision)
+                if len(rest) == 1:
+                    # A repeated identical update succeeds at any revision. So two calls that remove the same item must
+                    # write different messages.
+                    mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
+                    kept = replace(message, parts=rest[0].parts, provider_meta=mark)
+                    await self._store.update_message(self.session_id, kept, expected_revision=revision)
+                    return items[-1]
+                deleted = await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision)
             except RevisionConflictError:
-                continue
-            if mine and items:
+                continue  # another writer was faster
+            if deleted and items:
                 return items[-1]
-
-    async def _shortened(self, message: Message, left: list[Message], revision: int) -> bool:
-        """Store the message without its last item. False if another call removed the item first."""
-        if len(left) != 1:
-            return bool(await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision))
-        # A repeated identical update succeeds at any revision. So two calls that remove the same item must write
-        # different messages.
-        mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
-        kept = replace(message, parts=left[0].parts, provider_meta=mark)
-        await self._store.update_message(self.session_id, kept, expected_revision=revision)
-        return True
 
     async def clear_session(self) -> None:
         """Remove all items, but keep the conversation."""
