@@ -10,15 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from anthropic.lib.streaming import TextEvent
-from anthropic.types import InputJSONDelta, RawContentBlockDeltaEvent, TextDelta, ThinkingDelta
-from openai.lib.streaming.chat import ContentDeltaEvent, ContentDoneEvent
-from openai.types.responses import (
-    ResponseFunctionCallArgumentsDeltaEvent,
-    ResponseReasoningTextDeltaEvent,
-    ResponseTextDeltaEvent,
-    ResponseTextDoneEvent,
-)
 
 from redis_history import (
     AsyncHistoryStore,
@@ -206,30 +197,25 @@ async def test_a_streamed_answer_is_shown_while_it_is_written(
 
 def test_events_of_providers_are_read_once(store: HistoryStore) -> None:
     """Streams of the SDKs repeat whole texts at the end of a part, and have reasoning and arguments as text, too."""
-    place = {"item_id": "i", "output_index": 0, "sequence_number": 1}
-    text_place: dict[str, Any] = {**place, "content_index": 0, "logprobs": []}
     responses = [
-        ResponseReasoningTextDeltaEvent(type="response.reasoning_text.delta", delta="hm", content_index=0, **place),
-        ResponseTextDeltaEvent(type="response.output_text.delta", delta="H", **text_place),
-        ResponseTextDeltaEvent(type="response.output_text.delta", delta="I", **text_place),
-        ResponseTextDoneEvent(type="response.output_text.done", text="HI", **text_place),
-        ResponseFunctionCallArgumentsDeltaEvent(type="response.function_call_arguments.delta", delta="{}", **place),
+        {"type": "response.reasoning_text.delta", "delta": "hm"},
+        {"type": "response.output_text.delta", "delta": "H"},
+        {"type": "response.output_text.delta", "delta": "I"},
+        {"type": "response.output_text.done", "text": "HI"},
+        {"type": "response.function_call_arguments.delta", "delta": "{}"},
     ]
     chat = [
-        ContentDeltaEvent(type="content.delta", delta="HI", snapshot="HI"),
-        ContentDoneEvent(type="content.done", content="HI"),
+        {"type": "content.delta", "delta": "HI", "snapshot": "HI"},
+        {"type": "content.done", "content": "HI"},
     ]
-    messages = [
-        RawContentBlockDeltaEvent(type="content_block_delta", index=0, delta=delta)
-        for delta in (
-            ThinkingDelta(type="thinking_delta", thinking="hm"),
-            TextDelta(type="text_delta", text="HI"),
-            InputJSONDelta(type="input_json_delta", partial_json="{}"),
-        )
+    anthropic = [
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "HI"}},
+        {"type": "text", "text": "HI", "snapshot": "HI"},
+        {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{}"}},
     ]
-    messages.insert(2, TextEvent(type="text", text="HI", snapshot="HI"))
     record = capture(store, "c")
-    for stream in (responses, chat, messages):
+    for stream in (responses, chat, anthropic):
         list(record(lambda message, stream=stream: iter(stream))("hi"))
     assert roles_and_texts(store.get("c")) == EXPECTED * 3
 

@@ -134,14 +134,6 @@ def test_what_was_said_before_a_crash_is_stored(store: HistoryStore) -> None:
     assert [message.text for message in store.get("t1")] == ["crash"]
 
 
-def test_a_limit_loads_the_newest_messages_without_lone_results(store: HistoryStore) -> None:
-    for limit in (None, 2):
-        model = Model(requests=[])
-        ask(create_agent(model, [add], middleware=[ConversationMiddleware(store, limit=limit)]), "What is 2 + 3?")
-    assert len(model.requests[0]) == 2  # the last answer and the question: the result has lost its call
-    assert len(store.get("t1")) == 8
-
-
 def test_the_agent_searches_its_own_conversation(store: HistoryStore) -> None:
     middleware = ConversationMiddleware(store, conversation_id="c", search=True)
     ask(create_agent(Model(requests=[]), [add], middleware=[middleware]), "My suitcase is green.")
