@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -214,10 +215,11 @@ def test_events_of_providers_are_read_once(store: HistoryStore) -> None:
         {"type": "text", "text": "HI", "snapshot": "HI"},
         {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{}"}},
     ]
+    as_objects = json.loads(json.dumps(anthropic), object_hook=lambda fields: SimpleNamespace(**fields))
     record = capture(store, "c")
-    for stream in (responses, chat, anthropic):
+    for stream in (responses, chat, anthropic, as_objects):
         list(record(lambda message, stream=stream: iter(stream))("hi"))
-    assert roles_and_texts(store.get("c")) == EXPECTED * 3
+    assert roles_and_texts(store.get("c")) == EXPECTED * 4
 
 
 async def test_a_cancelled_stream_leaves_no_open_answer(async_store: AsyncHistoryStore) -> None:
