@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator
-from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
-from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.messages import (
     AIMessage,
-    AIMessageChunk,
     BaseMessage,
     HumanMessage,
     RemoveMessage,
     SystemMessage,
     ToolMessage,
 )
-from langchain_core.runnables import RunnableLambda
-from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from redis_history import AsyncHistoryStore, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError
@@ -137,27 +130,6 @@ def test_integers_of_any_size_and_nan_survive(store: Any) -> None:
     history.add_message(AIMessage("", tool_calls=[{**call, "args": {"x": float("nan")}}]))
     assert math.isnan(history.messages[-1].tool_calls[0]["args"]["x"])
     assert store.get("s")[0].tool_uses[0].input == '{"n": 1180591620717411303424, "x": [-36893488147419103232]}'
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_runnable_is_sent_the_same_as_with_the_history_in_memory(store: Any) -> None:
-    theirs = InMemoryChatMessageHistory()
-    sent: dict[bool, list[Any]] = {True: [], False: []}
-
-    def model(kept: bool, messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
-        sent[kept].append([(message.type, message.content) for message in messages])
-        yield AIMessageChunk("I saw ")
-        yield AIMessageChunk(f"{len(messages)}", chunk_position="last")
-
-    for kept, text in product((True, False), ("one", "two", "three")):
-        chain = RunnableWithMessageHistory(
-            RunnableLambda(partial(model, kept)),
-            lambda session: theirs if kept else LangChainHistory(session, store),  # noqa: B023
-        )
-        parts = list(chain.stream([HumanMessage(text)], config={"configurable": {"session_id": "s"}}))
-        assert len([part for part in parts if part.content]) == 2
-    assert sent[True] == sent[False]
-    assert [len(messages) for messages in sent[True]] == [1, 3, 5]
 
 
 def test_new_messages_are_added_without_reading_the_others(store: Any) -> None:

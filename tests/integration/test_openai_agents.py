@@ -7,11 +7,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from agents import Agent, ModelResponse, RunConfig, Runner, SQLiteSession, Usage
 from agents.extensions.memory.encrypt_session import EncryptedSession
 from agents.memory import Session, SessionSettings
-from agents.models.interface import Model
-from openai.types.responses import ResponseOutputMessage, ResponseOutputText, ResponseReasoningItem
 
 from redis_history import assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, StoreClosedError
@@ -32,31 +29,6 @@ REPLY = [
     {"type": "function_call_output", "call_id": "c1", "output": "rain"},
     {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
 ]  # fmt: skip
-
-
-class ScriptedModel(Model):
-    """Answers with reasoning and a text, and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.inputs: list[Any] = []
-
-    async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
-        self.inputs.append([dict(item) for item in input])
-        number = len(self.inputs)
-        text = ResponseOutputText(type="output_text", text=f"answer {number}", annotations=[], logprobs=[])
-        return ModelResponse(
-            output=[
-                ResponseReasoningItem(type="reasoning", id=f"rs_{number}", summary=[], encrypted_content="c2ln"),
-                ResponseOutputMessage(
-                    type="message", id=f"msg_{number}", role="assistant", status="completed", content=[text]
-                ),
-            ],
-            usage=Usage(),
-            response_id=None,
-        )
-
-    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
 
 
 async def test_items_come_back_equal(async_store: Any) -> None:
@@ -154,20 +126,6 @@ async def test_items_are_returned_as_they_were_given(async_store: Any) -> None:
     ]
     await session.add_items(items)
     assert await session.get_items() == items
-
-
-async def test_a_run_without_ids_of_reasoning_sends_none(async_store: Any) -> None:
-    """The second turn sends what the SDK's own session would have sent."""
-    sent: dict[str, Any] = {}
-    for name, session in (("ours", AgentsSession("s", async_store)), ("theirs", SQLiteSession("s"))):
-        model = ScriptedModel()
-        agent = Agent(name="a", model=model)
-        config = RunConfig(reasoning_item_id_policy="omit", tracing_disabled=True)
-        for text in ("one", "two"):
-            await Runner.run(agent, text, session=session, run_config=config)  # type: ignore[arg-type]
-        sent[name] = model.inputs
-    assert sent["ours"] == sent["theirs"]
-    assert [item.get("id") for item in sent["ours"][1] if item.get("type") == "reasoning"] == [None]
 
 
 async def test_messages_of_other_frameworks_are_items(async_store: Any) -> None:
