@@ -25,9 +25,9 @@ from redis_history.model import (
 from redis_history.model.replies import merged
 
 _PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
-#: Metadata that an answer inherits from the message it answers: the place of the conversation.
-_PLACE = ("channel_type", "channel_name", "channel_id", "thread_id")
-_METADATA = (*_PLACE, "platform_message_id", "mentions")
+#: Metadata of the channel, which an answer inherits from the message that it answers.
+_CHANNEL = ("channel_type", "channel_name", "channel_id", "thread_id")
+_METADATA = (*_CHANNEL, "platform_message_id", "mentions")
 _FIELDS = ("id", "timestamp", "scope", "trace_id")
 #: Keys that a chat dict may have in addition to those of chat completions.
 _OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
@@ -59,7 +59,7 @@ def read_chunk(chunk: Any) -> Message | Part | str | None:
     """A chunk of a stream as a message, a part or text; "" for one without text, None for an unknown type."""
     if isinstance(chunk, Message) or (type(chunk) is not TextPart and isinstance(chunk, _PARTS)):
         return chunk
-    return "" if _repeats(chunk) else _delta(chunk)
+    return "" if _has_no_new_text(chunk) else _delta(chunk)
 
 
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
@@ -93,7 +93,7 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
 def answering(
     messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, interrupted: bool = False
 ) -> list[Message]:
-    """Add the participant and the place of the conversation to answers that do not have them, and their status."""
+    """Complete answers: the participant, the scope, the trace and the channel, if they have none, and the status."""
 
     def complete(message: Message) -> Message:
         if message.sequence is not None:  # already stored; appending it unchanged has no effect
@@ -102,8 +102,8 @@ def answering(
         if message.participant is None and message.role in ("assistant", "tool"):
             fields["participant"] = agent
         if inbound is not None:
-            place = {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
-            fields["metadata"] = {**place, **message.metadata}
+            channel = {key: inbound.metadata[key] for key in _CHANNEL if key in inbound.metadata}
+            fields["metadata"] = {**channel, **message.metadata}
             fields["scope"] = message.scope or inbound.scope
             fields["trace_id"] = message.trace_id or inbound.trace_id
         return replace(message, **fields)
@@ -111,13 +111,13 @@ def answering(
     return [complete(message) for message in messages]
 
 
-def as_participant(who: Any, kind: Any) -> Participant | None:
+def as_participant(given: Any, kind: Any) -> Participant | None:
     """A participant from a Participant or its id. Raises InvalidInputError for anything else."""
-    if who is None or isinstance(who, Participant):
-        return who
-    if not isinstance(who, str) or not who:
-        refuse(who, kind, "None, a Participant or its id", InvalidInputError)
-    return Participant(kind, who)
+    if given is None or isinstance(given, Participant):
+        return given
+    if not isinstance(given, str) or not given:
+        refuse(given, kind, "None, a Participant or its id", InvalidInputError)
+    return Participant(kind, given)
 
 
 def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list[Message]:
@@ -158,11 +158,11 @@ def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) 
         [message] = from_openai_chat([{"role": role} | {key: value[key] for key in value if key not in _OURS}])
     metadata = {**(value.get("metadata") or {}), **{key: value[key] for key in _METADATA if key in value}}
     fields = {key: value[key] for key in _FIELDS if value.get(key) is not None}
-    who = value.get("participant")
-    if isinstance(who, Mapping):
-        who = Participant(**who)
-    if isinstance(who, Participant):
-        fields["participant"] = who
+    participant = value.get("participant")
+    if isinstance(participant, Mapping):
+        participant = Participant(**participant)
+    if isinstance(participant, Participant):
+        fields["participant"] = participant
     return replace(message, metadata={**message.metadata, **metadata}, **fields)
 
 
@@ -170,7 +170,7 @@ def _lacks_author(message: Message) -> bool:
     return message.participant is None and message.role == "user"
 
 
-def _repeats(chunk: Any) -> bool:
+def _has_no_new_text(chunk: Any) -> bool:
     """Whether it is an event without new text of the answer: OpenAI and Anthropic repeat whole texts at the end of
     their parts, and send arguments and reasoning in the fields of text."""
     kind = chunk.get("type") if isinstance(chunk, Mapping) else getattr(chunk, "type", None)

@@ -46,8 +46,8 @@ class AdkSessionService(BaseSessionService):
     """The sessions of ADK applications, in `store`. The caller closes the store.
 
     The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata hold the
-    state of the session, up to one of its events: the changes of state by later events are applied when it is read. So
-    an event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
+    state of the session up to a certain event; the changes by later events are applied when the session is read. So an
+    event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
     in the metadata of another conversation, without messages. Concurrent changes of state are merged key by key.
     """
 
@@ -57,7 +57,7 @@ class AdkSessionService(BaseSessionService):
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        """Create a session. Raises AlreadyExistsError if this user of the application has one of this id."""
+        """Create a session. Raises AlreadyExistsError if this user of the application has a session of this id."""
         session_id = (session_id or "").strip() or str(uuid.uuid4())
         shared, own = _split(state or {})
         record = Conversation(
@@ -96,7 +96,7 @@ class AdkSessionService(BaseSessionService):
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of the application, or of one of its users, without events; the last changed is the last."""
+        """The sessions of the application, or of one of its users, without events, by the time of their last change."""
         found: list[Conversation] = []
         while len(page := await self._page(app_name, user_id, len(found))) == _PAGE:
             found += page
@@ -284,7 +284,7 @@ def _after(messages: Sequence[Message], note: Mapping[str, Any]) -> list[Message
 
 
 def _delta_of(messages: Sequence[Message]) -> dict[str, Any]:
-    """What these events change together. Temporary state was never stored."""
+    """The merged state changes of these events. Temporary state was never stored."""
     delta: dict[str, Any] = {}
     for message in messages:
         meta = message.provider_meta.get(_KEY)
@@ -335,6 +335,8 @@ def _event(message: Message) -> Event | None:
     contents = to_gemini([message])
     if not contents or message.timestamp is None:
         return None
-    who = message.participant
-    author = "user" if message.role == "user" or who is None else who.display_name or who.id
+    participant = message.participant
+    author = "user"
+    if message.role != "user" and participant is not None:
+        author = participant.display_name or participant.id
     return Event(id=message.id, author=author, timestamp=message.timestamp.timestamp(), content=contents[0])  # type: ignore[arg-type]

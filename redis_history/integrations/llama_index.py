@@ -111,7 +111,7 @@ class LlamaIndexChatStore(BaseChatStore):
     def _removed(self, key: str, message: Message) -> ChatMessage | None:
         if not self._store.delete_messages(key, [message.id]):
             return None  # another caller removed it first
-        return next(iter(_theirs(message, self._on_loss)), None)
+        return next(iter(_to_llama_index(message, self._on_loss)), None)
 
 
 class LlamaIndexMemoryStore(AsyncDBChatStore):
@@ -143,8 +143,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> list[ChatMessage]:
         """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`."""
         found = await asyncio.to_thread(self._read, key, status)
-        theirs = _all(found, self._on_loss)[offset or 0 :]
-        return theirs if limit is None else theirs[:limit]
+        start = offset or 0
+        return _all(found, self._on_loss)[start : None if limit is None else start + limit]
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """The number of messages of this status."""
@@ -158,9 +158,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Append messages in this order, in atomic batches of 500."""
-        ours = _with_status(messages, status)
-        for at in range(0, len(ours), _BATCH):
-            await asyncio.to_thread(self._store.append_many, key, ours[at : at + _BATCH])
+        converted = _with_status(messages, status)
+        for at in range(0, len(converted), _BATCH):
+            await asyncio.to_thread(self._store.append_many, key, converted[at : at + _BATCH])
 
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
@@ -174,7 +174,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         if not 0 <= idx < len(messages):
             return None
         deleted = await asyncio.to_thread(self._store.delete_messages, key, [messages[idx].id])
-        return next(iter(_theirs(messages[idx], self._on_loss)), None) if deleted else None
+        return next(iter(_to_llama_index(messages[idx], self._on_loss)), None) if deleted else None
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of this status. None deletes the conversation."""
@@ -218,7 +218,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
                         self._store.delete_messages(key, [message.id], expected_revision=revision)
                 except (RevisionConflictError, MessageNotFoundError):
                     break  # another writer was faster: read again
-                taken += _theirs(message, self._on_loss)
+                taken += _to_llama_index(message, self._on_loss)
         return taken
 
 
@@ -263,20 +263,20 @@ def _marked(message: Message) -> Message:
 
 
 def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list[Message]:
-    ours = map(from_llama_index, messages)
-    return [_marked(message) for message in ours] if status == MessageStatus.ARCHIVED else list(ours)
+    converted = map(from_llama_index, messages)
+    return list(map(_marked, converted) if status == MessageStatus.ARCHIVED else converted)
 
 
-def from_llama_index(theirs: ChatMessage) -> Message:
+def from_llama_index(given: ChatMessage) -> Message:
     """A ChatMessage as a message of this package."""
-    role = _PLAIN.get(theirs.role)
-    if role is not None and type(theirs) is ChatMessage and len(theirs.blocks) == 1 and not theirs.additional_kwargs:
-        [block] = theirs.blocks
+    role = _PLAIN.get(given.role)
+    if role is not None and type(given) is ChatMessage and len(given.blocks) == 1 and not given.additional_kwargs:
+        [block] = given.blocks
         if type(block) is TextBlock:  # most messages, in a fraction of the time
             return Message(role=role, parts=(TextPart(text=block.text),))
-    dump = theirs.model_dump(mode="json")
-    dump["additional_kwargs"] = plain_or(theirs.additional_kwargs, dump["additional_kwargs"])
-    for block, dumped in zip(theirs.blocks, dump["blocks"], strict=True):
+    dump = given.model_dump(mode="json")
+    dump["additional_kwargs"] = plain_or(given.additional_kwargs, dump["additional_kwargs"])
+    for block, dumped in zip(given.blocks, dump["blocks"], strict=True):
         if isinstance(block, ToolCallBlock):
             dumped["tool_kwargs"] = plain_or(block.tool_kwargs, dumped["tool_kwargs"])
     parts = tuple(_parts(dump))
@@ -289,10 +289,10 @@ def from_llama_index(theirs: ChatMessage) -> Message:
 
 
 def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
-    return [theirs for message in messages for theirs in _theirs(message, on_loss)]
+    return [converted for message in messages for converted in _to_llama_index(message, on_loss)]
 
 
-def _theirs(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
+def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
     if message.role != "tool" and (text := plain_text(message, _FORM)) is not None:
         return [ChatMessage(role=MessageRole(message.role), blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))

@@ -102,7 +102,7 @@ class _Scope:
         self._user_id = user_id
 
     async def check(self, conversation_id: str) -> None:
-        """Raises ToolError for a conversation outside the scope, in the same words as for one that does not exist."""
+        """Raises ToolError for a conversation outside the scope. The text does not tell whether it exists."""
         if not await _answered(self._allows(conversation_id)):
             raise ToolError(f"there is no conversation {conversation_id[:80]!r} here; list_conversations lists them")
 
@@ -128,7 +128,7 @@ class _Scope:
 
 
 async def _answered(work: Any) -> Any:
-    """The result, or the package's error as one that the client sees."""
+    """The result. Raises ToolError, which the client sees, for an error of the package."""
     try:
         return await work
     except RedisHistoryError as error:

@@ -45,7 +45,7 @@ _FORM = "pydantic_ai"
 _BATCH = 500
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
-_SPOKEN = ("text", "thinking", "tool-call")
+_MODEL_PARTS = ("text", "thinking", "tool-call")
 _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 
@@ -61,19 +61,19 @@ class PydanticAIHistory:
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`. `limit`: read only that number of the newest stored messages, without
         tool results whose call is not among them."""
-        return self._theirs(await self._store.get(self.conversation_id, limit=limit), limit)
+        return self._converted(await self._store.get(self.conversation_id, limit=limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
         """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
-        ours = from_pydantic_ai(messages)
-        for at in range(0, len(ours), _BATCH):
-            await self._store.append_many(self.conversation_id, ours[at : at + _BATCH])
+        converted = from_pydantic_ai(messages)
+        for at in range(0, len(converted), _BATCH):
+            await self._store.append_many(self.conversation_id, converted[at : at + _BATCH])
 
     def load_from(self, store: HistoryStore, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for a synchronous store."""
-        return self._theirs(store.get(self.conversation_id, limit=limit), limit)
+        return self._converted(store.get(self.conversation_id, limit=limit), limit)
 
-    def _theirs(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
+    def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
         return to_pydantic_ai(messages if limit is None else without_lone_results(messages), on_loss=self._on_loss)
 
 
@@ -102,7 +102,7 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
                 raw["args"] = plain_or(part.args, raw["args"])
             elif isinstance(part, BaseToolReturnPart):
                 raw["content"] = plain_or(part.content, raw["content"])
-    return [message for dump in dumps for message in _ours(dump)]
+    return [message for dump in dumps for message in _from_dump(dump)]
 
 
 def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[ModelMessage]:
@@ -114,7 +114,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
         for message in messages:
             names |= {part.id: part.name for part in message.tool_uses}
             note = note_of(message, _FORM)
-            parts = list(_theirs(message, names, losses))
+            parts = list(_to_parts(message, names, losses))
             kind = "response" if message.role == "assistant" else "request"
             if note.get("inside") and dumps and dumps[-1]["kind"] == kind:
                 dumps[-1]["parts"] += parts
@@ -126,7 +126,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
 
 
-def _ours(dump: dict[str, Any]) -> Iterator[Message]:
+def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
     around = {key: value for key, value in dump.items() if key != "parts" and value is not None}
     note: dict[str, Any] = {"around": around}
     role: Role | None = None
@@ -208,8 +208,8 @@ def _item(item: Any, meta: dict[str, Any] | None) -> Part:
     return TextPart(text="", provider_meta=meta)  # the first part keeps the original
 
 
-def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:
-    spoken = message.role == "assistant"
+def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:
+    from_model = message.role == "assistant"
     for index, part in enumerate(message.parts):
         note = note_of(part, _FORM)
         if note.get("inside"):
@@ -220,7 +220,7 @@ def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Itera
             found, lost = _restored(part, note), None
         else:
             found, lost = _converted(part, message.role, names)
-        if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _SPOKEN) == spoken):
+        if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _MODEL_PARTS) == from_model):
             yield found
         else:
             lost = f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {message.role}"
