@@ -6,9 +6,10 @@ import asyncio
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Unpack
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position
 from redis_history._ids import new_id
@@ -157,11 +158,7 @@ class AdkSessionService(BaseSessionService):
             await self._merge_shared(app_name, user_id, shared)
             note = _note(record)
             note |= {"state": {**note["state"], **own}, "applied": str(pending[-1].position)}
-            metadata = {**record.metadata, _KEY: _dump(note)}
-            with suppress(RevisionConflictError):
-                await self._store.update_conversation(
-                    conversation_id, metadata=metadata, expected_revision=record.revision
-                )
+            if await self._save(record, note):
                 return
 
     async def _session(self, record: Conversation, events: list[Event], pending: Sequence[Message] = ()) -> Session:
@@ -190,22 +187,26 @@ class AdkSessionService(BaseSessionService):
 
     async def _merge(self, conversation_id: str, delta: Mapping[str, Any]) -> None:
         """Set keys of the state in a record. The loser of a race reads again."""
-        while True:
+        saved = False
+        while not saved:
             found = await self._store.get_conversation(conversation_id)
-            note = {"state": {}} if found is None else _note(found)
+            note = {} if found is None else _note(found)
             note["state"] = {**note.get("state", {}), **delta}
-            try:
-                if found is None:
-                    record = Conversation(conversation_id=conversation_id, metadata={_KEY: _dump(note)})
-                    await self._store.create_conversation(record)
-                else:
-                    metadata = {**found.metadata, _KEY: _dump(note)}
-                    await self._store.update_conversation(
-                        conversation_id, metadata=metadata, expected_revision=found.revision
-                    )
-                return
-            except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
-                continue
+            saved = await self._save(found or Conversation(conversation_id=conversation_id), note)
+
+    async def _save(self, record: Conversation, note: Mapping[str, Any]) -> bool:
+        """Write the note. False if the record has changed since it was read, or was created or deleted."""
+        metadata = {**record.metadata, _KEY: _dump(note)}
+        try:
+            if record.revision:  # 0: it does not exist
+                await self._store.update_conversation(
+                    record.conversation_id, metadata=metadata, expected_revision=record.revision
+                )
+            else:
+                await self._store.create_conversation(replace(record, metadata=metadata))
+        except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
+            return False
+        return True
 
 
 def search_tool(

@@ -118,14 +118,12 @@ class LangChainHistory(BaseChatMessageHistory):
         self._sync().clear(self.session_id)
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """See `messages`."""
         if self._async_store is None:
             found: list[BaseMessage] = await super().aget_messages()
             return found
         return self._converted(await self._async_store.get(self.session_id, limit=self.limit))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """See `add_messages`."""
         store = self._async_store
         if store is None:
             await super().aadd_messages(messages)
@@ -140,7 +138,6 @@ class LangChainHistory(BaseChatMessageHistory):
                     answer = error
 
     async def aclear(self) -> None:
-        """See `clear`."""
         if self._async_store is None:
             await super().aclear()
         else:

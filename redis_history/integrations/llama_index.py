@@ -82,30 +82,24 @@ class LlamaIndexChatStore(BaseChatStore):
         self._store.restore(key, [from_llama_index(message) for message in messages])
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        """All messages, oldest first; an empty list for an unknown key."""
         return _all(self._store.get(key), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        """Append a message."""
         self._store.append(key, from_llama_index(message))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Delete the conversation and return its messages; None if it does not exist."""
         found = self.get_messages(key)
         return found if self._store.delete_conversation(key) else None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Remove and return the message at index `idx`, from 0; None if there is no such message."""
         messages = self._store.get(key)
         return self._removed(key, messages[idx]) if 0 <= idx < len(messages) else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        """Remove and return the newest message; None if there is none."""
         newest = self._store.get(key, limit=1)
         return self._removed(key, newest[0]) if newest else None
 
     def get_keys(self) -> list[str]:
-        """The ids of all conversations that have messages."""
         return list(_keys(self._store))
 
     def _removed(self, key: str, message: Message) -> ChatMessage | None:
@@ -147,11 +141,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         return _all(found, self._on_loss)[start : None if limit is None else start + limit]
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
-        """The number of messages of this status."""
         return len(await self.get_messages(key, status))
 
     async def add_message(self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE) -> None:
-        """Append a message."""
         await self.add_messages(key, [message], status)
 
     async def add_messages(
@@ -192,7 +184,6 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         return await asyncio.to_thread(self._take_oldest, key, n, archive=True)
 
     async def get_keys(self) -> list[str]:
-        """The ids of all conversations that have messages."""
         return await asyncio.to_thread(lambda: list(_keys(self._store)))
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
