@@ -36,7 +36,7 @@ from redis_history import (
 )
 from redis_history.errors import InvalidConversationIdError
 from redis_history.formats import to_anthropic
-from redis_history.integrations.pydantic_ai import PydanticAIHistory, to_pydantic_ai
+from redis_history.integrations.pydantic_ai import PydanticAIHistory, from_pydantic_ai, to_pydantic_ai
 
 EVERY = [
     ModelRequest(parts=[SystemPromptPart("Be brief."), UserPromptPart("Hi 世界")], instructions="none"),
