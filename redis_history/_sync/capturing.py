@@ -26,7 +26,7 @@ from redis_history._sync._runtime import (
 from redis_history._sync.replies import Reply
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
-from redis_history.capturing.wrapping import Wrapping
+from redis_history.capturing.wrapping import F, wrap
 from redis_history.errors import BackendUnavailableError, CapabilityError, RedisHistoryError, StoreClosedError
 from redis_history.model import Message, assistant
 
@@ -55,7 +55,7 @@ class _Turnstile:
         self.waiting = 0
 
 
-class Capture(Wrapping):
+class Capture:
     """A decorator for agents, made by `capture`, and a context manager that closes it.
 
     `recorded` and `failed` count messages; `last_error` is the reason of the last failure. All methods may be called
@@ -79,6 +79,19 @@ class Capture(Wrapping):
         self._closed = False
         reset_after_fork(self)
 
+    def __call__(self, function: F) -> F:
+        """Wrap the agent. Raises ConfigurationError for an object that is not a function, and, with an asynchronous
+        store, for a function that is not asynchronous."""
+
+        def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
+            return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
+
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # some built-in functions have no signature
+            signature = None
+        return wrap(function, turn_of, asynchronous=inspect.iscoroutinefunction(self.flush))
+
     @property
     def pending(self) -> int:
         """The number of messages that wait to be recorded in the background."""
@@ -88,9 +101,6 @@ class Capture(Wrapping):
         """One turn, for `with`: entering it records `message`. `conversation_id` is that of this turn, if the capture
         has no fixed one. A value that is not a message is reported, not raised."""
         return self._read_turn(lambda: self._settings.read_turn(message, conversation_id))
-
-    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
-        return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
 
     def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> Turn:
         try:
