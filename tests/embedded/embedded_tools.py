@@ -60,7 +60,7 @@ def client(server: EmbeddedServer | str) -> redis.Redis:
 
 
 class Worker:
-    """A process with one EmbeddedServer, told what to do line by line; see embedded_worker.py."""
+    """A process with one EmbeddedServer, which does what it is sent line by line; see embedded_worker.py."""
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.children: list[int] = []
@@ -96,14 +96,11 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
-    def finish(self) -> None:
+    def close(self) -> None:
         for child in self.children:
             if not gone(child):
                 os.kill(child, signal.SIGKILL)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             with contextlib.suppress(OSError):
-                pipe.close()
+                pipe.close()  # type: ignore[union-attr]
