@@ -10,7 +10,7 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -24,16 +24,20 @@ from redis_history import (
     AsyncNamespaceSubscription,
     Conversation,
     HistoryCompacted,
+    HistoryStore,
     Message,
     MessagesAppended,
+    Participant,
+    assistant,
     extractive_summarizer,
 )
-from redis_history.demo.agent import SHARED
 from redis_history.embedded._folder import import_path
 from redis_history.errors import InvalidInputError, RedisHistoryError
 from redis_history.importers import OnError, Transcript, read_transcripts
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
+#: The conversation to which all agents report.
+SHARED = "agents at work"
 MAX_MESSAGES = 8  # the compressor shortens longer conversations
 _KEEP_RECENT = 3
 _TTL = 24 * 3600.0
@@ -44,7 +48,65 @@ _GRACE = 5.0  # seconds for an agent to end
 _PATIENCE = 20.0  # seconds without an event, after which the rest counts as not delivered
 
 # Isolated (-I): neither the current folder nor the environment decides what is imported.
-_AGENT = "import json, sys; sys.path += json.loads(sys.argv[1]); from redis_history.demo.agent import main; main()"
+_AGENT = "import json, sys; sys.path += json.loads(sys.argv[1]); from redis_history.demo.replay import work; work()"
+
+#: Makes an agent append a message to a conversation. Returns whether that was a repeat.
+_Append = Callable[[str, Message], Awaitable[bool]]
+
+
+def work() -> None:
+    """The program of an agent process.
+
+    Reads, pickled, its name with the URL and the options of its store. Then, until the end of the input, reads
+    conversation ids with a message each, appends it, and prints 1 if it was stored before, else 0."""
+
+    def read() -> Any:
+        return pickle.load(sys.stdin.buffer)  # noqa: S301 -- the parent process wrote it
+
+    try:
+        name, url, options = read()
+        agent = Participant(kind="agent", id=name)
+        with HistoryStore(url, **options) as store:
+            while True:
+                conversation_id, message = read()
+                appended = store.append(conversation_id, message)
+                if not appended.duplicate:
+                    report = f"I added message {appended.message.sequence} to {conversation_id}."
+                    store.append(SHARED, assistant(report, participant=agent))
+                print(int(appended.duplicate), flush=True)
+    except EOFError:
+        pass
+    except RedisHistoryError as error:
+        sys.exit(str(error))
+
+
+@asynccontextmanager
+async def _agent(name: str, url: str, options: dict[str, Any]) -> AsyncIterator[_Append]:
+    """Start an agent process."""
+    argv = [sys.executable, "-I", "-c", _AGENT, json.dumps(import_path())]
+    # In a new session, so that Ctrl-C reaches only this process, which then ends the agents.
+    process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, start_new_session=True)
+    stdin, stdout, turn = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout), asyncio.Lock()
+
+    async def append(conversation_id: str, message: Message) -> bool:
+        async with turn:
+            with contextlib.suppress(ConnectionError):
+                stdin.write(pickle.dumps((conversation_id, message)))
+                await stdin.drain()
+            if answer := await stdout.readline():
+                return answer == b"1\n"
+            raise RedisHistoryError(f"{name} ended with status {await process.wait()}")
+
+    stdin.write(pickle.dumps((name, url, options)))
+    try:
+        yield append
+    finally:
+        stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), _GRACE)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
@@ -58,38 +120,6 @@ def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
     if not found:
         raise InvalidInputError(f"--data: {path} has no conversations; see `redis-history import --help` for formats")
     return found
-
-
-_Ask = Callable[[str, Message], Awaitable[bool]]
-
-
-@asynccontextmanager
-async def _agent(name: str, url: str, options: dict[str, Any]) -> AsyncIterator[_Ask]:
-    """Start an agent process; a function that lets it append a message, and returns whether that was a repeat."""
-    argv = [sys.executable, "-I", "-c", _AGENT, json.dumps(import_path())]
-    # In a new session, so that Ctrl-C reaches only this process, which then ends the agents.
-    process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, start_new_session=True)
-    stdin, stdout, turn = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout), asyncio.Lock()
-
-    async def ask(conversation_id: str, message: Message) -> bool:
-        async with turn:
-            with contextlib.suppress(ConnectionError):
-                stdin.write(pickle.dumps((conversation_id, message)))
-                await stdin.drain()
-            if answer := await stdout.readline():
-                return answer == b"1\n"
-            raise RedisHistoryError(f"{name} ended with status {await process.wait()}")
-
-    stdin.write(pickle.dumps((name, url, options)))
-    try:
-        yield ask
-    finally:
-        stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _GRACE)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 class Replay:
@@ -114,7 +144,7 @@ class Replay:
         self._random = Random(1)  # noqa: S311
         self._pause = min(0.3, _SHOWN_SECONDS / max(lengths)) if sum(lengths) < _SMALL else 0.0
         self._revisions: Counter[str] = Counter()
-        self._news = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     @property
     def ids(self) -> list[str]:
@@ -126,34 +156,39 @@ class Replay:
         """Whether everything was stored and delivered as it was sent."""
         return self.stored == self.delivered == self.total and not self.faults
 
-    async def run(self) -> None:
-        """Raises RedisHistoryError."""
-        try:
-            async with (
-                AsyncHistoryStore(self._url, **self._options) as store,
-                store.subscribe_all() as changes,
-                asyncio.TaskGroup() as tasks,
-            ):
-                following = tasks.create_task(self._follow(changes))
-                compressor = AsyncCompressor(
-                    store,
-                    extractive_summarizer(max_tokens=100),
-                    max_messages=MAX_MESSAGES,
-                    keep_recent=_KEEP_RECENT,
-                    look_interval=0.2,
-                )
-                compressing = tasks.create_task(compressor.run())
-                await self._write(store)
-                compressor.stop()
-                await compressing
-                await compressor.run_once()
-                await self._check(store)
-                following.cancel()
-        except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
+    async def run(self, *displays: Coroutine[Any, Any, None]) -> None:
+        """Replay the conversations; `displays` run meanwhile. Deletes the conversations if it fails or is cancelled.
+
+        Raises RedisHistoryError."""
+        async with AsyncHistoryStore(self._url, **self._options) as store:
+            try:
+                await self._run(store, displays)
+            except BaseException as error:
+                with contextlib.suppress(RedisHistoryError):
+                    for conversation_id in self.ids:
+                        await store.delete_conversation(conversation_id)
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                raise error from None
+
+    async def _run(self, store: AsyncHistoryStore, displays: Sequence[Coroutine[Any, Any, None]]) -> None:
+        compressor = AsyncCompressor(
+            store,
+            extractive_summarizer(max_tokens=100),
+            max_messages=MAX_MESSAGES,
+            keep_recent=_KEEP_RECENT,
+            look_interval=0.2,
+        )
+        async with store.subscribe_all() as changes, asyncio.TaskGroup() as tasks:
+            endless = [tasks.create_task(one) for one in (self._follow(changes), *displays)]
+            compressing = tasks.create_task(compressor.run())
+            await self._write(store)
+            compressor.stop()
+            await compressing
+            await compressor.run_once()
+            await self._check(store)
+            for task in endless:
+                task.cancel()
 
     async def _write(self, store: AsyncHistoryStore) -> None:
         async with AsyncExitStack() as stack:
@@ -163,7 +198,7 @@ class Replay:
                 for conversation in self.conversations:
                     tasks.create_task(self._write_one(store, agents, conversation))
 
-    async def _write_one(self, store: AsyncHistoryStore, agents: list[_Ask], conversation: Transcript) -> None:
+    async def _write_one(self, store: AsyncHistoryStore, agents: list[_Append], conversation: Transcript) -> None:
         await store.create_conversation(Conversation(conversation.conversation_id, title=conversation.title))
         for number, message in enumerate(conversation.messages):
             await asyncio.sleep(self._random.uniform(0, 2 * self._pause))
@@ -181,15 +216,15 @@ class Replay:
                 self.delivered += len(event.messages)
                 self.news.extend((name, message) for message in event.messages)
             self.summaries += isinstance(event, HistoryCompacted)
-            self._news.set()
+            self._arrived.set()
 
     async def _check(self, store: AsyncHistoryStore) -> None:
         """Wait until the subscriber has everything, then compare what is stored with what was sent."""
         heads = {name: (await store.snapshot(name, limit=1)).cursor.revision for name in self.ids}
         with contextlib.suppress(TimeoutError):
             while any(self._revisions[name] < head for name, head in heads.items()):
-                self._news.clear()
-                await asyncio.wait_for(self._news.wait(), _PATIENCE)
+                self._arrived.clear()
+                await asyncio.wait_for(self._arrived.wait(), _PATIENCE)
         for conversation in self.conversations:
             stored = await store.get(conversation.conversation_id, include_archived=True)
             sent = [message.id for message in conversation.messages]

@@ -21,8 +21,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
 from redis_history.cli.demo import _line
 from redis_history.compaction.policy import Policy
 from redis_history.demo import replay
-from redis_history.demo.agent import SHARED
-from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, Replay, load
+from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
 from tests.support.commands import Done, command, environment, run, run_process

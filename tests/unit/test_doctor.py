@@ -172,9 +172,9 @@ def test_the_private_server_is_set_by_its_own_command() -> None:
     start = "redis-history embedded start /tmp/x --durability always"
     private = where_is("embedded:///tmp/x", 0)
     assert findings(private, version="7.4.1", appendfsync="everysec")["durability"].fix == start
-    assert private.always() == start
-    assert private._replace(kept=True).always() == f"redis-history embedded stop /tmp/x && {start}"
-    assert private._replace(folder=None).always() == "redis-history embedded start --durability always"
+    assert private.fsync_always() == start
+    assert private._replace(kept=True).fsync_always() == f"redis-history embedded stop /tmp/x && {start}"
+    assert private._replace(folder=None).fsync_always() == "redis-history embedded start --durability always"
     assert findings(private, notifications=False)["notifications"].fix is None
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import metadata
 
 import pytest
 
-from redis_history.doctor import examine_here
+from redis_history.doctor import examine_installation
 from redis_history.errors import MissingExtraError, RedisHistoryError
 
 BLOCKED = """
@@ -55,6 +55,6 @@ def test_the_package_itself_needs_none_of_them() -> None:
 
 
 def test_the_doctor_lists_the_extras() -> None:
-    extras = {finding.check: finding for finding in examine_here()}["extras"]
+    extras = {finding.check: finding for finding in examine_installation()}["extras"]
     for name in set(metadata("redis_history").get_all("Provides-Extra", ())) - {"dev"}:
         assert re.search(rf"[ ,]{name}(,|;|$)", extras.detail), name
