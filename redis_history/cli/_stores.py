@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
-from urllib.parse import unquote, urlsplit
 
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
-from redis_history.backends.redis.urls import CLUSTER, SENTINEL, parse_several, parse_url
+from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
-from redis_history.errors import BackendUnavailableError, ConfigurationError, ConversationNotFoundError
+from redis_history.errors import ConfigurationError, ConversationNotFoundError
 from redis_history.retry import RetryPolicy
 
-#: For users at a terminal. Long-running commands use the store's default policy once they have connected.
 PATIENCE = RetryPolicy(deadline=2.0)
-_CONNECT_SECONDS = 0.3  # slower servers are left to the store
 
 
 def check_url(context: Context) -> None:
@@ -32,36 +28,16 @@ def check_url(context: Context) -> None:
         )
 
 
-def check_listening(url: str) -> None:
-    """At a terminal, raises BackendUnavailableError if the addresses of the URL refuse connections. Elsewhere a server
-    gets time to start. Raises ConfigurationError for an invalid URL."""
-    target = parse_url(url)
-    if sys.stderr is None or not sys.stderr.isatty() or target.scheme in ("embedded", "memory"):
-        return
-    parts = urlsplit(target.url)
-    if target.scheme == "unix":
-        refusals = [_refusal(unquote(parts.path))]
-    elif target.scheme in CLUSTER + SENTINEL:
-        refusals = [_refusal(host) for host in parse_several(target.url).hosts]
-    else:
-        refusals = [_refusal((parts.hostname or "localhost", parts.port or 6379))]
-    if all(refusals):
-        raise BackendUnavailableError(f"nothing listens at {target.address} ({refusals[0]})")
-
-
-def _refusal(address: str | tuple[str, int]) -> str | None:
-    try:
-        if isinstance(address, tuple):
-            socket.create_connection(address, _CONNECT_SECONDS).close()
-        else:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_CONNECT_SECONDS)
-                connection.connect(address)
-    except (ConnectionRefusedError, FileNotFoundError) as error:
-        return error.strerror
-    except OSError:
-        pass
-    return None
+@contextmanager
+def connect(context: Context, *, probe: bool = True) -> Iterator[HistoryStore]:
+    """A store without search that reports a missing server soon, and at a terminal at once."""
+    check_url(context)
+    at_terminal = sys.stderr is not None and sys.stderr.isatty()
+    retry = RetryPolicy(deadline=0) if at_terminal else PATIENCE
+    with HistoryStore(context.url, namespace=context.namespace, retry=retry, search="off") as store:
+        if probe:
+            store.list_conversations(limit=1)
+        yield store
 
 
 @contextmanager
@@ -70,13 +46,7 @@ def open_store(context: Context, *, lasting: bool = False, searches: str | None 
 
     `searches`: "off" for commands without search and writes; None to use the index as it is; or its language.
     """
-    check_url(context)
-    check_listening(context.url)
-    with HistoryStore(context.url, namespace=context.namespace, retry=PATIENCE, search="off") as first:
-        first.list_conversations(limit=1)
-        if searches == "off" and not lasting:
-            yield first
-            return
+    with connect(context) as first:
         options = {"search": "off"} if searches == "off" else search_options(first, searches)
         retry = None if lasting else PATIENCE
         with HistoryStore(context.url, namespace=context.namespace, retry=retry, **options) as store:

@@ -17,7 +17,7 @@ from redis_history._ids import new_token
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, name, one_line
-from redis_history.cli._stores import check_url, open_store
+from redis_history.cli._stores import check_url, connect
 from redis_history.cli._timeline import author
 from redis_history.cli.commands import FAILED, TERMINATED, Context, define
 from redis_history.demo.replay import SAMPLE, Replay, load
@@ -51,7 +51,7 @@ def demo_command(context: Context, data: Path | None, agents: int, conversations
     replay = Replay(context.url, context.namespace, load(data or SAMPLE, conversations, problems.append), agents)
     for problem in problems[:_MAX_PROBLEMS]:
         complain(f"left out: {problem}")
-    with open_store(context):  # reports an unreachable server soon
+    with connect(context):
         if not context.json:
             address = name(parse_url(context.url).address)
             click.echo(f"Replaying {len(replay.conversations):,} conversations on {address}:")

@@ -19,7 +19,7 @@ from redis_history.backends.redis.urls import parse_url
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
-from redis_history.cli._stores import check_listening, check_url, no_conversation, open_store
+from redis_history.cli._stores import check_url, connect, no_conversation, open_store
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import InvalidInputError
 from redis_history.importers import (
@@ -158,7 +158,8 @@ def _import_framework(
 ) -> None:  # fmt: skip
     address = parse_url(url).address  # without the password
     on_error = problems.of(_Source(address, Path(url)))
-    check_listening(url)
+    with connect(context._replace(given_url=url)):  # reports an unreachable server soon
+        pass
     source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
     counts = Imported()
     with progress("reading" if dry_run else "importing", context, quiet=quiet) as update:

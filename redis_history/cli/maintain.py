@@ -25,7 +25,7 @@ from redis_history.backends.redis.keys import Keyspace, former_key
 from redis_history.cli import _options
 from redis_history.cli._options import Number, duration
 from redis_history.cli._output import complain, console, counted, name, one_line, progress
-from redis_history.cli._stores import open_store, search_options
+from redis_history.cli._stores import connect, open_store, search_options
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
@@ -120,7 +120,7 @@ def compress_command(
             return await (compressor.run_once() if once else compressor.run())
 
     compressor_of()  # checks the options before anything connects
-    with open_store(context) as first:  # reports an unreachable server soon
+    with connect(context) as first:
         searching = search_options(first) or {"language": language}
         stats = asyncio.run(work())
     if stats is None:
@@ -174,7 +174,7 @@ def reindex_command(context: Context, language: str | None, quiet: bool) -> None
 
     Indexes messages that were stored before the server had search. Other processes may read and write meanwhile.
     """
-    with open_store(context) as first:
+    with connect(context) as first:
         vectors = search_options(first).get("vectors")
     if vectors is not None:
         raise CapabilityError(

@@ -23,7 +23,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain
-from redis_history.cli._stores import open_store, search_options
+from redis_history.cli._stores import connect, search_options
 from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
 from redis_history.requests import owner_of
@@ -122,7 +122,7 @@ def serve_command(
                 with _opened(f"{base}?code={invitation.code}") if invitation else contextlib.nullcontext():
                     await server.serve(sockets=[listener])
 
-    with open_store(context) as first:  # reports an unreachable server at once, and keeps the index
+    with connect(context) as first:  # reports an unreachable server at once, and keeps the index
         asyncio.run(work(search_options(first)))
 
 
@@ -213,7 +213,7 @@ def mcp_command(
         _missing(str(error))
 
     async def work() -> None:
-        with open_store(context) as first:
+        with connect(context) as first:
             searching = search_options(first)
         async with AsyncHistoryStore(context.url, namespace=context.namespace, **searching) as store:
             server = mcp_server(

@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_history import embedded
-from redis_history._sync.store import HistoryStore
-from redis_history.cli import _stores
 from redis_history.cli._output import console, counted, hint, name, visible
+from redis_history.cli._stores import connect, open_store
 from redis_history.cli.commands import FAILED, SETTINGS, Context, define
 from redis_history.doctor import GET_SERVER, Finding, examine, examine_installation, try_out
 from redis_history.embedded._folder import Durability
@@ -37,7 +36,6 @@ def doctor_command(context: Context, write: bool) -> None:
     works). For limits and problems, the fix follows, as a command if possible. Without --write, the doctor changes
     nothing. Exit status 1 if there is a problem.
     """
-    _stores.check_url(context)
     found = []
     for finding in _findings(context, write):
         found.append(finding)
@@ -51,11 +49,10 @@ def doctor_command(context: Context, write: bool) -> None:
 
 def _findings(context: Context, write: bool) -> Iterator[Finding]:
     try:
-        _stores.check_listening(context.url)
-        with HistoryStore(context.url, namespace=context.namespace, retry=_stores.PATIENCE, search="off") as store:
+        with connect(context, probe=False) as store:
             yield from examine(store, context.url)
         if write:
-            with _stores.open_store(context, searches=None) as store:
+            with open_store(context, searches=None) as store:
                 yield from try_out(store)
     except BackendError as error:
         if isinstance(error, EmbeddedServerError) and error.looked_at:  # `embedded status` shows these places too

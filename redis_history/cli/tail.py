@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import select
 import signal
-import stat
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import click
@@ -32,8 +29,7 @@ from redis_history.json_form import to_json
 from redis_history.model import Message
 from redis_history.operations import Snapshot
 
-_CHECK_INTERVAL = 1.0  # seconds between checks of the reader of the output and of the server
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_CHECK_INTERVAL = 0.2  # seconds between checks of signals, of the reader of the output and of the server
 
 
 @define("tail")
@@ -65,12 +61,12 @@ def tail_command(
             "--all needs --follow or --resume; `redis-history ls` lists the last changed conversations"
         )
     cursors = _cursors(resume) if resume else {}
-    signals = _Signals()
-    printer = _Printer(context, signals, Timeline(console(), **parts_shown), headings=everything)
-    with open_store(context) as store, signals:
+    stop = _Stop()
+    printer = _Printer(context, Timeline(console(), **parts_shown), headings=everything)
+    with open_store(context) as store, stop:
         if conversation is None:
             with store.subscribe_all(after=cursors or None) as all_changes:
-                _print_changes(all_changes, store, printer, follow)
+                _print_changes(all_changes, store, printer, follow, stop)
             return
         start = after or cursors.get(conversation)
         if start is None:
@@ -84,7 +80,7 @@ def tail_command(
             if not follow:
                 return
         with store.subscribe(conversation, after=start) as changes:
-            _print_changes(changes, store, printer, follow)
+            _print_changes(changes, store, printer, follow, stop)
         if not follow and store.get_conversation(conversation) is None:
             no_conversation(store, conversation)
 
@@ -105,53 +101,31 @@ def _cursors(lines: BinaryIO) -> dict[str, str]:
     return found
 
 
-class _Signals:
-    """A context that SIGINT or SIGTERM ends without a message, after the change that is being printed, so that no line
-    is cut. A second signal does not wait for that, in case the output blocks."""
+class _Stop:
+    """A context in which SIGINT or SIGTERM only sets `requested`, so that no line is cut. A second signal ends the
+    command, in case the output blocks."""
 
-    class _Stopped(BaseException):
-        pass
-
-    def __init__(self) -> None:
-        self._printing = self._received = False
-        self._before: dict[signal.Signals, Any] = {}
+    requested = False
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._handle) for number in _ENDING}
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        return kind is self._Stopped
 
     def _handle(self, *_: Any) -> None:
-        if self._printing and not self._received:
-            self._received = True
-            return
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        if self._printing:
+        if self.requested:
             discard_output()  # otherwise the exit would wait for the rest of the output
-        raise self._Stopped
-
-    @contextmanager
-    def delayed(self) -> Iterator[None]:
-        """A first signal takes effect at the end of this block."""
-        self._printing = True
-        try:
-            yield
-        finally:
-            self._printing = False
-        if self._received:
-            raise self._Stopped
+            sys.exit(0)
+        self.requested = True
 
 
 class _Printer:
     """Prints changes. `headings`: print the conversation's id above its changes."""
 
-    def __init__(self, context: Context, signals: _Signals, timeline: Timeline, *, headings: bool) -> None:
+    def __init__(self, context: Context, timeline: Timeline, *, headings: bool) -> None:
         self._context = context
-        self._signals = signals
         self._timeline = timeline
         self._screen = console()
         self._headings = headings
@@ -166,28 +140,26 @@ class _Printer:
     def snapshot(self, conversation_id: str, snapshot: Snapshot, limit: int) -> None:
         """Print the newest `limit` messages, and with JSON the cursor after them."""
         messages = snapshot.messages[-limit:] if limit else ()
-        with self._signals.delayed():
-            if not self._context.json:
-                self._timeline.print_all(messages)
-                self._growing = {(conversation_id, one.id): one for one in messages if one.status == "streaming"}
-                return
-            self._context.emit(
-                {
-                    "conversation_id": conversation_id,
-                    "event": "snapshot",
-                    "revision": snapshot.cursor.revision,
-                    "cursor": str(snapshot.cursor),
-                    "message_count": snapshot.message_count,
-                    "messages": [to_json(message) for message in messages],
-                }
-            )
+        if not self._context.json:
+            self._timeline.print_all(messages)
+            self._growing = {(conversation_id, one.id): one for one in messages if one.status == "streaming"}
+            return
+        self._context.emit(
+            {
+                "conversation_id": conversation_id,
+                "event": "snapshot",
+                "revision": snapshot.cursor.revision,
+                "cursor": str(snapshot.cursor),
+                "message_count": snapshot.message_count,
+                "messages": [to_json(message) for message in messages],
+            }
+        )
 
     def change(self, event: Event) -> None:
-        with self._signals.delayed():
-            if self._context.json:
-                self._context.emit(to_json(event))
-            elif not isinstance(event, ReplyGrew | ReplyEnded) or not self._grow(event):
-                self._print(event)
+        if self._context.json:
+            self._context.emit(to_json(event))
+        elif not isinstance(event, ReplyGrew | ReplyEnded) or not self._grow(event):
+            self._print(event)
 
     def _print(self, event: Event) -> None:
         self._begin(event.conversation_id)
@@ -244,11 +216,11 @@ class _Printer:
         self._last, self._within_line = None, False
 
 
-def _print_changes(changes: Feed, store: HistoryStore, printer: _Printer, follow: bool) -> None:
+def _print_changes(changes: Feed, store: HistoryStore, printer: _Printer, follow: bool, stop: _Stop) -> None:
     """Print all changes so far; with `follow`, also future ones."""
     outage = _Outage(store)
     with logging_to(outage):
-        while True:
+        while not stop.requested:
             event = changes.get(timeout=_CHECK_INTERVAL if follow else 0)
             if event is not None:
                 printer.change(event)
@@ -273,23 +245,16 @@ class _Outage(logging.Handler):
 
     def check(self) -> None:
         if self._waiting:
-            try:
+            with suppress(BackendUnavailableError):
                 self._store.list_conversations(limit=1)
-            except BackendUnavailableError:
-                return
-            self._waiting = False
-            complain("the server answers again")
+                self._waiting = False
+                complain("the server answers again")
 
 
 def _check_reader() -> None:
     """Raises BrokenPipeError if the reader of the output has closed it. Otherwise only the next write would notice."""
-    try:
-        output = sys.stdout.fileno()
-        if not stat.S_ISFIFO(os.fstat(output).st_mode):
-            return
-    except (OSError, ValueError, AttributeError):  # closed, as after >&-
-        return
     poll = select.poll()
-    poll.register(output, 0)
+    with suppress(OSError, ValueError, AttributeError):  # closed, as after >&-
+        poll.register(sys.stdout.fileno(), 0)
     if any(state & select.POLLERR for _, state in poll.poll(0)):
         raise BrokenPipeError(errno.EPIPE, "the reader of the output closed it")
