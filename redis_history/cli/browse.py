@@ -51,13 +51,13 @@ _SHOWN = 200  # characters of a message next to a hit
 @_options.offset
 @click.option("--all", "everything", is_flag=True, help="Show all conversations.")
 @_options.owners
-@click.option("--title", default="", help="Only conversations with this text in the title, in any case.")
+@click.option("--title", help="Only conversations with this text in the title, in any case.")
 @click.option("--since", type=_options.time,
               help="Only conversations that changed after a time, such as 2026-01-31T12:00 or 2h.")  # fmt: skip
 @click.option("--sort", type=click.Choice(tuple(_SORTS)), default="changed",
               help="The order: the newest, largest or first in the alphabet first.")  # fmt: skip
 def ls_command(
-    context: Context, limit: int, offset: int, everything: bool, title: str, since: datetime | None, sort: str,
+    context: Context, limit: int, offset: int, everything: bool, title: str | None, since: datetime | None, sort: str,
     **owner: Any,
 ) -> None:  # fmt: skip
     """List conversations, the last changed first.
@@ -72,7 +72,7 @@ def ls_command(
         found = store.list_conversations(**owner, **page)
     if sorts:
         key, reverse = _SORTS[sort]
-        chosen = (one for one in found if title.casefold() in (one.title or "").casefold())
+        chosen = (one for one in found if (title or "").casefold() in (one.title or "").casefold())
         chosen = (one for one in chosen if since is None or (one.updated_at or _NEVER) > since)
         found = sorted(chosen, key=key, reverse=reverse)[offset : offset + limit + 1]
     screen = console()

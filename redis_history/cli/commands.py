@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import functools
 import io
@@ -122,15 +121,6 @@ class _Commands(click.Group):
         found: click.Command = getattr(module, f"{cmd_name}_command")
         return found
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            close = difflib.get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
-            if not close:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -212,6 +202,9 @@ def cli() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+cli.commands = dict.fromkeys(_COMMANDS, cli)  # click suggests one of these names for an unknown one
 
 
 @define("completion", shared=())
